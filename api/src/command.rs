@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::secrets::Secrets;
+
 /// The maximum number of bytes of each output stream that `Sandbox::exec`
 /// keeps, unless the command sets another.
 pub const DEFAULT_COLLECTED_BYTES: usize = 1_000_000;
@@ -17,6 +19,8 @@ pub struct Command {
     pub cwd: Option<Vec<u8>>,
     /// Environment variables.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Secrets, each as an environment variable of this command alone.
+    pub secrets: Secrets,
     /// The stdin.
     pub stdin: Stdin,
     /// The time limit, in place of the sandbox's.
@@ -71,6 +75,7 @@ impl Command {
             what,
             cwd: None,
             env: Vec::new(),
+            secrets: Secrets::new(),
             stdin: Stdin::Null,
             timeout: None,
             output_limit: DEFAULT_COLLECTED_BYTES,
@@ -105,6 +110,14 @@ impl Command {
     #[must_use]
     pub fn env(mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
         self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the secrets, each of which is an environment variable of this command, and of the
+    /// processes that it starts. A launch refuses a name that [`env`](Self::env) has too.
+    #[must_use]
+    pub fn secrets(mut self, secrets: Secrets) -> Self {
+        self.secrets = secrets;
         self
     }
 

@@ -21,6 +21,7 @@ mod outcome;
 pub mod receipt;
 mod result;
 mod sandboxes;
+mod secrets;
 mod spec;
 mod test_cases;
 pub mod time;
@@ -52,6 +53,7 @@ pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
 pub use sandboxes::{
     Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState, SandboxSummary,
 };
+pub use secrets::{SecretError, SecretValue, Secrets};
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,

@@ -14,6 +14,7 @@ use crate::encoding::Encoding;
 use crate::hosts::Allowlist;
 use crate::json::{In, Millis};
 use crate::limits::Limits;
+use crate::secrets::Secrets;
 
 /// The default maximum lifetime of a sandbox.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
@@ -567,6 +568,9 @@ pub struct Script {
     /// Its `args`.
     #[serde(default)]
     pub args: Map<String, Value>,
+    /// Its `secrets`. No document has them.
+    #[serde(skip)]
+    pub secrets: Secrets,
     /// Its time limit; `None` for the sandbox's limit.
     #[serde(rename = "timeout_ms", default, with = "In::<Option<Millis>>")]
     pub timeout: Option<Duration>,
@@ -582,13 +586,20 @@ impl Script {
     /// A script with this source code.
     #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
-        Self { source: source.into(), args: Map::new(), timeout: None, seed: None, now: None }
+        Self { source: source.into(), ..Self::default() }
     }
 
     /// Sets the script's `args`.
     #[must_use]
     pub fn args(mut self, args: Map<String, Value>) -> Self {
         self.args = args;
+        self
+    }
+
+    /// Sets the secrets, which the script reads as `secrets.NAME`.
+    #[must_use]
+    pub fn secrets(mut self, secrets: Secrets) -> Self {
+        self.secrets = secrets;
         self
     }
 

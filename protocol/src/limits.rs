@@ -52,6 +52,22 @@ pub const MAX_ARGS_BYTES: usize = 1 << 20;
 /// string.
 pub const MAX_COMMAND_BYTES: usize = 512 << 10;
 
+/// Most secrets of a script or a command.
+pub const MAX_SECRETS: usize = 64;
+
+/// Shortest secret. What replaces a secret in output is shorter, so that output never grows, and
+/// the text of a shorter one stands in ordinary output.
+pub const MIN_SECRET_BYTES: usize = 4;
+
+/// Longest secret. Half of what the kernel takes as one variable.
+pub const MAX_SECRET_BYTES: usize = 64 << 10;
+
+/// Most bytes of all secrets of a script or a command.
+pub const MAX_SECRETS_BYTES: usize = 256 << 10;
+
+/// Longest name of a secret.
+pub const MAX_SECRET_NAME_BYTES: usize = 128;
+
 /// Longest JSON of the table that a script raised; a longer one is left out.
 pub const MAX_ERROR_VALUE_BYTES: usize = 64 << 10;
 /// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
@@ -129,9 +145,12 @@ const _: () = assert!(HEARTBEAT_TIMEOUT.as_secs() <= FIRST_BYTE_TIMEOUT.as_secs(
 // One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is enough for an
 // envelope.
 const ENVELOPE: usize = 4 << 10;
-const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+const SECRETS: usize =
+    MAX_SECRETS_BYTES.div_ceil(3) * 4 + MAX_SECRETS * (MAX_SECRET_NAME_BYTES + 64);
+const _: () =
+    assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + SECRETS + ENVELOPE <= MAX_FRAME_BYTES);
 // What surrounds a string is less than six times the eight bytes that are counted for it.
-const _: () = assert!(MAX_COMMAND_BYTES * 6 + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(MAX_COMMAND_BYTES * 6 + SECRETS + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);

@@ -331,6 +331,9 @@ pub struct Run {
     pub source: String,
     /// The script's `args`, at most [`MAX_ARGS_BYTES`](crate::limits::MAX_ARGS_BYTES) encoded.
     pub args: Map<String, Value>,
+    /// The script's `secrets`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
     /// The timeout, counted from when the agent receives the request.
     pub timeout_ms: u64,
     /// The seed of `math.random`; `None` for another one each time.
@@ -339,6 +342,17 @@ pub struct Run {
     /// The script's time in seconds since 1970, which stands still; `None` for that of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<u64>,
+}
+
+/// A secret of one script or one command. It is part of the request, so it is nowhere before that,
+/// and what it belongs to is never in doubt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Secret {
+    /// Its name: an ASCII identifier.
+    pub name: String,
+    /// Its value, at most [`MAX_SECRET_BYTES`](crate::limits::MAX_SECRET_BYTES), without NUL.
+    pub value: Base64,
 }
 
 /// The result of a run. What the script did is data.

@@ -64,6 +64,7 @@ fn requests() -> Vec<Request> {
         Run {
             source: "return 1".into(),
             args: Map::from_iter([("k".into(), json!("v"))]),
+            secrets: secrets(),
             timeout_ms: 30_000,
             seed: Some(7),
             now: Some(1_767_225_600),
@@ -104,7 +105,13 @@ fn requests() -> Vec<Request> {
 fn exec(command: Command) -> Request {
     let env = vec![Variable { name: WireString::new("A"), value: WireString::new("b") }];
     let cwd = Some(WireString::new("/io"));
-    Exec { command, cwd, env, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms: 30_000 }.into()
+    let secrets = secrets();
+    Exec { command, cwd, env, secrets, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms: 30_000 }
+        .into()
+}
+
+fn secrets() -> Vec<Secret> {
+    vec![Secret { name: "S".into(), value: Base64(b"\xff".to_vec()) }]
 }
 
 fn path() -> WireString {

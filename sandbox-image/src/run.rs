@@ -155,8 +155,9 @@ impl Shared {
         events: &Receiver<Event>,
     ) {
         let Job { id, run, accepted, limits, io_errors, files, programs } = job;
+        let Run { source, args, secrets, timeout_ms, seed, now } = run;
         let log = Arc::new(LogSink::new(self.outbox.clone(), id, &limits));
-        let deadline = accepted + Duration::from_millis(run.timeout_ms).min(LONGEST);
+        let deadline = accepted + Duration::from_millis(timeout_ms).min(LONGEST);
         let context = RunContext {
             files: files.clone(),
             io_errors,
@@ -164,15 +165,16 @@ impl Shared {
             stop: stop.clone(),
             limits,
             programs,
-            seed: run.seed,
-            now: run.now,
+            seed,
+            now,
+            secrets,
         };
         let script = std::thread::Builder::new()
             .name("script".to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let end = source::prepare(&run.source)
-                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &run.args, &context));
+                let end = source::prepare(&source)
+                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, &context));
                 // The supervisor may have given up; then the process is about to exit.
                 _ = sender.send(Event::Ended(end));
             });

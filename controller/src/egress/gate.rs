@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Limits, Network};
+use sandbox_redact::Redactions;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -49,6 +50,8 @@ pub(crate) struct Egress {
     /// The sandbox's id.
     pub(super) sandbox_id: String,
     pub(super) record: Record,
+    /// The secrets of the sandbox: a guest may name a host after one.
+    pub redactions: Arc<Redactions>,
     /// The reports of the executions in progress.
     reports: Mutex<Vec<Weak<watch::Sender<Network>>>>,
     /// The open connections.
@@ -71,6 +74,7 @@ impl Egress {
             resolver: Box::new(resolver),
             sandbox_id: sandbox_id.into(),
             record: Box::new(record),
+            redactions: Arc::default(),
             reports: Mutex::default(),
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
@@ -98,7 +102,10 @@ impl Egress {
     pub(super) fn add_to_reports(&self, add: impl Fn(&mut Network)) {
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports.iter().filter_map(Weak::upgrade) {
-            report.send_modify(&add);
+            report.send_modify(|network| {
+                add(network);
+                self.redactions.network(network);
+            });
         }
     }
 

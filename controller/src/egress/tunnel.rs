@@ -151,7 +151,9 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
-    let reason = result.as_ref().err().map(ToString::to_string);
+    let told = result.as_ref().err().map(ToString::to_string);
+    let mut reason = told.clone();
+    reason.iter_mut().chain([&mut account.target]).for_each(|text| egress.redactions.text(text));
     (egress.record)(&Event {
         by: By::Script,
         outcome: result.as_ref().err().map_or("ok", Failure::outcome),
@@ -165,7 +167,7 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
         ..Event::new(&egress.sandbox_id, "connect")
     });
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
-    tunnel.close(why, reason.as_deref().unwrap_or_default()).await;
+    tunnel.close(why, told.as_deref().unwrap_or_default()).await;
 }
 
 async fn conduct(

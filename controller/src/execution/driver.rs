@@ -182,7 +182,13 @@ impl<E: Execute> ExecutionDriver<E> {
 
     async fn drive(mut self, permit: InFlightPermit) -> Result<E::Result, Error> {
         let started = Instant::now();
-        let ended = self.execute(permit).await;
+        let ended = self.execute(permit).await.map_err(|error| match error {
+            Error::Refused { mut source } => {
+                self.inner.redactions.text(&mut source.message);
+                Error::Refused { source }
+            }
+            error => error,
+        });
         let (outcome, bytes) = match &ended {
             Ok(report) => {
                 self.inner.record_changes(&self.id, &report.files_touched);
@@ -240,7 +246,7 @@ impl<E: Execute> ExecutionDriver<E> {
             None => (announced, None),
         };
         let inner = &self.inner;
-        Ok(ExecutionReport {
+        let mut report = ExecutionReport {
             id: self.id.clone(),
             outcome: outcome.beyond(passed),
             files_touched,
@@ -252,6 +258,8 @@ impl<E: Execute> ExecutionDriver<E> {
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
-        })
+        };
+        inner.redactions.report(&mut report);
+        Ok(report)
     }
 }

@@ -16,6 +16,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
+use sandbox_redact::Redactions;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
@@ -120,6 +121,7 @@ impl Run {
         let permit = inner.acquire_permit::<message::Run>().await?;
         let active = inner.activity.begin();
         let id = inner.next_run_id();
+        inner.redactions.add(&script.secrets);
         let record = Arc::new(Record::new(id.clone(), &inner));
         let execution =
             ScriptExecution { script, record: record.clone(), answered: false, _turn: turn };
@@ -135,6 +137,7 @@ struct Record {
     id: String,
     /// Receives refusals. Weak, because it owns the session that holds this.
     inner: Weak<Inner>,
+    redactions: Arc<Redactions>,
     state: Mutex<RecordState>,
     /// Signalled when entries were added, or when no more will be.
     changed: Notify,
@@ -165,6 +168,7 @@ impl Record {
         Self {
             id,
             inner: Arc::downgrade(inner),
+            redactions: inner.redactions.clone(),
             state: Mutex::default(),
             changed: Notify::new(),
             max_bytes: limits.log_bytes.as_u64(),
@@ -208,7 +212,7 @@ impl Record {
 }
 
 impl NotificationHandler for Record {
-    fn log(&self, log: Log) -> Result<(), String> {
+    fn log(&self, mut log: Log) -> Result<(), String> {
         let mut state = self.lock();
         let bytes = encoded_len(&log.text) as u64;
         let left = self.max_bytes.saturating_sub(state.bytes);
@@ -220,12 +224,13 @@ impl NotificationHandler for Record {
         }
         state.bytes += bytes;
         state.is_cut_short = log.cut && left < MAX_LOG_ENTRY_BYTES as u64;
+        self.redactions.text(&mut log.text);
         state.logs.push(log.into());
         self.changed.notify_one();
         Ok(())
     }
 
-    fn case(&self, CaseEnd { case, .. }: CaseEnd) -> Result<(), String> {
+    fn case(&self, CaseEnd { mut case, .. }: CaseEnd) -> Result<(), String> {
         let mut state = self.lock();
         let message = case.message.as_deref().unwrap_or_default();
         if state.cases.len() == MAX_TEST_CASES
@@ -233,6 +238,10 @@ impl NotificationHandler for Record {
             || encoded_len(message) > MAX_TEST_MESSAGE_BYTES
         {
             return Err("more test cases, or a longer one, than there may be".to_owned());
+        }
+        self.redactions.text(&mut case.name);
+        if let Some(message) = &mut case.message {
+            self.redactions.text(message);
         }
         state.cases.push(case);
         Ok(())
@@ -440,6 +449,7 @@ fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError>
         let message = format!("script:{line}: {what}");
         ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
     })?;
+    let secrets = script.secrets.to_wire();
     let Script { args, seed, now, .. } = script;
-    Ok(message::Run { source, args, timeout_ms: millis(limits.timeout), seed, now })
+    Ok(message::Run { source, args, secrets, timeout_ms: millis(limits.timeout), seed, now })
 }

@@ -8,6 +8,7 @@ use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits,
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
+use sandbox_redact::Redactions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::removal::EVIDENCE_TIMEOUT;
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     pub(super) path_map: PathMap,
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
+    /// The secrets that it was given.
+    pub redactions: Arc<Redactions>,
     pub(super) removal: RemovalGuard,
     pub(super) shared: Arc<Shared>,
 }
@@ -174,7 +177,7 @@ impl Inner {
         let Refused { operation, path, kind, .. } = refused;
         self.audit().record(&Event {
             by: By::Script,
-            path: Some(path.as_bytes()),
+            path: Some(&self.redactions.bytes(path.as_bytes())),
             outcome: kind.as_str(),
             ..Event::new(run_id, operation.as_str())
         });
@@ -226,12 +229,13 @@ impl Inner {
 
     /// Why the sandbox accepts no more requests, if it has ended.
     pub fn ended(&self) -> Option<Error> {
-        let detail = match (self.session.end()?, self.end_cause.get()) {
+        let mut detail = match (self.session.end()?, self.end_cause.get()) {
             (SessionEnd::Breach(detail), _) => format!("the agent broke the protocol: {detail}"),
             (SessionEnd::Eof, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
             (SessionEnd::Eof, Some(EndCause::Outlived(why))) => (*why).to_owned(),
             (SessionEnd::Eof, None) => "its agent is gone".to_owned(),
         };
+        self.redactions.text(&mut detail);
         Some(Error::Ended { detail })
     }
 
@@ -289,7 +293,7 @@ impl Inner {
     ) {
         let ended = self.session.subscribe_end();
         let container = self.container.clone();
-        let end_cause = self.end_cause.clone();
+        let (end_cause, redactions) = (self.end_cause.clone(), self.redactions.clone());
         let idle = idle_limit.map(|limit| self.activity.idle(limit));
         let idle = async move {
             match idle {
@@ -301,7 +305,8 @@ impl Inner {
             let why = tokio::select! {
                 end = ended => match end {
                     SessionEnd::Eof => return,
-                    SessionEnd::Breach(detail) => {
+                    SessionEnd::Breach(mut detail) => {
+                        redactions.text(&mut detail);
                         tracing::warn!(detail, "the agent broke the protocol");
                         None
                     }

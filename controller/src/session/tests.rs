@@ -183,6 +183,7 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
         let run = message::Run {
             source,
             args: serde_json::Map::new(),
+            secrets: Vec::new(),
             timeout_ms: 1,
             seed: None,
             now: None,

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Secret;
 use crate::WireString;
 
 /// `exec`: runs a command. Several may run at once.
@@ -25,6 +26,10 @@ pub struct Exec {
     /// Added to the image's variables; replaces those of the same name. If a name occurs twice, the
     /// last one counts. `HOME` is always the sandbox's own.
     pub env: Vec<Variable>,
+    /// Secrets, each as a variable of this command alone; they replace those of `env`. They do not
+    /// count towards the bytes of the command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
     /// The stream for its stdin, from the controller; null for an immediate end of file. Credit is
     /// granted only for what the command reads.
     pub stdin: Option<u32>,

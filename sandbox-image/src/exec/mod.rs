@@ -347,10 +347,11 @@ fn conduct(
     stop: &StopFlag,
 ) -> Result<ExecReply, WireError> {
     let env = exec.env.iter().map(|variable| (variable.name.as_bytes(), variable.value.as_bytes()));
+    let secrets = exec.secrets.iter().map(|secret| (secret.name.as_bytes(), &*secret.value.0));
     let task = Task {
         command: &exec.command,
         cwd: exec.cwd.as_ref().map(|cwd| cwd.as_bytes()),
-        env: env.collect(),
+        env: env.chain(secrets).collect(),
         has_input: exec.stdin.is_some(),
         deadline: accepted + Duration::from_millis(exec.timeout_ms).min(LONGEST),
         output_bytes,

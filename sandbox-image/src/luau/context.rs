@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_MESSAGE_BYTES;
-use sandbox_protocol::message::{IoErrors, Limits, LogLevel};
+use sandbox_protocol::message::{IoErrors, Limits, LogLevel, Secret};
 
 use crate::exec::Programs;
 use crate::files::Files;
@@ -31,6 +31,8 @@ pub struct RunContext {
     pub seed: Option<u32>,
     /// What `os.time` gives, in seconds since 1970.
     pub now: Option<u64>,
+    /// What it reads as `secrets`.
+    pub secrets: Vec<Secret>,
 }
 
 /// How many errors of broken rules and limits are remembered per run. A script that catches more

@@ -68,6 +68,7 @@ pub fn result(data: &[u8]) {
         programs: None,
         seed: None,
         now: None,
+        secrets: Vec::new(),
     };
     let end = super::run(&source, &Map::new(), &context);
     let expected = made.json(0).map(|json| json.to_string());

@@ -1,18 +1,22 @@
 //! Globals that are added to Luau's own libraries, and those that are removed.
 
 use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
-use sandbox_protocol::message::LogLevel;
+use sandbox_protocol::message::{LogLevel, Secret};
 use serde_json::{Map, Value};
 
 use super::context::shown;
 use super::ffi::{self, Call, Kind, Raise, Results, Slot};
-use super::{io, json, names, process, test};
+use super::{io, json, names, process, secrets, test};
 
 /// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
 
 /// Sets the globals.
-pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<(), Raise> {
+pub(super) fn install(
+    call: &mut Call<'_>,
+    args: &Map<String, Value>,
+    of_run: &[Secret],
+) -> Result<(), Raise> {
     for name in REMOVED {
         call.push_nil();
         call.set_global(name);
@@ -50,6 +54,7 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     json::push_args(call, args)?;
     call.set_global(c"args");
     test::install(call);
+    secrets::install(call, of_run);
     if call.host().files.is_some() {
         io::install(call);
     }

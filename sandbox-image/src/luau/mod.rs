@@ -1,7 +1,8 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
-//! [`process`] its commands, [`test`](self::test) its test cases, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
+//! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`json`] its
+//! values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
 //! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod bytecode;
@@ -15,6 +16,7 @@ mod json;
 mod names;
 mod options;
 mod process;
+mod secrets;
 mod test;
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,9 @@ fn try_run(
     let bytecode = ffi::compile(source).map_err(|message| syntax_error(&message))?;
     let memory = usize::try_from(context.limits.vm_memory_bytes).unwrap_or(usize::MAX);
     let mut vm = Vm::new(Host::new(context), memory).ok_or_else(out_of_memory)?;
-    let begun = vm.protect(|call| globals::install(call, args)).and_then(|()| vm.load(&bytecode));
+    let begun = vm
+        .protect(|call| globals::install(call, args, &context.secrets))
+        .and_then(|()| vm.load(&bytecode));
     begun.map_err(|thrown| own_failure(&vm, thrown))?;
     drop(bytecode);
     match vm.run() {

@@ -45,6 +45,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("rawget", ""),
     ("rawlen", ""),
     ("rawset", ""),
+    ("secrets", ""),
     ("select", ""),
     ("setmetatable", ""),
     (

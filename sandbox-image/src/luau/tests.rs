@@ -4,6 +4,7 @@ mod files;
 mod fs;
 mod language;
 mod limits;
+mod secrets;
 mod test;
 mod types;
 mod values;
@@ -11,7 +12,7 @@ mod values;
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbox_protocol::message::{IoErrors, Limits, LogLevel, RunEnd, ScriptError};
+use sandbox_protocol::message::{IoErrors, Limits, LogLevel, RunEnd, ScriptError, Secret};
 use sandbox_protocol::{ErrorKind, FromAgent};
 use serde_json::{Map, Value, json};
 
@@ -27,6 +28,7 @@ struct Sandbox {
     io_errors: IoErrors,
     limits: Limits,
     args: Map<String, Value>,
+    secrets: Vec<Secret>,
     protected: Vec<&'static str>,
     stop: Arc<StopFlag>,
     recorder: Recorder,
@@ -41,6 +43,7 @@ impl Sandbox {
             io_errors: IoErrors::Raise,
             limits: LIMITS,
             args: Map::new(),
+            secrets: Vec::new(),
             protected: Vec::new(),
             stop: Arc::default(),
             recorder: Recorder::default(),
@@ -73,6 +76,7 @@ impl Sandbox {
             programs: None,
             seed: self.seed,
             now: self.now,
+            secrets: self.secrets.clone(),
         };
         match super::run(source, &self.args, &context) {
             RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),

@@ -58,6 +58,7 @@ impl Agent {
             command,
             cwd: None,
             env: Vec::new(),
+            secrets: Vec::new(),
             stdin: None,
             stdout,
             stderr: stdout + 1,

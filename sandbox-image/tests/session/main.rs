@@ -294,6 +294,7 @@ fn script(source: &str, timeout_ms: u64) -> Run {
     Run {
         source: source.to_owned(),
         args: serde_json::Map::new(),
+        secrets: Vec::new(),
         timeout_ms,
         seed: None,
         now: None,

@@ -12,7 +12,7 @@ mod sarif;
 mod testing;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::{

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sandbox_api::{Command, ExecResult, Limits, Stdin};
 use sandbox_protocol::message;
+use sandbox_redact::Console;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use self::exchange::{CommandExecution, OPERATION, Request};
 pub use self::stdin::ExecStdin;
@@ -65,6 +67,8 @@ pub struct Execution {
     stdin: Option<ExecStdin>,
     /// The maximum number of bytes of each stream that the result keeps.
     collected: usize,
+    /// Replaces secrets in both streams.
+    console: Console,
     task: Task<ExecResult>,
 }
 
@@ -93,19 +97,33 @@ impl Execution {
             }
         }
         loop {
-            let (stream, piece) = match (&mut self.stdout, &mut self.stderr) {
-                (Some(stdout), Some(stderr)) => tokio::select! {
-                    piece = stdout.next() => (ExecStream::Stdout, piece),
-                    piece = stderr.next() => (ExecStream::Stderr, piece),
+            let due = self.console.due();
+            let piece = next_piece(&mut self.stdout, &mut self.stderr);
+            let (stream, piece) = match due {
+                Some(due) => match timeout_at(due.into(), piece).await {
+                    Ok(piece) => piece?,
+                    Err(_) => match self.console.pause(Instant::now().into_std()) {
+                        Some((0, held)) => return Some((ExecStream::Stdout, Bytes::from(held))),
+                        Some((_, held)) => return Some((ExecStream::Stderr, Bytes::from(held))),
+                        None => continue,
+                    },
                 },
-                (Some(stdout), None) => (ExecStream::Stdout, stdout.next().await),
-                (None, Some(stderr)) => (ExecStream::Stderr, stderr.next().await),
-                (None, None) => return None,
+                None => piece.await?,
             };
-            match (piece, stream) {
-                (Some(piece), _) => return Some((stream, Bytes::from(piece))),
-                (None, ExecStream::Stdout) => self.stdout = None,
-                (None, ExecStream::Stderr) => self.stderr = None,
+            let passed = match (piece, stream) {
+                (Some(piece), _) => {
+                    self.console.push(stream as usize, piece, Instant::now().into_std())
+                }
+                (None, stream) => {
+                    match stream {
+                        ExecStream::Stdout => self.stdout = None,
+                        ExecStream::Stderr => self.stderr = None,
+                    }
+                    self.console.end(stream as usize)
+                }
+            };
+            if !passed.is_empty() {
+                return Some((stream, Bytes::from(passed)));
             }
         }
     }
@@ -173,6 +191,8 @@ impl Execution {
                 (Some(stdin), Some(Source::Stream(source)))
             }
         };
+        inner.redactions.add(&command.secrets);
+        let console = Console::new(inner.redactions.patterns());
         let params = request::request(command, inner.image_workdir(), timeout)?;
         let active = inner.activity.begin();
         let permit = inner.acquire_permit::<message::Exec>().await?;
@@ -183,8 +203,24 @@ impl Execution {
         let task = ExecutionDriver::spawn(execution, id.clone(), limits, inner, permit, active);
         let begun = Some(begun);
         let (stdout, stderr) = (None, None);
-        Ok(Self { id, begun, stdout, stderr, stdin, collected, task })
+        Ok(Self { id, begun, stdout, stderr, stdin, collected, console, task })
     }
+}
+
+/// The next piece of one of these streams, or its end; `None` if both have ended.
+async fn next_piece(
+    stdout: &mut Option<Incoming>,
+    stderr: &mut Option<Incoming>,
+) -> Option<(ExecStream, Option<Vec<u8>>)> {
+    Some(match (stdout, stderr) {
+        (Some(stdout), Some(stderr)) => tokio::select! {
+            piece = stdout.next() => (ExecStream::Stdout, piece),
+            piece = stderr.next() => (ExecStream::Stderr, piece),
+        },
+        (Some(stdout), None) => (ExecStream::Stdout, stdout.next().await),
+        (None, Some(stderr)) => (ExecStream::Stderr, stderr.next().await),
+        (None, None) => return None,
+    })
 }
 
 /// The beginning of an output stream.

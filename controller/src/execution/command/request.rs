@@ -42,9 +42,13 @@ pub(super) fn request(
             variable.name.to_string_lossy()
         ));
     }
-    let timeout_ms = millis(timeout);
+    let is_in_env = |name: &str| env.iter().any(|it| it.name.as_bytes() == name.as_bytes());
+    if let Some((name, _)) = asked.secrets.iter().find(|(name, _)| is_in_env(name)) {
+        return refuse(format!("{name} is a variable of its environment and a secret"));
+    }
+    let (secrets, timeout_ms) = (asked.secrets.to_wire(), millis(timeout));
     let request =
-        message::Exec { command, cwd, env, stdin: None, stdout: 0, stderr: 0, timeout_ms };
+        message::Exec { command, cwd, env, secrets, stdin: None, stdout: 0, stderr: 0, timeout_ms };
     if request.command_bytes() > MAX_COMMAND_BYTES {
         return refuse(format!(
             "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes, each \

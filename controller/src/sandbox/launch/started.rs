@@ -191,7 +191,7 @@ impl Ready {
         let configure = started.created.about.plan.configure.clone();
         started.call(Step::Configure, configure).await?;
         let Started { session, created: Created { container, about, removal } } = started;
-        let About { spec, plan, mounts, .. } = about;
+        let About { spec, plan, mounts, egress, .. } = about;
         let inner = Inner {
             id: about.id,
             container,
@@ -216,6 +216,7 @@ impl Ready {
             path_map: about.path_map,
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
+            redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
             removal,
             shared: about.shared,
         };

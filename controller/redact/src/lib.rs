@@ -1,0 +1,73 @@
+//! Secrets replaced by value (`***`) in what a sandbox says: log entries, results, messages, names,
+//! and byte streams that arrive in pieces.
+//!
+//! It runs on the host, because a guest is hostile. Against a hostile guest it is no protection all
+//! the same: whoever has a secret can encode it. It is against accidents, such as a program that
+//! prints its environment.
+//!
+//! [`Patterns`] is what is looked for, [`Stream`] replaces it in a stream, [`Console`] in the output
+//! of a command; [`Redactions`] has the secrets of one sandbox for its lifetime.
+
+#![forbid(unsafe_code)]
+
+mod console;
+mod patterns;
+mod results;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sandbox_api::Secrets;
+
+pub use console::Console;
+pub use patterns::{MASK, Patterns};
+pub use stream::Stream;
+
+/// The secrets that a sandbox has been given so far. What one command has written another one may
+/// print, so all of them are replaced until the sandbox ends.
+#[derive(Debug, Default)]
+pub struct Redactions(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    secrets: Vec<Secrets>,
+    patterns: Option<Arc<Patterns>>,
+}
+
+impl Redactions {
+    /// Adds the secrets of a script or a command, before it is sent.
+    pub fn add(&self, secrets: &Secrets) {
+        if secrets.is_empty() {
+            return;
+        }
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.secrets.contains(secrets) {
+            return;
+        }
+        known.secrets.push(secrets.clone());
+        let all = known.secrets.iter().flat_map(Secrets::iter);
+        known.patterns = Some(Arc::new(Patterns::new(all.map(|(_, value)| value.as_bytes()))));
+    }
+
+    /// What is looked for; `None` without any secret.
+    #[must_use]
+    pub fn patterns(&self) -> Option<Arc<Patterns>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).patterns.clone()
+    }
+
+    /// Bytes without the secrets.
+    #[must_use]
+    pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        self.patterns().map_or(Cow::Borrowed(bytes), |patterns| patterns.bytes(bytes))
+    }
+
+    /// Replaces the secrets in a text.
+    pub fn text(&self, text: &mut String) {
+        if let Some(patterns) = self.patterns() {
+            patterns.text(text);
+        }
+    }
+}

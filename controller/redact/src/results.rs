@@ -1,0 +1,110 @@
+//! Secrets in what is reported of a script or a command.
+
+use sandbox_api::{
+    ExecutionReport, Failure, FilesTouched, Network, Outcome, ScriptError, TouchedFile,
+};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::Redactions;
+use crate::patterns::Patterns;
+
+impl Redactions {
+    /// Replaces the secrets in how a run ended.
+    pub fn outcome(&self, outcome: &mut Outcome) {
+        let Some(patterns) = self.patterns() else { return };
+        match outcome {
+            Outcome::Ok { result } => json(&patterns, result),
+            Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
+                script_error(&patterns, error);
+            }
+            Outcome::AgentLost { detail } => patterns.text(detail),
+            Outcome::Error { failure, .. } => {
+                let Failure { message, traceback, value: raised, hint, .. } = failure;
+                patterns.text(message);
+                traceback.iter_mut().chain(hint).for_each(|text| patterns.text(text));
+                raised.iter_mut().for_each(|raised| value(&patterns, raised));
+            }
+            Outcome::Cancelled { .. } | Outcome::Killed { .. } | Outcome::Exit(_) => {}
+        }
+    }
+
+    /// Replaces the secrets in the names of files. Names that become equal stay apart.
+    pub fn files(&self, touched: &mut FilesTouched) {
+        let Some(patterns) = self.patterns() else { return };
+        for file in &mut touched.files {
+            let name = patterns.bytes(file.path()).into_owned();
+            if name != file.path() {
+                *file = TouchedFile::new(&name, file.op, file.bytes);
+            }
+        }
+    }
+
+    /// Replaces the secrets in the names of hosts, and in the rules that would allow them.
+    pub fn network(&self, network: &mut Network) {
+        let Some(patterns) = self.patterns() else { return };
+        network.contacted.iter_mut().for_each(|it| patterns.text(&mut it.host));
+        for refused in &mut network.refused {
+            patterns.text(&mut refused.host);
+            patterns.text(&mut refused.reason);
+            refused.allow.iter_mut().for_each(|rule| patterns.text(rule));
+        }
+    }
+
+    /// Replaces the secrets in everything that a guest can have written into a report.
+    pub fn report(&self, report: &mut ExecutionReport) {
+        self.outcome(&mut report.outcome);
+        self.files(&mut report.files_touched);
+        report.network.iter_mut().for_each(|network| self.network(network));
+    }
+}
+
+fn script_error(patterns: &Patterns, error: &mut ScriptError) {
+    patterns.text(&mut error.message);
+    error.traceback.iter_mut().for_each(|text| patterns.text(text));
+    error.value.iter_mut().for_each(|raised| value(patterns, raised));
+}
+
+/// JSON stays JSON, and what holds no secret keeps its text.
+fn json(patterns: &Patterns, result: &mut Box<RawValue>) {
+    let Ok(parsed) = serde_json::from_str::<Value>(result.get()) else { return };
+    let mut replaced = parsed.clone();
+    value(patterns, &mut replaced);
+    if replaced != parsed
+        && let Ok(raw) = serde_json::value::to_raw_value(&replaced)
+    {
+        *result = raw;
+    }
+}
+
+/// A number in which a secret stands becomes a string. Keys that become equal get a number.
+fn value(patterns: &Patterns, at: &mut Value) {
+    match at {
+        Value::Null | Value::Bool(_) => {}
+        Value::Number(number) => {
+            let written = number.to_string();
+            let mut text = written.clone();
+            patterns.text(&mut text);
+            if text != written {
+                *at = Value::String(text);
+            }
+        }
+        Value::String(text) => patterns.text(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| value(patterns, item)),
+        Value::Object(members) => {
+            let mut replaced = Map::new();
+            for (mut key, mut member) in std::mem::take(members) {
+                patterns.text(&mut key);
+                value(patterns, &mut member);
+                let mut unique = key.clone();
+                let mut number = 2;
+                while replaced.contains_key(&unique) {
+                    unique = format!("{key} ({number})");
+                    number += 1;
+                }
+                replaced.insert(unique, member);
+            }
+            *members = replaced;
+        }
+    }
+}
