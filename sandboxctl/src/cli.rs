@@ -4,6 +4,7 @@
 pub mod allow;
 pub mod artifacts;
 pub mod changes;
+mod env_file;
 pub mod exec;
 pub mod fs;
 mod habits;
@@ -12,6 +13,7 @@ mod parse;
 pub mod receipt;
 pub mod report;
 pub mod root;
+pub mod secret;
 mod volume;
 
 use std::ffi::OsStr;
@@ -38,6 +40,7 @@ pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
 use report::ReportArgs as ReportFileArgs;
 use root::RootArgs;
+use secret::SecretArgs;
 use volume::VolumeArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -216,6 +219,7 @@ Examples:
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
   sandboxctl run -c 'return fs.list(\"/in\")' -v ./src:/in/src:ro
   sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
+  sandboxctl run release.luau --secret TOKEN=env:RELEASE_TOKEN
   sandboxctl run tests/*.luau -j 4 --json")]
     Run(Box<RunArgs>),
 
@@ -234,6 +238,8 @@ Examples:
   sandboxctl exec --io-dir out --in words.txt --shell 'sort /in/words.txt > sorted.txt' debian:13
   tar c src | sandboxctl exec --stdin debian:13 tar tv
   sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
+  sandboxctl exec --env-file build.env -v .:/src debian:13 make
+  sandboxctl exec --secret NPM_TOKEN=file:token.txt -v .:/src node:22 npm publish --dry-run
   sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
@@ -464,6 +470,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub args_file: Option<PathBuf>,
 
+    /// What it is told and nobody else.
+    #[command(flatten)]
+    pub secrets: SecretArgs,
+
     /// Print one JSON document (sandboxctl.result/1) for each script instead of logs and result
     #[arg(long)]
     pub json: bool,
@@ -609,7 +619,8 @@ pub struct FileArgs {
     #[arg(skip)]
     io_dir_is_volume: bool,
 
-    /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
+    /// Show a file or directory read-only at /in/NAME, or all that a glob matches; - is stdin;
+    /// repeatable
     // A hyphen begins `-:NAME`.
     #[arg(long = "in", global = true, value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
         allow_hyphen_values = true, value_parser = input())]

@@ -1,5 +1,7 @@
 //! The input of a script: its text, its arguments, its input mounts.
 
+mod globs;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -96,6 +98,8 @@ pub struct InputArgument {
     source: PathBuf,
     /// Its name below `/in`, or an absolute path.
     name: String,
+    /// Its name was given, and is not that of its source.
+    is_named: bool,
     /// The flag and its value.
     written: String,
 }
@@ -123,6 +127,7 @@ impl InputArgument {
             return Err("expected SRC[:NAME] after it, found a flag".to_owned());
         }
         let source = Path::new(OsStr::from_bytes(source));
+        let is_named = name.is_some();
         let name = match name {
             Some(name) => name.to_str().ok_or("the input's name is not UTF-8 text")?,
             None if is_stdin(source) => {
@@ -137,13 +142,13 @@ impl InputArgument {
             return Err(format!("'{name}' is not a name for an input"));
         }
         let written = format!("--in {}", written.to_string_lossy());
-        Ok(Self { source: source.to_owned(), name: name.to_owned(), written })
+        Ok(Self { source: source.to_owned(), name: name.to_owned(), is_named, written })
     }
 
     /// A read-only mount at an absolute path; `written` is the value of `--volume`.
     pub fn at(source: &Path, target: &str, written: &str) -> Self {
         let written = format!("--volume {written}");
-        Self { source: source.to_owned(), name: target.to_owned(), written }
+        Self { source: source.to_owned(), name: target.to_owned(), is_named: true, written }
     }
 
     /// Where it appears.
@@ -314,10 +319,11 @@ fn object(file: &Path) -> Result<Map<String, Value>, String> {
 ///
 /// # Errors
 ///
-/// If one does not exist or cannot be read, or two have the same name, or stdin is used twice:
+/// If one does not exist or cannot be read, a pattern cannot be used, or two have the same name, or stdin is used twice:
 /// `stdin` says which argument already uses it.
 pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input>, Error> {
     let mut stdin = stdin.map(str::to_owned);
+    let inputs = globs::expand(inputs)?;
     for (index, input) in inputs.iter().enumerate() {
         let flag = input.written.clone();
         if let Some(other) = inputs[..index].iter().find(|other| other.path() == input.path()) {

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
@@ -15,8 +16,9 @@ use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
 use super::report::ReportArgs;
 use super::root::{RootArgs, image};
+use super::secret::SecretArgs;
 use super::volume::VolumeArgs;
-use super::{BoundsArgs, FileArgs};
+use super::{BoundsArgs, FileArgs, env_file};
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
 
@@ -39,7 +41,15 @@ pub struct ExecArgs {
     /// Set an environment variable, or pass on the caller's if no value is given; repeatable
     #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
         value_parser = variable())]
-    pub env: Vec<Variable>,
+    env: Vec<Variable>,
+
+    /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    env_files: Vec<PathBuf>,
+
+    /// What it is told and nobody else.
+    #[command(flatten)]
+    pub secrets: SecretArgs,
 
     /// Working directory in the sandbox; a relative path is below the io dir [default: the io dir,
     /// else the image's]
@@ -140,6 +150,17 @@ impl ExecArgs {
     /// As [`VolumeArgs::add_to`].
     pub fn add_volumes(&mut self) -> Result<(), Error> {
         self.volumes.add_to(&mut self.files)
+    }
+
+    /// The environment variables, those of files first: the last one of a name counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`env_file::read`].
+    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
+        let files = self.env_files.iter().map(|file| env_file::read(file));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        Ok(files.into_iter().flatten().chain(self.env.iter().cloned()).collect())
     }
 
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
@@ -245,7 +266,7 @@ fn variable() -> impl TypedValueParser<Value = Variable> {
 }
 
 impl Variable {
-    fn parse(written: &OsStr) -> Result<Self, &'static str> {
+    pub(super) fn parse(written: &OsStr) -> Result<Self, &'static str> {
         let bytes = written.as_bytes();
         let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
             Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),

@@ -34,9 +34,20 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
-    let command = request(context, args, &line);
-    let stdin = args.stdin.then_some("--stdin");
-    let spec = launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin)?;
+    let (secrets, stdin) =
+        args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
+    let variables = args.variables()?;
+    let twice = |name: &str| variables.iter().any(|variable| variable.name == name);
+    if let Some((name, _)) = secrets.iter().find(|(name, _)| twice(name)) {
+        return Err(Error::usage(
+            format!("--secret {name}"),
+            format!("--env or --env-file sets {name} too"),
+        )
+        .with_hint("a variable is one of them: rename the other"));
+    }
+    let command = request(context, args, &line, &variables).secrets(secrets);
+    let spec =
+        launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let spec = match &line {
         CommandLine::Program(program, _) => spec.title(launch::title(&program.to_string_lossy())),
         CommandLine::Shell(_) => spec.title("sh"),
@@ -82,14 +93,19 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
 }
 
 /// The request to the controller, from the command line and the flags.
-fn request(context: &Context<'_>, args: &ExecArgs, line: &CommandLine) -> Command {
+fn request(
+    context: &Context<'_>,
+    args: &ExecArgs,
+    line: &CommandLine,
+    variables: &[Variable],
+) -> Command {
     let mut command = match line {
         CommandLine::Shell(line) => Command::shell(line.as_bytes()),
         CommandLine::Program(program, args) => {
             Command::new(program.as_bytes()).args(args.iter().map(|arg| arg.as_bytes()))
         }
     };
-    for Variable { name, value } in &args.env {
+    for Variable { name, value } in variables {
         match value.as_ref().map_or_else(|| own_variable(context, name), |it| Some(it.clone())) {
             Some(value) => command = command.env(name.as_bytes(), value.into_vec()),
             None => {

@@ -28,12 +28,14 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     // Everything is read before the first one runs.
+    let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
+    let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
     for note in scripts.iter().filter_map(|it| hints::named_as_another_language(&it.name)) {
         context.output.notice(&note);
     }
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
-    let spec = spec(context, args, &settings)?;
+    let spec = spec(context, args, &settings, stdin.as_deref())?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
     let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec, is_listed)?;
@@ -59,7 +61,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let jobs = scripts.into_iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
         let now = args.reproducible.now.map(|moment| moment.0);
-        let script = script.seed(args.reproducible.seed).now(now);
+        let script = script.seed(args.reproducible.seed).now(now).secrets(secrets.clone());
         (Job { index, source }, script)
     });
     let ended = block_on(session.run(config, jobs.collect()));
@@ -67,7 +69,12 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
 }
 
 /// The request to the controller. Errors are reported before an engine is contacted.
-fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<SandboxSpec, Error> {
+fn spec(
+    context: &Context<'_>,
+    args: &RunArgs,
+    settings: &Settings,
+    stdin: Option<&str>,
+) -> Result<SandboxSpec, Error> {
     let limits = settings.allowed_limits()?;
     if limits.vm_memory >= limits.memory {
         context.output.notice(&format!(
@@ -78,7 +85,6 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
             limits.memory,
         ));
     }
-    let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
     let spec = launch::with_hosts(spec, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))

@@ -210,6 +210,8 @@ impl Error {
         };
         let hint = if name == "output" || name.starts_with("output.") {
             Some("the section is called [io]: [io] dir = \"./sandbox-files\"".to_owned())
+        } else if matches!(&*name, "secret" | "secrets") || name.starts_with("secrets.") {
+            Some("no file gives secrets: --secret NAME=env:VARIABLE does, for one call".to_owned())
         } else {
             Some(nearest(&name, &known).map_or_else(
                 || "`sandboxctl config show` lists what there is".to_owned(),

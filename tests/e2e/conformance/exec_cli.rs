@@ -626,3 +626,37 @@ fn cut_off_output_of_a_document_is_one_warning() {
     let ended = finish(commands.exec(&[], &line));
     assert_eq!(ended.assert_code(0).stderr, "x\n");
 }
+
+#[test]
+fn variables_of_a_file_are_set_and_those_of_the_command_line_win() {
+    let commands = Commands::new();
+    commands.place.write("build.env", "# of the build\nA=from file\nB='b'\nC=c\nGIVEN\nUNSET\n");
+    let mut exec = commands.exec(
+        &["--env-file", "build.env", "-e", "C=wins"],
+        &["sh", "-c", "echo $A,$B,$C,$GIVEN,${UNSET-unset}"],
+    );
+    exec.env("GIVEN", "given");
+    let ended = finish(exec);
+    ended.assert_code(0).assert_stderr_has("UNSET is not set here");
+    assert_eq!(ended.stdout, "from file,'b',wins,given,unset\n");
+    commands.place.write("build.env", "A=1\nexport B=hunter2\n");
+    let ended = finish(commands.exec(&["--env-file", "build.env"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("line 2: the name has white space in it");
+    assert!(!ended.stderr.contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn inputs_are_what_a_pattern_matches() {
+    let commands = Commands::new();
+    for name in ["b.csv", "a.csv", "c.txt"] {
+        commands.place.write(name, name);
+    }
+    let ended = finish(commands.exec(
+        &["--in", "*.csv", "--in", "[ac].*:tables"],
+        &["sh", "-c", "cd /in; find . -type f | sort; cat tables/c.txt"],
+    ));
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, "./a.csv\n./b.csv\n./tables/a.csv\n./tables/c.txt\nc.txt");
+    let ended = finish(commands.exec(&["--in", "*.none"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("nothing matches it");
+}

@@ -24,6 +24,7 @@ mod reaping;
 mod receipts;
 mod reports;
 mod run;
+mod secrets;
 mod sockets;
 mod stages;
 mod tools;

@@ -1,0 +1,160 @@
+//! `--in GLOB[:NAME]`: an input for each file and directory that the pattern matches.
+
+use std::path::PathBuf;
+
+use glob::{MatchOptions, glob_with};
+use sandbox_protocol::path::INPUTS;
+
+use super::{InputArgument, reason};
+use crate::error::Error;
+
+/// Most matches of one pattern: each is a mount of the sandbox.
+const MAX_MATCHES: usize = 256;
+
+/// As a shell matches: no `*` matches a `/`, or a name that begins with a dot.
+const OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// The inputs, with patterns replaced by what they match, sorted by path.
+///
+/// # Errors
+///
+/// If a pattern is invalid, matches nothing, too much, or a symbolic link.
+pub(super) fn expand(inputs: &[InputArgument]) -> Result<Vec<InputArgument>, Error> {
+    let mut expanded = Vec::new();
+    for input in inputs {
+        match pattern(input) {
+            Some(pattern) => expanded.extend(matches(input, pattern)?),
+            None => expanded.push(input.clone()),
+        }
+    }
+    Ok(expanded)
+}
+
+/// A file whose name only looks like a pattern is itself, and a `--volume` is never one.
+fn pattern(input: &InputArgument) -> Option<&str> {
+    let source = input.source.to_str()?;
+    let is_one = source.contains(['*', '?', '[']) && !input.name.starts_with('/');
+    (is_one && input.source.symlink_metadata().is_err()).then_some(source)
+}
+
+fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, Error> {
+    let refuse = |why: String| Error::usage(&*input.written, why);
+    let found = glob_with(pattern, OPTIONS)
+        .map_err(|error| refuse(format!("it is not a pattern: {}", error.msg)))?;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in found {
+        let path = path.map_err(|error| {
+            refuse(format!("{}: {}", error.path().display(), reason(error.error())))
+        })?;
+        if paths.len() == MAX_MATCHES {
+            return Err(refuse(format!("it matches more than {MAX_MATCHES} files"))
+                .with_hint("give the directory that they are in"));
+        }
+        paths.push(path);
+    }
+    if paths.is_empty() {
+        return Err(refuse("nothing matches it".to_owned())
+            .with_hint("quote the pattern; a * matches no / and no leading dot, ** does"));
+    }
+    // What a pattern matches was chosen by whoever filled the directory: a link would choose what
+    // else of the host a sandbox sees.
+    if let Some(link) = paths.iter().find(|path| path.is_symlink()) {
+        return Err(refuse(format!("{} is a symbolic link", link.display()))
+            .with_hint("name the link itself, without a pattern, to follow it"));
+    }
+    let made = |path: PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| refuse(format!("{} has no UTF-8 name", path.display())))?;
+        let name = match input.is_named {
+            true => format!("{INPUTS}/{}/{name}", input.name),
+            false => name.to_owned(),
+        };
+        let written = format!("{} ({})", input.written, path.display());
+        Ok(InputArgument { source: path, name, is_named: input.is_named, written })
+    };
+    paths.into_iter().map(made).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn of(folder: &Path, written: &str) -> Result<Vec<(String, String)>, String> {
+        let written = folder.join(written);
+        let input = InputArgument::parse(written.as_ref()).unwrap();
+        let here = folder.to_str().unwrap();
+        let expanded = super::super::inputs(&[input], None);
+        let inputs = expanded.map_err(|error| error.to_text().replace(here, "."))?;
+        let source = |source| match source {
+            sandbox_api::InputSource::Path(path) => {
+                path.strip_prefix(folder).unwrap().display().to_string()
+            }
+            sandbox_api::InputSource::Bytes(_) => panic!("it is no path"),
+        };
+        Ok(inputs.into_iter().map(|input| (input.name, source(input.source))).collect())
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for directory in ["a", "a/deep", "b"] {
+            fs::create_dir(at(directory)).unwrap();
+        }
+        for file in [
+            "a/2.csv",
+            "a/1.csv",
+            "a/.hidden.csv",
+            "a/x.txt",
+            "a/deep/3.csv",
+            "b/1.csv",
+            "b/[x].csv",
+        ] {
+            fs::write(at(file), "").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn pattern_is_an_input_for_each_match_in_order() {
+        let folder = folder();
+        let of = |written: &str| of(folder.path(), written).unwrap();
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, source)| ((*name).into(), (*source).into())).collect()
+        };
+        assert_eq!(of("a/*.csv"), pairs(&[("1.csv", "a/1.csv"), ("2.csv", "a/2.csv")]));
+        assert_eq!(
+            of("a/[1-9].csv:t"),
+            pairs(&[("/in/t/1.csv", "a/1.csv"), ("/in/t/2.csv", "a/2.csv")])
+        );
+        assert_eq!(of("a/**/3.csv"), pairs(&[("3.csv", "a/deep/3.csv")]));
+        assert_eq!(of("a/d*"), pairs(&[("deep", "a/deep")]));
+        // The name of a file that exists is no pattern.
+        assert_eq!(of("b/[x].csv"), pairs(&[("[x].csv", "b/[x].csv")]));
+    }
+
+    #[test]
+    fn pattern_that_cannot_be_used_is_refused() {
+        let folder = folder();
+        let refused = |written: &str| of(folder.path(), written).unwrap_err();
+        assert!(refused("a/*.none").contains("nothing matches it\nhint: quote"));
+        assert!(refused("a/[.csv").contains("it is not a pattern"));
+        // Two of one name.
+        let text = refused("[ab]/1.csv");
+        assert!(text.contains("/in/1.csv is taken by --in ./[ab]/1.csv (./a/1.csv)"), "{text}");
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("a/link.csv")).unwrap();
+        assert!(
+            refused("a/*.csv").contains("./a/link.csv is a symbolic link\nhint: name the link")
+        );
+        for number in 0..=MAX_MATCHES {
+            fs::write(folder.path().join(format!("b/n{number}")), "").unwrap();
+        }
+        assert!(refused("b/n*").contains("it matches more than 256 files"));
+    }
+}

@@ -1,0 +1,263 @@
+//! Secrets: who can read them, and that their bytes are nowhere else.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::Stdio;
+
+use sandbox_api::{ExecResult, SandboxSpec, Script, SecretValue, Secrets, Status};
+use sandbox_controller::{Command, ExecStream};
+use serde_json::{Value, json};
+
+use super::exec_cli::Commands;
+use crate::ENGINE;
+use crate::engine::{Engine, docker, helpers, processes};
+use crate::engines::{Feature, has};
+use crate::library::Guest;
+use crate::place::{Place, files_below, finish, spawn};
+use crate::rootfs::Rootfs;
+
+/// No other text of this machine has it. The second line is replaced by itself too.
+const SECRET: &str = "hx7-Quartz\"Vow\\Lynx-4419\nzebra+second/line=88";
+/// What can be searched for, in any representation that keeps text: JSON escapes what is between.
+const MARKS: [&str; 3] = ["hx7-Quartz", "Lynx-4419", "zebra+second"];
+
+#[track_caller]
+fn assert_absent(what: &str, bytes: impl AsRef<[u8]>) {
+    let bytes = bytes.as_ref();
+    for mark in MARKS {
+        let is_there = bytes.windows(mark.len()).any(|window| window == mark.as_bytes());
+        assert!(!is_there, "{what}: {}", String::from_utf8_lossy(bytes));
+    }
+}
+
+/// The files of sandboxctl: state, data, scratch, audit, whatever is in the working directory.
+fn assert_absent_from_files(place: &Place) {
+    let folders = [place.work(), place.state(), place.data(), place.scratch(), place.home()];
+    let files: Vec<_> = folders.iter().flat_map(|folder| files_below(folder)).collect();
+    assert!(!files.is_empty());
+    for file in files.iter().filter(|file| file.is_file() && !is_of_an_image(file)) {
+        assert_absent(&file.display().to_string(), std::fs::read(file).unwrap_or_default());
+    }
+}
+
+/// Large, and of no secret.
+fn is_of_an_image(file: &Path) -> bool {
+    file.metadata().is_ok_and(|it| it.len() > 16 << 20)
+}
+
+/// What processes of this machine were started with, apart from those to which the test gave it.
+fn assert_absent_from(pid: i32) {
+    for name in ["cmdline", "environ"] {
+        let file = format!("/proc/{pid}/{name}");
+        assert_absent(&file, std::fs::read(&file).unwrap_or_default());
+    }
+}
+
+#[test]
+fn bytes_of_a_secret_are_found_nowhere() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    let audit = place.path("audit.jsonl");
+    // It prints the secret whole, in two pieces, by lines, to stderr, and as a file's name.
+    let line = "echo ready; read go; env; printf %s \"$TOKEN\"; printf 'a\\n%.9s' \"$TOKEN\"; \
+                printf '%s\\n' \"${TOKEN#?????????}\"; echo \"$TOKEN\" >&2; \
+                touch \"$(echo \"$TOKEN\" | head -1)\"; exit 3";
+    let flags = ["--json", "--stdin", "--secret", "TOKEN=env:GIVEN", "--audit"];
+    let flags: Vec<&str> = flags.into_iter().chain([audit.to_str().unwrap()]).collect();
+    // With --json nothing is printed before the end: a file says that it waits.
+    let line = line.replace("echo ready;", "echo > ready;");
+    let mut exec = commands.exec(&flags, &["sh", "-c", &line]);
+    exec.env("GIVEN", SECRET).stdin(Stdio::piped());
+    let mut child = spawn(exec);
+    let container = crate::place::eventually("the container", || place.containers().pop());
+    crate::place::eventually("the command", || {
+        files_below(&place.scratch()).iter().any(|file| file.ends_with("ready")).then_some(())
+    });
+    assert_absent_from_files(place);
+    match ENGINE {
+        Engine::Docker => {
+            let inspected = docker(&["inspect", &container]).stdout;
+            assert!(inspected.len() > 100);
+            assert_absent("docker inspect", inspected);
+            assert_absent("docker logs", docker(&["logs", &container]).stdout);
+        }
+        Engine::Embedded => {
+            let helpers = helpers(place);
+            assert!(!helpers.is_empty());
+            helpers.iter().for_each(|pid| assert_absent_from(pid.as_raw_nonzero().get()));
+            // The agent is the first: what it started for this command has the variable.
+            let agent = processes(&container)[0];
+            assert_absent_from(agent.as_raw_nonzero().get());
+        }
+    }
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let ended = crate::place::wait(child);
+    ended.assert_code(3);
+    assert_absent("the document", &ended.stdout);
+    assert_absent("stderr", &ended.stderr);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let stdout = document["stdout"].as_str().unwrap();
+    assert!(stdout.contains("TOKEN=***\n"), "{stdout}");
+    assert!(stdout.ends_with("***a\n***\n"), "{stdout}");
+    assert_eq!(document["stderr"], "***\n");
+    let files = document["files_touched"].as_array().unwrap();
+    assert!(files.iter().any(|file| file["name"] == "***"), "{document:#}");
+    assert_absent("the audit", std::fs::read(&audit).unwrap());
+    std::fs::remove_file(place.path("ready")).ok();
+    assert_absent_from_files(place);
+}
+
+#[test]
+fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
+    let place = Place::new();
+    let audit = place.path("audit.jsonl");
+    let run = |source: &str| {
+        let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
+        run.arg(&audit).args(["-c", source]).env("GIVEN", SECRET);
+        let ended = finish(run);
+        assert_absent("the document", &ended.stdout);
+        assert_absent("stderr", &ended.stderr);
+        place.document(&ended)
+    };
+    let length = SECRET.len();
+    let document = run("print('<' .. secrets.KEY .. '>') \
+                        for line in secrets.KEY:gmatch('[^\\n]+') do warn(line) end \
+                        io.open('out', 'w'):write(#secrets.KEY):close() \
+                        return {[secrets.KEY] = {secrets.KEY}, length = #secrets.KEY}");
+    assert_eq!(document["result"], json!({"***": ["***"], "length": length}));
+    assert_eq!(document["logs"], json!(["<***>", "[warn] ***", "[warn] ***"]));
+    let document = run("io.open('x' .. secrets.KEY:match('[^\\n]+'), 'w')");
+    assert_eq!(document["files_touched"][0]["name"], "x***", "{document:#}");
+    let document = run("error({key = secrets.KEY})");
+    assert_eq!(document["error"]["value"], json!({"key": "***"}));
+    let document = run("error('it is ' .. secrets.KEY)");
+    assert!(document["error"]["message"].as_str().unwrap().ends_with("it is ***"), "{document:#}");
+    let document = run("local f = io.open('../' .. secrets.KEY)");
+    assert_ne!(document["status"], "ok");
+    assert_absent("the audit", std::fs::read(&audit).unwrap());
+    assert_absent_from_files(&place);
+}
+
+#[test]
+fn unknown_secret_is_a_clear_error_and_check_knows_the_name() {
+    let place = Place::new();
+    let document = place.run_json("return secrets.NONE", &[]);
+    let message = document["error"]["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "script:1: there is no secret 'NONE' (--secret NONE=env:VARIABLE gives one)"
+    );
+    let script = place.write("check.luau", "return secrets.KEY");
+    place.sandboxctl(["check", script.to_str().unwrap()]).assert_code(0);
+}
+
+#[test]
+fn unusable_secret_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let refused = |args: &[&str]| {
+        let mut run = place.command(["run", "-c", "print('ran')"]);
+        run.args(args).env("EMPTY", "").env("GIVEN", SECRET);
+        let ended = finish(run);
+        ended.assert_code(2);
+        assert!(ended.stderr.contains("hint: "), "{ended:?}");
+        assert_eq!(ended.stdout, "");
+        assert_absent("stderr", &ended.stderr);
+        assert!(place.containers().is_empty());
+    };
+    refused(&["--secret", "A=env:EMPTY"]);
+    refused(&["--secret", "A=env:NONE"]);
+    refused(&["--secret", SECRET]);
+    refused(&["--secret", &format!("A={SECRET}")]);
+    refused(&["--secret", "A=file:none"]);
+    refused(&["--secret", "A=-", "--secret", "B=-"]);
+    refused(&["--secret", "A=-", "--in", "-:a"]);
+    refused(&["--secret", "A=env:GIVEN", "--secret", "A=env:GIVEN"]);
+    place.write("sandboxctl.toml", "[secrets]\nA = \"env:GIVEN\"\n");
+    refused(&[]);
+}
+
+/// A sandbox with busybox, by the library.
+struct Box {
+    guest: Guest,
+    _provided: crate::rootfs::Provided,
+}
+
+impl Box {
+    fn new() -> Self {
+        let provided = Rootfs::busybox().provide();
+        let guest = Guest::in_place(Place::new(), |spec: SandboxSpec| spec.root(provided.root()));
+        Self { guest, _provided: provided }
+    }
+
+    fn shell(&self, line: &str, secrets: Secrets) -> ExecResult {
+        let command = Command::shell(line).secrets(secrets);
+        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+    }
+}
+
+fn token() -> Secrets {
+    let mut secrets = Secrets::new();
+    secrets.add("TOKEN", SecretValue::new(SECRET)).unwrap();
+    secrets
+}
+
+/// How many processes that a command can look at have the variable: its value would be redacted.
+const COUNT: &str = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^TOKEN='";
+
+#[test]
+fn secret_of_one_command_is_no_variable_of_another() {
+    let sandbox = Box::new();
+    let own = sandbox.shell("env | grep -c '^TOKEN='", token());
+    assert_eq!((own.exit_code, &*own.stdout), (Some(0), &b"1\n"[..]));
+    // While one has it, another one that runs beside it does not.
+    let wait = sandbox.guest.wait(async {
+        let command = Command::shell("echo ready; sleep 1000").secrets(token());
+        let mut execution = sandbox.guest.sandbox.start_exec(command).await.unwrap();
+        let (stream, ready) = execution.next_output().await.unwrap();
+        assert_eq!((stream, &*ready), (ExecStream::Stdout, &b"ready\n"[..]));
+        execution
+    });
+    let beside = sandbox.shell("env | grep -c '^TOKEN='", Secrets::new());
+    assert_eq!((beside.exit_code, &*beside.stdout), (Some(1), &b"0\n"[..]));
+    drop(wait);
+    // After its end no process has it, and a script's programs never do.
+    let after = sandbox.shell(COUNT, Secrets::new());
+    if has(Feature::SharedKernel) {
+        assert_eq!(&*after.stdout, b"0\n", "{after:?}");
+    }
+    let script = "return process.exec('/bin/sh', {'-c', 'env'}).stdout:find('TOKEN=') == nil";
+    let script = Script::new(script).secrets(token());
+    let result = sandbox.guest.wait(sandbox.guest.sandbox.run(script)).unwrap();
+    assert_eq!(result.outcome.status(), Status::Ok);
+    assert!(format!("{:?}", result.outcome).contains("true"), "{result:?}");
+}
+
+#[test]
+fn what_one_command_wrote_is_redacted_when_another_prints_it() {
+    let sandbox = Box::new();
+    let wrote = sandbox.shell("printf %s \"$TOKEN\" > file", token());
+    assert_eq!(wrote.exit_code, Some(0));
+    let printed = sandbox.shell("cat file; wc -c < file", Secrets::new());
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), format!("***{}\n", SECRET.len()));
+}
+
+#[test]
+fn secret_that_is_printed_in_pieces_is_redacted_and_a_prompt_is_not_held_back() {
+    let commands = Commands::new();
+    // The prompt ends as the secret begins. The rest follows after the answer.
+    let line =
+        "printf 'name? hx7'; read answer; printf -- '-Quartz\"V'; printf 'ow\\\\Lynx-4419'; echo .";
+    let flags = ["--stdin", "--secret", "TOKEN=env:GIVEN"];
+    let mut exec = commands.exec(&flags, &["sh", "-c", line]);
+    exec.env("GIVEN", SECRET.lines().next().unwrap()).stdin(Stdio::piped());
+    let mut child = spawn(exec);
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut prompt = [0; 9];
+    stdout.read_exact(&mut prompt).unwrap();
+    assert_eq!(&prompt, b"name? hx7");
+    child.stdin.take().unwrap().write_all(b"me\n").unwrap();
+    let mut rest = String::new();
+    stdout.read_line(&mut rest).unwrap();
+    assert_eq!(rest, "***.\n");
+    assert!(child.wait().unwrap().success());
+}
