@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use glob::{MatchOptions, glob_with};
-use sandbox_protocol::path::INPUTS;
 
 use super::{InputArgument, reason};
 use crate::error::Error;
@@ -66,13 +65,14 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
         return Err(refuse(format!("{} is a symbolic link", link.display()))
             .with_hint("name the link itself, without a pattern, to follow it"));
     }
+    if input.is_named && paths.len() > 1 {
+        return Err(refuse(format!("it matches {} files, and names one", paths.len()))
+            .with_hint("without :NAME each has its own name"));
+    }
     let made = |path: PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| refuse(format!("{} has no UTF-8 name", path.display())))?;
-        let name = match input.is_named {
-            true => format!("{INPUTS}/{}/{name}", input.name),
-            false => name.to_owned(),
-        };
+        let name = if input.is_named { input.name.clone() } else { name.to_owned() };
         let written = format!("{} ({})", input.written, path.display());
         Ok(InputArgument { source: path, name, is_named: input.is_named, written })
     };
@@ -129,10 +129,7 @@ mod tests {
             pairs.iter().map(|(name, source)| ((*name).into(), (*source).into())).collect()
         };
         assert_eq!(of("a/*.csv"), pairs(&[("1.csv", "a/1.csv"), ("2.csv", "a/2.csv")]));
-        assert_eq!(
-            of("a/[1-9].csv:t"),
-            pairs(&[("/in/t/1.csv", "a/1.csv"), ("/in/t/2.csv", "a/2.csv")])
-        );
+        assert_eq!(of("a/1*.csv:one"), pairs(&[("one", "a/1.csv")]));
         assert_eq!(of("a/**/3.csv"), pairs(&[("3.csv", "a/deep/3.csv")]));
         assert_eq!(of("a/d*"), pairs(&[("deep", "a/deep")]));
         // The name of a file that exists is no pattern.
@@ -145,6 +142,7 @@ mod tests {
         let refused = |written: &str| of(folder.path(), written).unwrap_err();
         assert!(refused("a/*.none").contains("nothing matches it\nhint: quote"));
         assert!(refused("a/[.csv").contains("it is not a pattern"));
+        assert!(refused("a/*.csv:t").contains("it matches 2 files, and names one\nhint: without"));
         // Two of one name.
         let text = refused("[ab]/1.csv");
         assert!(text.contains("/in/1.csv is taken by --in ./[ab]/1.csv (./a/1.csv)"), "{text}");
