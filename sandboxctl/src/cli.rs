@@ -38,7 +38,7 @@ use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
-use report::ReportArgs as ReportFileArgs;
+use report::ReportArgs;
 use root::RootArgs;
 use secret::SecretArgs;
 use volume::VolumeArgs;
@@ -334,8 +334,9 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   sandboxctl doctor
+  sandboxctl doctor --ci
   sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
-    Doctor(ReportArgs),
+    Doctor(DoctorArgs),
 
     /// Call one tool for workflow steps and print its result
     ///
@@ -424,7 +425,7 @@ impl Command {
             )
             | Self::Ps(PsArgs { json, .. })
             | Self::Gc(GcArgs { json, .. })
-            | Self::Doctor(ReportArgs { json })
+            | Self::Doctor(DoctorArgs { json, .. })
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) => false,
@@ -533,7 +534,7 @@ pub struct RunArgs {
 
     /// Where its result is written to, beside the live output.
     #[command(flatten)]
-    pub reports: ReportFileArgs,
+    pub reports: ReportArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
@@ -746,12 +747,16 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-/// A command that only reports.
+/// `doctor`.
 #[derive(Debug, Args)]
-pub struct ReportArgs {
+pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Check what a job of a CI runner needs too
+    #[arg(long)]
+    pub ci: bool,
 }
 
 /// `ps`.

@@ -203,6 +203,14 @@ pub enum ScriptArgument<'a> {
 }
 
 impl ScriptArgument<'_> {
+    /// How it is called where scripts are listed.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(file) => file.to_string_lossy().into_owned(),
+            Self::Code(_) => "-c".to_owned(),
+        }
+    }
+
     /// Whether it is read from stdin.
     pub fn is_stdin(&self) -> bool {
         matches!(self, Self::File(file) if is_stdin(file))

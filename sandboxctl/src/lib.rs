@@ -2,6 +2,7 @@
 //!
 //! A library only so that tests and fuzz targets can access its modules; its only API is [`main`].
 
+mod ci;
 mod cli;
 mod commands;
 mod config;
@@ -55,6 +56,8 @@ pub fn main() -> ExitCode {
         }
         code
     });
+    // Errors may quote guests too.
+    output.end_ci();
     ExitCode::from(code)
 }
 

@@ -7,12 +7,14 @@
 use std::borrow::Cow;
 use std::io;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use sandbox_api::{LogEntry, LogLevel};
 use serde::Serialize;
 
+use crate::ci::Ci;
 use crate::error::Error;
 use crate::render::{StyledText, escaped_line, escaped_text, json_for_terminal};
 
@@ -40,6 +42,8 @@ pub struct Output {
     stderr_colour: bool,
     /// stdout's reader is gone.
     closed: AtomicBool,
+    /// The log of a CI job that this is.
+    ci: OnceLock<Ci>,
 }
 
 impl Output {
@@ -55,6 +59,7 @@ impl Output {
             stderr_is_terminal: io::stderr().is_terminal(),
             stderr_colour: colour(anstream::AutoStream::choice(&io::stderr())),
             closed: AtomicBool::new(false),
+            ci: OnceLock::new(),
         }
     }
 
@@ -98,8 +103,9 @@ impl Output {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let bytes = self.neutral(bytes);
         let mut stdout = io::stdout().lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        match stdout.write_all(&bytes).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.closed.store(true, Ordering::Relaxed);
@@ -107,6 +113,43 @@ impl Output {
             }
             Err(source) => Err(Error::Stdout { source }),
         }
+    }
+
+    /// From here on this is the log of a CI job.
+    pub fn begin_ci(&self, ci: Ci) {
+        // Each process runs one command.
+        _ = self.ci.set(ci);
+    }
+
+    /// The CI job whose log this is.
+    pub fn ci(&self) -> Option<&Ci> {
+        self.ci.get()
+    }
+
+    /// Ends the job's group or section, if there is one.
+    pub fn end_ci(&self) {
+        if let Some(ci) = self.ci() {
+            ci.end();
+        }
+    }
+
+    /// Text in which the runner finds no section marks, if it cannot be told not to look for them.
+    fn neutral<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(bytes))
+    }
+
+    /// Writes a result that is text to stdout, as it is; as JSON if the runner would find a command
+    /// in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn result_text(&self, text: &str) -> Result<(), Error> {
+        if self.ci().is_some_and(|ci| ci.finds_command(text)) {
+            self.caution("the result has a command of the runner: it is printed as JSON");
+            return self.document(&text);
+        }
+        self.text(text)
     }
 
     /// Writes our own text to stdout.
@@ -169,8 +212,9 @@ impl Output {
         if self.stdout_is_terminal {
             return self.pretty_json(value);
         }
-        let mut json =
+        let json =
             serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
+        let mut json = self.ci().map_or(Cow::Borrowed(&*json), |ci| ci.json(&json)).into_owned();
         json.push('\n');
         self.write(json.as_bytes())
     }
@@ -228,7 +272,7 @@ impl Output {
 
     /// Writes our own text to stderr unchanged, with a newline at its end.
     pub fn block(&self, text: &str) {
-        stderr(text);
+        self.stderr(text);
     }
 
     /// Writes lines that may come from a guest to stderr, indented, so that they cannot look like
@@ -242,24 +286,25 @@ impl Output {
     fn labelled(&self, style: Style, label: &str, text: &str) {
         let text = escaped_line(text);
         if self.stderr_colour {
-            stderr(&format!("{style}{label}{style:#}: {text}"));
+            self.stderr(&format!("{style}{label}{style:#}: {text}"));
         } else {
-            stderr(&format!("{label}: {text}"));
+            self.stderr(&format!("{label}: {text}"));
         }
+    }
+
+    /// A closed stderr is not a reason to fail, and cannot be reported.
+    fn stderr(&self, text: &str) {
+        let text = self.neutral(text.trim_end_matches('\n').as_bytes());
+        let mut stderr = io::stderr().lock();
+        _ = stderr.write_all(&[&*text, b"\n"].concat());
     }
 
     fn dim(&self, text: &str) {
         let text = escaped_line(text);
         if self.stderr_colour {
-            stderr(&format!("{DIM}{text}{DIM:#}"));
+            self.stderr(&format!("{DIM}{text}{DIM:#}"));
         } else {
-            stderr(&text);
+            self.stderr(&text);
         }
     }
-}
-
-/// A closed stderr is not a reason to fail, and cannot be reported.
-fn stderr(text: &str) {
-    let mut stderr = io::stderr().lock();
-    _ = writeln!(stderr, "{}", text.trim_end_matches('\n'));
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 
+use crate::ci::CiMode;
 use crate::report::ReportKind;
 
 /// Where the results are written to, beside the live output.
@@ -18,6 +19,11 @@ pub struct ReportArgs {
     #[arg(long = "report", value_name = "KIND=FILE", value_hint = ValueHint::Other,
         value_parser = argument())]
     pub reports: Vec<ReportArgument>,
+
+    /// The runner whose log this is: groups, annotations, summary and outputs, and no command from
+    /// what runs; auto goes by the runner's variables
+    #[arg(long = "ci", value_name = "RUNNER", value_enum, default_value_t)]
+    pub ci: CiMode,
 }
 
 /// `--report KIND=FILE`.

@@ -1,16 +1,21 @@
 //! `doctor`: diagnoses the environment and suggests fixes.
 
+use std::fs::File;
+use std::path::Path;
+
 use anstyle::{AnsiColor, Style};
 use sandbox_api::PrivateIo;
 use sandbox_controller::{Check, CheckStatus};
 
 use super::{Context, block_on};
-use crate::cli::ReportArgs;
+use crate::ci::{CiMode, Runner};
+use crate::cli::DoctorArgs;
 use crate::error::Error;
+use crate::input;
 use crate::render::escaped_line;
 use crate::signals::Signals;
 
-pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
+pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
     let settings = context.settings()?;
     let config = context.controller(&settings);
     let io_dir = settings
@@ -26,6 +31,9 @@ pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
         let (detail, fix) = (error.message(), error.hint());
         checks.push(Check { id: "io_dir", status: CheckStatus::Fail, detail, fix });
     }
+    if args.ci {
+        checks.extend(ci_checks(context));
+    }
     if args.json {
         context.output.document(&checks)?;
     } else {
@@ -35,6 +43,59 @@ pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
     }
     let fails = checks.iter().any(|check| check.status == CheckStatus::Fail);
     Ok(if fails { 125 } else { 0 })
+}
+
+/// What a job needs beside what every sandbox needs.
+fn ci_checks(context: &Context<'_>) -> Vec<Check> {
+    let check = |id, status, detail: &str, fix: Option<&str>| Check {
+        id,
+        status,
+        detail: detail.to_owned(),
+        fix: fix.map(str::to_owned),
+    };
+    let variable = |name: &str| context.environment.variable(name);
+    let runner = CiMode::Auto.runner(variable);
+    let mut checks = vec![match runner {
+        Some(Runner::GitHub) => check("runner", CheckStatus::Ok, "GitHub Actions", None),
+        Some(Runner::GitLab) => check("runner", CheckStatus::Ok, "GitLab CI", None),
+        None => check(
+            "runner",
+            CheckStatus::Warn,
+            "no variable names a runner whose log has commands",
+            Some("--ci github or --ci gitlab names one"),
+        ),
+    }];
+    let files = [("summary", "GITHUB_STEP_SUMMARY"), ("outputs", "GITHUB_OUTPUT")];
+    for (id, name) in files.into_iter().filter(|_| runner == Some(Runner::GitHub)) {
+        checks.push(
+            match variable(name)
+                .map(|file| (file, File::options().append(true).create(true).open(file)))
+            {
+                Some((file, Ok(_))) => check(id, CheckStatus::Ok, &file.to_string_lossy(), None),
+                Some((file, Err(error))) => {
+                    let detail = format!("{}: {}", file.to_string_lossy(), input::reason(&error));
+                    let fix = format!("pass {name} and its file on to the step's container");
+                    check(id, CheckStatus::Fail, &detail, Some(&fix))
+                }
+                None => {
+                    let fix = format!("pass {name} on to the step");
+                    check(id, CheckStatus::Warn, &format!("{name} is not set"), Some(&fix))
+                }
+            },
+        );
+    }
+    let is_container =
+        ["/.dockerenv", "/run/.containerenv"].iter().any(|it| Path::new(it).exists());
+    checks.push(match is_container {
+        false => check("container", CheckStatus::Ok, "the job is in no container", None),
+        true => check(
+            "container",
+            CheckStatus::Warn,
+            "the job is in a container, and an engine outside mounts directories of its own machine",
+            Some("mount the checkout and /var/tmp at the paths that they have there"),
+        ),
+    });
+    checks
 }
 
 /// Whether sandboxes can be run, in one line.

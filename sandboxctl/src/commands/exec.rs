@@ -21,12 +21,16 @@ use super::receipt::{Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, reports, touched};
+use crate::ci::gitlab::MarkFilter;
+use crate::ci::{Ci, Stdout};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::report::Reports;
 
 pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
+    let stdout = if args.json { Stdout::Data } else { Stdout::Log };
+    reports::begin_ci(context, args.reports.ci, "sandboxctl exec", stdout)?;
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -69,6 +73,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     }
     let subject = vec![reports::command(&line)];
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
+    reports::check_io_dir(context, spec.io_dir.as_deref())?;
     let config = context.controller(&settings);
     let session = Session {
         context,
@@ -202,7 +207,11 @@ impl Session<'_> {
             let written = match self.args.json {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
-                false => pass_on(self.sinks()?, &mut execution, &mut tail, &mut seen).await,
+                false => {
+                    let filters = [(); 2].map(|()| self.context.output.ci().and_then(Ci::filter));
+                    let sinks = Filtered { sinks: self.sinks()?, filters };
+                    pass_on(sinks, &mut execution, &mut tail, &mut seen).await
+                }
             };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
@@ -353,7 +362,7 @@ impl Seen<'_> {
 
 /// Copies the command's output until it ends or the reader is gone.
 async fn pass_on(
-    [mut stdout, mut stderr]: [Sink; 2],
+    mut sinks: Filtered,
     execution: &mut Execution,
     tail: &mut network::Tail,
     seen: &mut Seen<'_>,
@@ -361,19 +370,46 @@ async fn pass_on(
     while let Some((stream, piece)) = execution.next_output().await {
         tail.push(&piece);
         seen.push(stream, &piece);
-        let sink = match stream {
-            ExecStream::Stdout => &mut stdout,
-            ExecStream::Stderr => &mut stderr,
+        let stream = match stream {
+            ExecStream::Stdout => 0,
+            ExecStream::Stderr => 1,
         };
-        if !is_read(sink.put(piece.into()).await)? {
+        if !is_read(sinks.put(stream, piece.into()).await)? {
             return Ok(Written::Unread);
         }
     }
     // The last output may have had no reader: then the command has ended as well.
-    for sink in [stdout, stderr] {
+    for stream in [0, 1] {
+        is_read(sinks.flush(stream).await)?;
+    }
+    for sink in sinks.sinks {
         is_read(sink.finish().await)?;
     }
     Ok(Written::All)
+}
+
+/// Where stdout and stderr go, without what a runner would read in them.
+struct Filtered {
+    sinks: [Sink; 2],
+    filters: [Option<MarkFilter>; 2],
+}
+
+impl Filtered {
+    async fn put(&mut self, stream: usize, piece: Vec<u8>) -> io::Result<()> {
+        let piece = match &mut self.filters[stream] {
+            Some(filter) => filter.push(&piece),
+            None => piece,
+        };
+        self.sinks[stream].put(piece).await
+    }
+
+    /// Writes what is held back.
+    async fn flush(&mut self, stream: usize) -> io::Result<()> {
+        match self.filters[stream].as_mut().map(MarkFilter::finish) {
+            Some(held) if !held.is_empty() => self.sinks[stream].put(held).await,
+            _ => Ok(()),
+        }
+    }
 }
 
 fn is_read(put: io::Result<()>) -> Result<bool, Error> {

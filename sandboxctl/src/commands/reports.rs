@@ -1,5 +1,9 @@
 //! Reports of `run` and `exec`: what runs, and the end.
 
+use std::path::Path;
+
+use super::Context;
+use crate::ci::{Ci, CiMode, Stdout};
 use crate::cli::exec::CommandLine;
 use crate::error::Error;
 use crate::input::ScriptSource;
@@ -24,6 +28,33 @@ pub fn command(line: &CommandLine) -> Subject {
     Subject { name, source: None }
 }
 
+/// From here on what is printed is the log of a CI job, if it is one.
+///
+/// # Errors
+///
+/// If the runner cannot be told.
+pub fn begin_ci(
+    context: &Context<'_>,
+    mode: CiMode,
+    title: &str,
+    stdout: Stdout,
+) -> Result<(), Error> {
+    let variable = |name: &str| context.environment.variable(name);
+    if let Some(runner) = mode.runner(variable) {
+        context.output.begin_ci(Ci::begin(runner, title, stdout, variable)?);
+    }
+    Ok(())
+}
+
+/// Refuses an io dir that contains files of the runner.
+///
+/// # Errors
+///
+/// If it does.
+pub fn check_io_dir(context: &Context<'_>, io_dir: Option<&Path>) -> Result<(), Error> {
+    context.output.ci().map_or(Ok(()), |ci| ci.check_io_dir(io_dir))
+}
+
 /// Writes the reports. One that cannot be written is an error, and does not change how a failed run
 /// ended.
 ///
@@ -31,7 +62,10 @@ pub fn command(line: &CommandLine) -> Subject {
 ///
 /// The error that ended the command.
 pub fn finish(output: &Output, reports: Reports, ended: Result<u8, Error>) -> Result<u8, Error> {
-    let (_, failures) = reports.finish(ended.as_ref());
+    let (entries, mut failures) = reports.finish(ended.as_ref());
+    if let Some(ci) = output.ci() {
+        failures.extend(ci.report(&entries));
+    }
     failures.iter().for_each(|failure| output.error(failure));
     ended.map(|code| report::exit_code(code, !failures.is_empty()))
 }

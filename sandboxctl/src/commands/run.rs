@@ -12,15 +12,19 @@ use super::collect::{Artifacts, Copied};
 use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::{Context, block_on, hints, launch, network, reports};
+use crate::ci::Stdout;
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
-use crate::input::{self, ScriptSource};
+use crate::input::{self, ScriptArgument, ScriptSource};
 use crate::report::Reports;
 use crate::signals::Signals;
 use report::Report;
 
 pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
+    let stdout = if args.json || args.result_only { Stdout::Data } else { Stdout::Log };
+    let names = args.scripts().iter().map(ScriptArgument::name).collect::<Vec<_>>().join(" ");
+    reports::begin_ci(context, args.reports.ci, &format!("sandboxctl run {names}"), stdout)?;
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -45,6 +49,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         spec.io_dir.as_deref(),
         scripts.iter().map(reports::script).collect(),
     )?;
+    reports::check_io_dir(context, spec.io_dir.as_deref())?;
     let config = context.controller(&settings);
     let session = Session {
         context,

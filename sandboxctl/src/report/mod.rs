@@ -5,11 +5,12 @@
 //! is written while something runs.
 
 mod events;
+mod findings;
 mod junit;
 mod markdown;
 mod sarif;
 #[cfg(test)]
-mod testing;
+pub mod testing;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -25,6 +26,7 @@ use crate::error::Error;
 use crate::input;
 use crate::target::{self, Target};
 use events::EventLog;
+pub use findings::Finding;
 pub use markdown::markdown;
 
 /// The exit code if a report cannot be written, and nothing else failed.
@@ -350,6 +352,8 @@ fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Err
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use testing::{failed_script, ok_script};
 

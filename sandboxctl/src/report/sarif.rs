@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sandbox_api::Status;
 use serde_json::{Value, json};
 
-use super::Entry;
-use crate::render::{self, escaped_text};
+use super::{Entry, Finding};
+use crate::render::escaped_text;
 
 /// The results as SARIF.
 ///
@@ -14,11 +13,11 @@ use crate::render::{self, escaped_text};
 ///
 /// If it cannot be encoded.
 pub fn sarif(entries: &[Entry]) -> Result<String, serde_json::Error> {
-    let findings: Vec<_> = entries.iter().flat_map(findings).collect();
+    let findings: Vec<_> = entries.iter().flat_map(Entry::findings).collect();
     let rules: BTreeMap<&str, &str> =
         findings.iter().map(|it| (it.rule.as_str(), it.rule.as_str())).collect();
     let rules: Vec<_> = rules.keys().map(|id| json!({ "id": id, "name": id })).collect();
-    let results: Vec<_> = findings.iter().map(Finding::json).collect();
+    let results: Vec<_> = findings.iter().map(result).collect();
     let is_ok = !entries.iter().any(Entry::failed);
     let exit_code = entries.iter().map(|it| it.exit_code).find(|&code| code != 0).unwrap_or(0);
     let log = json!({
@@ -38,64 +37,27 @@ pub fn sarif(entries: &[Entry]) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(&log)? + "\n")
 }
 
-/// An error, and where it is.
-struct Finding {
-    rule: String,
-    message: String,
-    /// The script.
-    file: Option<String>,
-    region: Option<Value>,
-}
-
-fn findings(entry: &Entry) -> Vec<Finding> {
-    let tests = entry.failed_tests().map(|test| {
-        let message = format!("{}: {}", test.name, test.message.as_deref().unwrap_or("failed"));
-        finding(entry, "test".to_owned(), message, test.line)
+/// A finding as a result.
+fn result(finding: &Finding) -> Value {
+    // `[text](target)` would be a link.
+    let text = escaped_text(&finding.message).replace("](", "] (");
+    let mut result = json!({
+        "ruleId": finding.rule,
+        "level": "error",
+        "message": { "text": text },
     });
-    let tests: Vec<_> = tests.collect();
-    if !tests.is_empty() && entry.document.status() == Status::ScriptError {
-        return tests;
-    }
-    let Some(message) = entry.message() else { return tests };
-    let error = entry.document.execution().error.as_ref();
-    let rule = error.map_or(entry.document.status().as_str(), |it| it.kind.as_str()).to_owned();
-    let own = finding(entry, rule, message, error.and_then(|error| error.line));
-    tests.into_iter().chain([own]).collect()
-}
-
-fn finding(entry: &Entry, rule: String, message: String, line: Option<u32>) -> Finding {
-    let source = entry.subject.source.as_deref();
-    let region = line.filter(|&line| line > 0).map(|line| {
-        let columns = source.and_then(|source| render::columns(source, line, &message));
-        match columns {
-            Some((start, end)) => json!({
+    if let Some(file) = &finding.file {
+        let mut location = json!({ "artifactLocation": { "uri": uri(file) } });
+        location["region"] = match (finding.line, finding.columns) {
+            (Some(line), Some((start, end))) => json!({
                 "startLine": line, "startColumn": start, "endColumn": end
             }),
-            None => json!({ "startLine": line }),
-        }
-    });
-    let file = source.map(|_| entry.subject.name.clone());
-    Finding { rule, message, file, region }
-}
-
-impl Finding {
-    fn json(&self) -> Value {
-        // `[text](target)` would be a link.
-        let text = escaped_text(&self.message).replace("](", "] (");
-        let mut result = json!({
-            "ruleId": self.rule,
-            "level": "error",
-            "message": { "text": text },
-        });
-        if let Some(file) = &self.file {
-            let mut location = json!({ "artifactLocation": { "uri": uri(file) } });
-            if let Some(region) = &self.region {
-                location["region"] = region.clone();
-            }
-            result["locations"] = json!([{ "physicalLocation": location }]);
-        }
-        result
+            (Some(line), None) => json!({ "startLine": line }),
+            (None, _) => json!({ "startLine": 1 }),
+        };
+        result["locations"] = json!([{ "physicalLocation": location }]);
     }
+    result
 }
 
 /// A path as a reference in a URI: relative paths stay relative.

@@ -3,6 +3,7 @@
 mod agents;
 mod artifacts;
 mod changes;
+mod ci;
 mod cleanup;
 mod disk;
 mod egress;

@@ -62,7 +62,7 @@ impl Report<'_> {
                     .map_err(|error| Error::Stdout { source: error.into() })?;
                 match (self.result_only, &value) {
                     // As it is, for the program that reads it.
-                    (true, serde_json::Value::String(text)) => output.text(text)?,
+                    (true, serde_json::Value::String(text)) => output.result_text(text)?,
                     (true, _) => output.document(&value)?,
                     (false, _) => output.pretty_json(&value)?,
                 }

@@ -1,0 +1,124 @@
+//! GitHub's commands: `::name key=value::data` at the start of a line, and `##[name]data` anywhere in
+//! one. Forgejo and Gitea read the same.
+
+use std::fmt::Write as _;
+
+use crate::render::escaped_text;
+use crate::report::{Document, Entry, Finding};
+
+/// Most annotations of a step that GitHub shows.
+const MAX_ANNOTATIONS: usize = 10;
+/// Longest message of an annotation.
+const MAX_MESSAGE: usize = 4 << 10;
+/// Longest output.
+const MAX_OUTPUT: usize = 1 << 20;
+
+/// Begins a group, and stops the reading of commands.
+#[must_use]
+pub fn open(title: &str, token: &str) -> String {
+    format!("::group::{}\n::stop-commands::{token}\n", data(title))
+}
+
+/// Resumes the reading of commands on a line of its own, and ends the group.
+#[must_use]
+pub fn close(token: &str) -> String {
+    format!("\n::{token}::\n::endgroup::\n")
+}
+
+/// Errors with their positions, as many as are shown.
+#[must_use]
+pub fn annotations(entries: &[Entry]) -> String {
+    let findings = entries.iter().flat_map(Entry::findings);
+    findings.take(MAX_ANNOTATIONS).map(|finding| annotation(&finding)).collect()
+}
+
+fn annotation(finding: &Finding) -> String {
+    let mut command = String::from("::error ");
+    if let Some(file) = &finding.file {
+        _ = write!(command, "file={},", property(file.strip_prefix("./").unwrap_or(file)));
+        if let Some(line) = finding.line {
+            _ = write!(command, "line={line},");
+        }
+        if let Some((start, end)) = finding.columns {
+            _ = write!(command, "col={start},endColumn={end},");
+        }
+    }
+    let title = property(&format!("sandboxctl: {}", finding.rule));
+    let message = sandbox_protocol::limits::cut_encoded(&finding.message, MAX_MESSAGE);
+    _ = writeln!(command, "title={title}::{}", data(message));
+    command
+}
+
+/// The outputs of a step, as lines of the runner's file.
+#[must_use]
+pub fn outputs(entries: &[Entry], token: &str) -> String {
+    let first = entries.iter().find(|entry| entry.failed()).or(entries.first());
+    let Some(first) = first else { return String::new() };
+    let mut text = String::new();
+    let mut add = |name: &str, value: &str| {
+        let delimiter = format!("sandboxctl_{token}");
+        // No guest knows the token.
+        if value.len() <= MAX_OUTPUT && !value.contains(&delimiter) {
+            _ = write!(text, "{name}<<{delimiter}\n{value}\n{delimiter}\n");
+        }
+    };
+    add("status", first.document.status().as_str());
+    add("exit-code", &first.exit_code.to_string());
+    if let [Entry { document: Document::Run(document), .. }] = entries
+        && let Some(result) = &document.result
+    {
+        add("result", result.get());
+    }
+    text
+}
+
+/// Whether the runner finds a command in this text.
+#[must_use]
+pub fn has_command(text: &str) -> bool {
+    let is_command = |line: &str| line.trim_start().starts_with("::") || line.contains("##[");
+    text.split(['\n', '\r']).any(is_command)
+}
+
+/// The data of a command.
+fn data(text: &str) -> String {
+    escaped_text(text).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// The value of a property.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::{HOSTILE, all_entries, failed_script, tested_script};
+
+    #[test]
+    fn annotation_has_file_line_and_columns_on_one_line() {
+        let text = annotations(&[failed_script()]);
+        assert_eq!(
+            text,
+            "::error file=tests/bad one.luau,line=2,col=3,endColumn=17,title=sandboxctl%3A runtime::\
+             script:2: attempt to call 'x'\n"
+        );
+        let text = annotations(&all_entries());
+        assert_eq!(text.lines().count(), text.matches("::error ").count());
+        assert!(!text.contains(['\r', '\u{1b}']));
+    }
+
+    #[test]
+    fn annotations_are_at_most_ten() {
+        let many: Vec<_> = std::iter::repeat_with(tested_script).take(30).collect();
+        assert_eq!(annotations(&many).lines().count(), MAX_ANNOTATIONS);
+    }
+
+    #[test]
+    fn commands_are_found_as_the_runner_finds_them() {
+        for text in ["::error::x", "a\n \t::x::", "a\r::x", "a ##[error]b"] {
+            assert!(has_command(text), "{text}");
+        }
+        assert!(!has_command("a ::error::b\n: :x\n# #[x]"));
+        assert!(open(HOSTILE, "t").lines().count() == 2);
+    }
+}
