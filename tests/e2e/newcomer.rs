@@ -183,7 +183,7 @@ fn newcomer_is_told_what_to_type() {
             ("sandboxctl run hello.luau --network host", 2, &["--allow HOST"]),
             ("sandboxctl run hello.luau --allow-net", 2, &["--allow HOST"]),
             ("sandboxctl run hello.luau --allow-read=.", 2, &["--in SRC"]),
-            ("sandboxctl run hello.luau --secret KEY", 2, &["-e NAME"]),
+            ("sandboxctl run hello.luau --secret KEY", 2, &["env:VARIABLE, file:PATH or -"]),
             ("sandboxctl run hello.luau -d", 2, &["lives as long as its command"]),
             ("sandboxctl run hello.luau -p 80:80", 2, &["nothing reaches into a sandbox"]),
             ("sandboxctl run hello.luau --privileged", 2, &["no privileges"]),

@@ -1,5 +1,7 @@
 //! Secrets in what is reported of a script or a command.
 
+use sandbox_api::artifacts::spelt;
+use sandbox_api::changes::Changes;
 use sandbox_api::{
     ExecutionReport, Failure, FilesTouched, Network, Outcome, ScriptError, TouchedFile,
 };
@@ -37,6 +39,21 @@ impl Redactions {
             if name != file.path() {
                 *file = TouchedFile::new(&name, file.op, file.bytes);
             }
+        }
+    }
+
+    /// Replaces the secrets in the names of what changed, and in where links lead.
+    pub fn changes(&self, changes: &mut Changes) {
+        let Some(patterns) = self.patterns() else { return };
+        changes.conflicts.iter_mut().for_each(|path| patterns.text(path));
+        for change in &mut changes.manifest.changes {
+            let exact = change.path_b64.as_ref().map_or(change.path.as_bytes(), |path| &path.0);
+            let path = patterns.bytes(exact).into_owned();
+            if path != exact {
+                (change.path, change.path_b64) = spelt(&path);
+            }
+            let texts = [&mut change.target, &mut change.from];
+            texts.into_iter().flatten().for_each(|text| patterns.text(text));
         }
     }
 

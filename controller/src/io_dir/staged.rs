@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
 use sandbox_dirfd::Identity;
 use sandbox_engine::Source;
+use sandbox_redact::Redactions;
 use sandbox_staging::created::{self, CreatedDirs};
 use sandbox_staging::{Commit, Stage, StageError, copy_out};
 
@@ -53,12 +54,14 @@ pub struct FinishOptions {
 impl StagedIoDir {
     /// Compares the stage with the io dir, and commits the changes if they are to be. Nothing runs in
     /// the sandbox any more. `view` is what it saw, `most` the maximum number of listed changes.
+    /// What is returned has no secret of `redactions`.
     pub fn finish(
         mut self,
         view: &OwnedFd,
         options: FinishOptions,
         is_ok: bool,
         most: usize,
+        redactions: &Redactions,
         reached: impl FnMut(&'static str),
     ) -> Result<StagedEnd, Error> {
         let path = self.path.clone();
@@ -66,7 +69,12 @@ impl StagedIoDir {
             |error: StageError| Error::Staging { path: path.clone(), reason: error.to_string() };
         let compared = self.stage.compare(view.as_fd()).map_err(failed)?;
         let manifest = self.stage.manifest(&compared, most);
-        let diff = options.diff.then(|| self.stage.diff(&compared));
+        let diff = options.diff.then(|| {
+            // A name is replaced before it is escaped.
+            let mut diff = self.stage.diff(&compared, &|path| redactions.bytes(path).into_owned());
+            redactions.text(&mut diff);
+            diff
+        });
         let is_wanted = match options.commit {
             CommitPolicy::Always => true,
             CommitPolicy::OnSuccess => is_ok,
@@ -91,7 +99,8 @@ impl StagedIoDir {
             Some(_) => StagingMethod::Overlay,
             None => StagingMethod::Copy,
         };
-        let changes = Changes { committed, staging, conflicts, manifest };
+        let mut changes = Changes { committed, staging, conflicts, manifest };
+        redactions.changes(&mut changes);
         Ok(StagedEnd { changes, diff })
     }
 }

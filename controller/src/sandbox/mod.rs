@@ -146,8 +146,12 @@ impl Sandbox {
         let is_ok = matches!(outcome, Outcome::Ok { .. });
         let most = self.inner.limits.entries.get() as usize;
         let reached = |point| hold(Point::Commit(point), || false);
+        let inner = self.inner.clone();
         let finish = move || match closed {
-            Ok(()) => staged.finish(&view, options, is_ok, most, reached).map(Some),
+            Ok(()) => {
+                let redactions = &inner.redactions;
+                staged.finish(&view, options, is_ok, most, redactions, reached).map(Some)
+            }
             // Something may still write to the copy.
             Err(error) => Err(error),
         };

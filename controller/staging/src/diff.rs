@@ -22,8 +22,14 @@ const LONGEST: Duration = Duration::from_secs(5);
 const CONTEXT: usize = 3;
 
 impl Comparison {
-    /// A unified diff of what changed: small text files in full, and a line for anything else.
-    pub(crate) fn diff(&self, original: BorrowedFd<'_>, copy: BorrowedFd<'_>) -> String {
+    /// A unified diff of what changed: small text files in full, and a line for anything else. `show`
+    /// gives the bytes of a path as they are printed.
+    pub(crate) fn diff(
+        &self,
+        original: BorrowedFd<'_>,
+        copy: BorrowedFd<'_>,
+        show: &dyn Fn(&[u8]) -> Vec<u8>,
+    ) -> String {
         let (Ok(original), Ok(copy)) = (Root::new(original), Root::new(copy)) else {
             return String::new();
         };
@@ -36,7 +42,7 @@ impl Comparison {
                 break;
             }
             left -= 1;
-            diff.push_str(&one(path, change, &original, &copy, deadline));
+            diff.push_str(&one(path, &show(path), change, &original, &copy, deadline));
         }
         diff
     }
@@ -44,12 +50,13 @@ impl Comparison {
 
 fn one(
     path: &[u8],
+    shown: &[u8],
     change: &Changed,
     original: &Root<'_>,
     copy: &Root<'_>,
     deadline: Instant,
 ) -> String {
-    let name = quoted(path);
+    let name = quoted(shown);
     let has_content =
         matches!(change.op, ChangeOp::Created | ChangeOp::Modified | ChangeOp::Removed);
     let is_file = |kind: Option<ChangeType>| kind.is_none_or(|kind| kind == ChangeType::File);
@@ -61,7 +68,7 @@ fn one(
         let new = change.now.map_or(Some(String::new()), |it| text(copy, path, it.size));
         if let (Some(old), Some(new)) = (old, new) {
             let side = |exists: bool, letter: &[u8; 1]| match exists {
-                true => quoted(&[&letter[..], b"/", path].concat()),
+                true => quoted(&[&letter[..], b"/", shown].concat()),
                 false => "/dev/null".to_owned(),
             };
             let (from, to) = (side(before.is_some(), b"a"), side(now.is_some(), b"b"));

@@ -202,11 +202,11 @@ impl Stage {
         comparison.manifest(self.files.as_fd(), most)
     }
 
-    /// A unified diff of what changed. It has what the run wrote as it is: whoever prints it on a
-    /// terminal escapes it.
+    /// A unified diff of what changed, with each path as `show` gives its bytes. It has what the run
+    /// wrote as it is: whoever prints it on a terminal escapes it.
     #[must_use]
-    pub fn diff(&self, comparison: &Comparison) -> String {
-        comparison.diff(self.io_dir.as_fd(), self.files.as_fd())
+    pub fn diff(&self, comparison: &Comparison, show: &dyn Fn(&[u8]) -> Vec<u8>) -> String {
+        comparison.diff(self.io_dir.as_fd(), self.files.as_fd(), show)
     }
 
     /// Moves what changed into the io dir, or nothing if something else changed the same paths.

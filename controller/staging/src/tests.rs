@@ -518,7 +518,7 @@ fn diff_shows_text_and_names_what_is_none() {
         fs::write(stage.path().join("binary"), "\0new").unwrap();
         fs::write(stage.path().join("empty"), "").unwrap();
         fs::write(stage.path().join("new"), "line\n").unwrap();
-        let diff = stage.diff(&stage.compare().unwrap());
+        let diff = stage.diff(&stage.compare().unwrap(), &<[u8]>::to_vec);
         assert_eq!(
             diff,
             "modified: binary\ncreated: empty (empty)\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n\
@@ -925,7 +925,7 @@ fn name_in_a_diff_is_one_line() {
     let place = Place::new();
     let run = place.run(Method::Copy);
     fs::write(run.path().join("q\n+++ b\"evil"), "line\n").unwrap();
-    let diff = run.diff(&run.compare().unwrap());
+    let diff = run.diff(&run.compare().unwrap(), &<[u8]>::to_vec);
     assert_eq!(diff.lines().count(), 4, "{diff}");
     assert!(diff.contains(r#"+++ "b/q\n+++ b\"evil""#), "{diff}");
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 use super::allow::AllowArgs;
 use super::root::RootArgs;
+use super::secret::SecretArgs;
 use super::{input, text};
 use crate::input::{Argument, InputArgument};
 
@@ -146,6 +147,10 @@ pub struct ReplayArgs {
     /// The public key that must have signed the receipt
     #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
+
+    /// What the script was told and nobody else.
+    #[command(flatten)]
+    pub secrets: SecretArgs,
 
     /// What programs ran in, if that was a directory or an archive.
     #[command(flatten)]

@@ -42,7 +42,9 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     }
     let source = input::script(ScriptArgument::File(&args.script))?.source;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
-    let spec = spec(args, &settings, &receipt.predicate)?;
+    let stdin = input::is_stdin(&args.script).then_some("--script -");
+    let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
+    let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
     let mut made_of = vec![
         ("script".to_owned(), receipts::sha256(&source)),
         ("args".to_owned(), args_digest(&arguments)),
@@ -76,7 +78,8 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
             _ => return Err(Error::usage("RECEIPT", format!("its time '{text}' is invalid"))),
         },
     };
-    let script = Script::new(source).args(arguments).seed(parameters.seed).now(now);
+    let script =
+        Script::new(source).args(arguments).seed(parameters.seed).now(now).secrets(secrets);
     let config = context.controller(&settings);
     let differences = block_on(launch::in_sandbox(
         context,
@@ -111,6 +114,7 @@ fn spec(
     args: &ReplayArgs,
     settings: &Settings,
     predicate: &Provenance,
+    stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
     let recorded = predicate.build_definition.external_parameters.sandbox.clone();
     let refuse = |why: String| Error::usage("RECEIPT", why);
@@ -144,7 +148,7 @@ fn spec(
     if spec.io_dir.is_none() && !spec.io_is_off {
         spec.private_io = Some(PrivateIo::Disk);
     }
-    Ok(input::inputs(&args.inputs, None)?.into_iter().fold(spec, SandboxSpec::input))
+    Ok(input::inputs(&args.inputs, stdin)?.into_iter().fold(spec, SandboxSpec::input))
 }
 
 /// What this is made of and the receipt is not, or the other way round.

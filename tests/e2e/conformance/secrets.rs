@@ -62,8 +62,10 @@ fn bytes_of_a_secret_are_found_nowhere() {
     let line = "echo ready; read go; env; printf %s \"$TOKEN\"; printf 'a\\n%.9s' \"$TOKEN\"; \
                 printf '%s\\n' \"${TOKEN#?????????}\"; echo \"$TOKEN\" >&2; \
                 touch \"$(echo \"$TOKEN\" | head -1)\"; exit 3";
-    let flags = ["--json", "--stdin", "--secret", "TOKEN=env:GIVEN", "--audit"];
-    let flags: Vec<&str> = flags.into_iter().chain([audit.to_str().unwrap()]).collect();
+    let flags = ["--json", "--stdin", "--secret", "TOKEN=env:GIVEN", "--receipt", "receipt.json"];
+    let reports = ["--report", "ndjson=events", "--report", "markdown=summary", "--audit"];
+    let flags = flags.into_iter().chain(reports).chain([audit.to_str().unwrap()]);
+    let flags: Vec<&str> = flags.collect();
     // With --json nothing is printed before the end: a file says that it waits.
     let line = line.replace("echo ready;", "echo > ready;");
     let mut exec = commands.exec(&flags, &["sh", "-c", &line]);
@@ -114,6 +116,11 @@ fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
     let run = |source: &str| {
         let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
         run.arg(&audit).args(["-c", source]).env("GIVEN", SECRET);
+        // Its io dir is staged, so that names are in the manifest of changes and in the receipt too.
+        run.args(["--changes", "changes.json", "--diff", "--receipt", "receipt.json"]);
+        for kind in ["json", "ndjson", "junit", "markdown", "sarif"] {
+            run.args(["--report", &format!("{kind}=report.{kind}")]);
+        }
         let ended = finish(run);
         assert_absent("the document", &ended.stdout);
         assert_absent("stderr", &ended.stderr);
