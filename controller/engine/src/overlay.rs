@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{StatVfsMountFlags, fstatvfs};
+use rustix::fs::{AtFlags, StatVfsMountFlags, fstatvfs, unlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
 };
 
 /// Whole files are copied, and directories of `lower` are never renamed, so that `upper` alone tells
@@ -15,19 +15,51 @@ use rustix::mount::{
 /// earlier run may have set any other on the files of `lower`.
 const OPTIONS: [(&str, &str); 3] =
     [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")];
+/// Without this its unmount waits for the disk. A commit syncs `upper` itself, and what is not
+/// committed is discarded.
+const WITHOUT_SYNC: &str = "volatile";
+/// What such a mount leaves in `work`, so that no other one follows by accident: innermost first.
+const MARKS: [(&str, AtFlags); 3] = [
+    ("work/incompat/volatile/dirty", AtFlags::empty()),
+    ("work/incompat/volatile", AtFlags::REMOVEDIR),
+    ("work/incompat", AtFlags::REMOVEDIR),
+];
 
-/// The opened directories of an overlay.
+/// The opened directories of an overlay that can be mounted.
 #[derive(Debug, Clone)]
 pub struct Layers {
-    /// What it shows. It is never written to.
-    pub lower: Arc<OwnedFd>,
-    /// Where changes go.
-    pub upper: Arc<OwnedFd>,
-    /// An empty directory for the kernel, on the filesystem of `upper`.
-    pub work: Arc<OwnedFd>,
+    pub(crate) lower: Arc<OwnedFd>,
+    pub(crate) upper: Arc<OwnedFd>,
+    pub(crate) work: Arc<OwnedFd>,
+    /// The trial mount, until an engine needs it or mounts the overlay itself.
+    pub(crate) trial: Arc<Mutex<Option<OwnedFd>>>,
 }
 
 impl Layers {
+    /// An overlay that shows `lower`, which is never written to. Changes go to `upper`; `work` is an
+    /// empty directory for the kernel, on the filesystem of `upper`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the kernel, if it cannot be mounted: kernels and filesystems differ. It requires root
+    /// and Linux 5.10.
+    pub fn new(lower: Arc<OwnedFd>, upper: Arc<OwnedFd>, work: Arc<OwnedFd>) -> io::Result<Self> {
+        let layers = Self { lower, upper, work, trial: Arc::default() };
+        let trial = layers.mount()?;
+        *layers.trial() = Some(trial);
+        Ok(layers)
+    }
+
+    /// What it shows.
+    #[must_use]
+    pub fn lower(&self) -> BorrowedFd<'_> {
+        self.lower.as_fd()
+    }
+
+    fn trial(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
         [
             ("lowerdir", self.lower.as_fd()),
@@ -42,13 +74,11 @@ impl Layers {
         fstatvfs(&self.lower).is_ok_and(|stat| !is_noexec(stat.f_flag))
     }
 
-    /// Mounts it, detached from all directories. Requires root, Linux 5.2, and filesystems that can be
-    /// layers.
-    ///
-    /// # Errors
-    ///
-    /// Those of the kernel.
-    pub fn mount(&self) -> io::Result<OwnedFd> {
+    /// Mounts it, detached from all directories.
+    pub(crate) fn mount(&self) -> io::Result<OwnedFd> {
+        if let Some(trial) = self.trial().take() {
+            return Ok(trial);
+        }
         let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (option, layer) in self.all() {
             // By a path, because kernels before Linux 6.13 accept no descriptors.
@@ -58,6 +88,7 @@ impl Layers {
         for (option, value) in OPTIONS {
             fsconfig_set_string(&overlay, option, value)?;
         }
+        fsconfig_set_flag(&overlay, WITHOUT_SYNC)?;
         fsconfig_create(&overlay)?;
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         if !self.executes() {
@@ -68,6 +99,13 @@ impl Layers {
 
     /// The mount options for a process that has this one in its `/proc`, and its mount namespace.
     pub(crate) fn mount_options(&self) -> String {
+        if let Some(trial) = self.trial().take() {
+            drop(trial);
+            // Nothing was written. If this fails, so does the engine's mount.
+            for (mark, flags) in MARKS {
+                _ = unlinkat(&self.work, mark, flags);
+            }
+        }
         let process = std::process::id();
         let mut options = vec!["nosuid".to_owned(), "nodev".to_owned()];
         if !self.executes() {
@@ -79,6 +117,7 @@ impl Layers {
             }),
         );
         options.extend(OPTIONS.map(|(option, value)| format!("{option}={value}")));
+        options.push(WITHOUT_SYNC.to_owned());
         options.join(",")
     }
 }

@@ -157,9 +157,7 @@ impl IoDir {
         let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
         let work = Arc::new(work.map_err(|error| error.to_string())?);
         let (lower, upper) = (self.files.clone(), files.files.clone());
-        let layers = Layers { lower, upper, work };
-        // The engine mounts it. Here it is only tried: kernels and filesystems differ.
-        layers.mount().map_err(|error| error.to_string())?;
+        let layers = Layers::new(lower, upper, work).map_err(|error| error.to_string())?;
         Ok((stage, files, Some(layers)))
     }
 
@@ -277,7 +275,7 @@ impl IoDir {
 
     /// The lower layer of its overlay.
     pub fn lower(&self) -> Option<BorrowedFd<'_>> {
-        self.source.overlay.as_ref().map(|layers| layers.lower.as_fd())
+        self.source.overlay.as_ref().map(|layers| layers.lower())
     }
 
     /// Whether it is on a disk of the host, and not in memory.

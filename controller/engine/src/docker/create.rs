@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn overlay_is_a_volume_that_ends_with_its_container() {
         let directory = || Arc::new(OwnedFd::from(File::open("/").unwrap()));
-        let layers = Layers { lower: directory(), upper: directory(), work: directory() };
+        let (lower, upper, work) = (directory(), directory(), directory());
+        let layers = Layers { lower, upper, work, trial: Arc::default() };
         let source = Source { overlay: Some(layers.clone()), ..Source::from("/home/me/out") };
         let bind = Bind { source, target: "/io".into(), read_only: false };
         let sent = serde_json::to_value(mount(&bind)).unwrap();
