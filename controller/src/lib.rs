@@ -38,7 +38,6 @@ mod gc;
 mod io_dir;
 mod mounts;
 mod sandbox;
-mod session;
 mod step;
 
 pub use audit::AuditReport;

@@ -22,10 +22,10 @@ pub(crate) use self::sni::fuzz;
 use std::sync::Arc;
 
 use sandbox_protocol::message::Connect;
+use sandbox_session::{ConnectHandler, Tunnel};
 
 pub(crate) use self::gate::Egress;
 pub(crate) use self::resolve::SystemResolver;
-use crate::session::{ConnectHandler, Tunnel};
 
 impl ConnectHandler for Egress {
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect) {

@@ -19,13 +19,13 @@ use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
 use sandbox_protocol::{Base64, FromAgent, ToAgent};
+use sandbox_session::testing::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
 use super::gate::{Egress, EgressLimits};
 use super::resolve::Resolve;
 use super::sni::tests::client_hello;
-use crate::session::testing::{FakeAgent, pipe};
-use crate::session::{ConnectHandler, Session, SessionEnd};
+use sandbox_session::{ConnectHandler, Session, SessionEnd};
 
 /// The timeout of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -21,6 +21,7 @@ use sandbox_api::hosts::{Host, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
+use sandbox_session::{Received, Tunnel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -30,7 +31,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::gate::Egress;
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
-use crate::session::{Received, Tunnel};
 
 /// The maximum number of addresses of a name that are dialled.
 const MAX_ADDRESSES: usize = 8;

@@ -10,6 +10,7 @@ use sandbox_api::{
     CancelCause, ExecutionReport, FilesTouched, Limits, Network, Outcome, RefusedHost, Usage,
     millis,
 };
+use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -22,7 +23,6 @@ use crate::failpoint::{Point, failpoint};
 use crate::io_dir::write_monitor::WriteMonitor;
 use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
-use crate::session::InFlightPermit;
 
 /// What a script and a command do differently.
 pub(crate) trait Execute: Send + 'static {

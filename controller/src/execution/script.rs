@@ -17,6 +17,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use sandbox_redact::Redactions;
+use sandbox_session::NotificationHandler;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
@@ -28,7 +29,6 @@ use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::touched::TouchedPaths;
 use crate::sandbox::{Inner, Sandbox};
-use crate::session::NotificationHandler;
 
 /// Time limit of the check for changed files. A network filesystem can hang.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,6 +8,7 @@ use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
 use sandbox_engine::ExitEvidence;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
+use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -15,7 +16,6 @@ use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
 use crate::sandbox::Inner;
-use crate::session::{CallError, Reply, SessionEnd};
 use crate::step::Step;
 
 /// How long a container may continue after its agent's stdout has ended.

@@ -7,6 +7,7 @@ use sandbox_api::files::OperationStats;
 use sandbox_protocol::message::{Call, Cancel, Touched};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString};
+use sandbox_session::{CallError, NotificationHandler, Reply};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
@@ -15,7 +16,6 @@ use crate::error::Error;
 use crate::io_dir::touched::TouchedPaths;
 use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
-use crate::session::{CallError, NotificationHandler, Reply};
 
 /// How much longer than the agent the controller waits: the agent's own timeout has a better
 /// message.

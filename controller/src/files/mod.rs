@@ -28,13 +28,13 @@ use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{Page, ViewContent};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString, message};
+use sandbox_session::NotificationHandler;
 
 use self::call::OperationCall;
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
 use crate::error::Error;
 use crate::sandbox::Sandbox;
-use crate::session::NotificationHandler;
 
 /// Every method takes a path in the syntax of scripts: relative to the working directory, `~/…`, or
 /// absolute under a mount. A path is bytes without NUL.

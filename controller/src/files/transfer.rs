@@ -10,6 +10,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_protocol::message::{self, ReadReply, WriteReply};
 use sandbox_protocol::path::GuestPath;
+use sandbox_session::{Fin, Incoming, Outgoing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -17,7 +18,6 @@ use tokio_util::io::StreamReader;
 
 use super::call::{Answer, Changes, OperationCall};
 use crate::error::Error;
-use crate::session::{Fin, Incoming, Outgoing};
 
 /// How many bytes a writer buffers before it waits for the agent.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -9,6 +9,7 @@ use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserM
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_redact::Redactions;
+use sandbox_session::{CallError, InFlightPermit, Session, SessionEnd};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::removal::EVIDENCE_TIMEOUT;
@@ -22,7 +23,6 @@ use crate::mounts::{MountGuard, MountLost};
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::removal::{Attempt, RemovalGuard};
-use crate::session::{CallError, InFlightPermit, Session, SessionEnd};
 use crate::step::Step;
 
 /// A sandbox, shared with the run in progress.

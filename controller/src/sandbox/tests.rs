@@ -26,6 +26,7 @@ use sandbox_protocol::message::{
     ScriptError, ShutdownReply, TestStatus,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
+use sandbox_session::testing::FakeAgent;
 use serde_json::value::RawValue;
 
 use self::fake::{Fake, Scripted, World, greeted, hello_reply};
@@ -34,7 +35,6 @@ use crate::config::Sweep;
 use crate::controller::Controller;
 use crate::gc::reap;
 use crate::gc::state_dir::Instance;
-use crate::session::testing::FakeAgent;
 use crate::{PreparedSandbox, Step};
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use sandbox_api::{
 use sandbox_engine::OomBaseline;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
+use sandbox_session::{Console, ConsoleStreams, Flow, Incoming};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -17,7 +18,6 @@ use crate::execution::driver::{Call, Execute, Requested};
 use crate::execution::judge::{AgentReport, SIGKILL};
 use crate::execution::supervisor::{Begun, Supervisor};
 use crate::sandbox::Inner;
-use crate::session::{Console, ConsoleStreams, Flow, Incoming};
 
 /// The name of a command in the audit.
 pub(super) const OPERATION: &str = "exec";

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use sandbox_api::{Command, ExecResult, Limits, Stdin};
 use sandbox_protocol::message;
 use sandbox_redact::Console;
+use sandbox_session::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -23,7 +24,6 @@ use crate::error::Error;
 use crate::execution::driver::{ExecutionDriver, RefusedHosts, Task, audit_start};
 use crate::execution::supervisor::CancelHandle;
 use crate::sandbox::{Inner, Sandbox};
-use crate::session::Incoming;
 
 impl Sandbox {
     /// Runs a command to its end, and keeps the beginning of its output:

@@ -6,9 +6,9 @@ use sandbox_api::{Command, CommandLine, millis};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{self, Variable};
+use sandbox_session::ConsoleStreams;
 
 use crate::error::Error;
-use crate::session::ConsoleStreams;
 
 /// The request, and the source of the input. `workdir` is the default working directory.
 pub(super) fn request(

@@ -4,9 +4,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use sandbox_session::{Fin, Outgoing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
-
-use crate::session::{Fin, Outgoing};
 
 /// How many bytes a writer buffers before it waits for the command.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -20,8 +20,8 @@ use crate::io_dir::write_monitor::WriteBaseline;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, exited, how_it_ended};
-use crate::session::{CallError, ConnectHandler, Session, SessionEnd};
 use crate::step::Step;
+use sandbox_session::{CallError, ConnectHandler, Session, SessionEnd};
 
 /// A running container, and the session with its agent.
 pub(super) struct Started {

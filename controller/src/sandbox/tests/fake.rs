@@ -21,6 +21,7 @@ use sandbox_protocol::message::{
     TestCase, TestStatus, Touched, UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
+use sandbox_session::testing::{FakeAgent, pipe};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -34,7 +35,6 @@ use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
-use crate::session::testing::{FakeAgent, pipe};
 
 pub const BOOT_ID: &str = "boot";
 

@@ -45,7 +45,7 @@ enum Open {
 
 /// What has been received on a stream.
 #[derive(Debug, Default)]
-pub(crate) struct Flow {
+pub struct Flow {
     bytes: AtomicU64,
     has_ended: AtomicBool,
 }
@@ -162,7 +162,7 @@ impl Streams {
 }
 
 /// The consumer's end of a stream on which the agent sends.
-pub(crate) struct Incoming {
+pub struct Incoming {
     number: u32,
     pieces: mpsc::UnboundedReceiver<Vec<u8>>,
     flow: Arc<Flow>,
@@ -181,6 +181,7 @@ impl Incoming {
         Self { number, pieces, flow, owed: 0, lines, shared }
     }
 
+    /// Its number on the wire.
     pub const fn number(&self) -> u32 {
         self.number
     }
@@ -210,7 +211,7 @@ impl Incoming {
 }
 
 /// The producer's end of a stream on which the controller sends.
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     number: u32,
     changed: Arc<Notify>,
     lines: mpsc::Sender<Vec<u8>>,
@@ -219,7 +220,7 @@ pub(crate) struct Outgoing {
 
 /// What follows the bytes in a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fin {
+pub enum Fin {
     /// More data.
     More,
     /// Nothing: the stream ends with this chunk.
@@ -228,7 +229,7 @@ pub(crate) enum Fin {
 
 /// The stream ended before everything was sent: the answer has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ended;
+pub struct Ended;
 
 impl Outgoing {
     pub(super) fn new(
@@ -239,6 +240,7 @@ impl Outgoing {
         Self { number, changed, lines, shared }
     }
 
+    /// Its number on the wire.
     pub const fn number(&self) -> u32 {
         self.number
     }

@@ -22,7 +22,7 @@ use super::streams::Ended;
 use super::{Shared, WeakLines};
 
 /// Decides about connections, and establishes them.
-pub(crate) trait ConnectHandler: Send + Sync {
+pub trait ConnectHandler: Send + Sync {
     /// Serves a tunnel, in a separate task: the caller is the task that reads the agent's messages.
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect);
 }
@@ -100,7 +100,7 @@ impl Tunnels {
 }
 
 /// The controller's end of a tunnel. Its owner must close it with [`close`](Self::close).
-pub(crate) struct Tunnel {
+pub struct Tunnel {
     number: u32,
     has_arrived: Arc<Notify>,
     has_credit: Arc<Notify>,
@@ -111,7 +111,7 @@ pub(crate) struct Tunnel {
 
 /// An event received on a tunnel.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub enum Received {
     /// Bytes.
     Bytes(Vec<u8>),
     /// End of stream: the command sends no more.

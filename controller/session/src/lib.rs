@@ -9,6 +9,8 @@
 //! agent heartbeats ([`heartbeat`]). The log and the changed paths of a run are collected as they
 //! arrive, so that nothing is lost if the agent is killed.
 
+#![forbid(unsafe_code)]
+
 mod heartbeat;
 mod streams;
 mod tunnels;
@@ -31,9 +33,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::streams::Streams;
-pub(crate) use self::streams::{Fin, Flow, Incoming, Outgoing};
+pub use self::streams::{Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
-pub(crate) use self::tunnels::{ConnectHandler, Received, Tunnel};
+pub use self::tunnels::{ConnectHandler, Received, Tunnel};
 
 /// The maximum number of lines waiting for the agent to read. Since requests are bounded, it is
 /// never full for long.
@@ -48,7 +50,7 @@ type WeakLines = mpsc::WeakSender<Vec<u8>>;
 
 /// Why a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SessionEnd {
+pub enum SessionEnd {
     /// The agent's stdout ended, or the connection to it was lost.
     Eof,
     /// The agent broke the protocol.
@@ -57,7 +59,7 @@ pub(crate) enum SessionEnd {
 
 /// A request was not answered.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub enum CallError {
     /// The agent refused it.
     #[error(transparent)]
     Refused(#[from] WireError),
@@ -70,7 +72,7 @@ pub(crate) enum CallError {
 }
 
 /// Handles the agent's notifications about a request. An error is a breach.
-pub(crate) trait NotificationHandler: Send + Sync {
+pub trait NotificationHandler: Send + Sync {
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {
         Err(format!("a log entry for an unknown run (id {})", log.request))
@@ -94,7 +96,7 @@ pub(crate) trait NotificationHandler: Send + Sync {
 }
 
 /// The controller's end of a session.
-pub(crate) struct Session {
+pub struct Session {
     outgoing: mpsc::Sender<Vec<u8>>,
     in_flight: Arc<Semaphore>,
     /// Permits of `cancel` and `shutdown`, which must not wait for the requests they end.
@@ -132,25 +134,31 @@ struct Pending {
 }
 
 /// A permit for one request in flight.
-pub(crate) struct InFlightPermit(OwnedSemaphorePermit);
+pub struct InFlightPermit(OwnedSemaphorePermit);
 
 /// The controller's ends of a command's three streams.
-pub(crate) struct Console {
+pub struct Console {
+    /// What it reads, if it has a stdin.
     pub stdin: Option<Outgoing>,
+    /// What it prints.
     pub stdout: Incoming,
+    /// What it prints besides.
     pub stderr: Incoming,
 }
 
 /// The numbers of a command's streams.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConsoleStreams {
+pub struct ConsoleStreams {
+    /// That of stdin, if it has one.
     pub stdin: Option<u32>,
+    /// That of stdout.
     pub stdout: u32,
+    /// That of stderr.
     pub stderr: u32,
 }
 
 /// The pending answer to a request.
-pub(crate) struct Reply<T> {
+pub struct Reply<T> {
     /// The request's id.
     pub id: u64,
     answer: oneshot::Receiver<Result<T, WireError>>,
@@ -538,8 +546,8 @@ async fn write(input: heartbeat::Input, mut lines: mpsc::Receiver<Vec<u8>>) {
     _ = input.lock().await.shutdown().await;
 }
 
-#[cfg(test)]
-pub(crate) mod testing {
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
     //! A scripted agent on the other end of a pipe.
 
     use super::*;
@@ -549,8 +557,11 @@ pub(crate) mod testing {
 
     /// The agent's end.
     pub struct FakeAgent {
+        /// What the controller sends.
         pub input: BufReader<ReadHalf<DuplexStream>>,
+        /// Its stdout.
         pub output: WriteHalf<DuplexStream>,
+        /// Its stderr.
         pub errors: mpsc::Sender<Bytes>,
     }
 
@@ -603,11 +614,13 @@ pub(crate) mod testing {
             }
         }
 
+        /// Sends bytes, whatever they are.
         pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
             // The controller may have hung up, which is then what is tested.
             _ = self.output.write_all(bytes.as_ref()).await;
         }
 
+        /// Answers a request.
         pub async fn answer<T: serde::Serialize>(&mut self, id: u64, result: T) {
             self.send(FromAgent::encode_reply(id, Ok(result)).unwrap()).await;
         }
