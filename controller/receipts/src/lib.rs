@@ -1,7 +1,7 @@
 //! Receipts: what a run made of what. Signed, opened again, and compared with what is there.
 //!
-//! A receipt is a [`Receipt`]: an in-toto statement with SLSA provenance. Signed, it is a DSSE
-//! [`Envelope`], as Sigstore's and in-toto's own tools read it. Nothing here trusts a receipt: it may
+//! A receipt is a [`Receipt`](sandbox_api::receipt::Receipt): an in-toto statement with SLSA provenance. Signed, it is a DSSE
+//! [`Envelope`](sandbox_api::receipt::Envelope), as Sigstore's and in-toto's own tools read it. Nothing here trusts a receipt: it may
 //! have passed through other hands.
 
 #![forbid(unsafe_code)]
