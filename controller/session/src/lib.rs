@@ -6,7 +6,7 @@
 //! ends the session.
 //!
 //! One task reads, and waits for nothing but the agent; one task writes, and a thread sends the
-//! agent heartbeats ([`heartbeat`]). The log and the changed paths of a run are collected as they
+//! agent heartbeats. The log and the changed paths of a run are collected as they
 //! arrive, so that nothing is lost if the agent is killed.
 
 #![forbid(unsafe_code)]
