@@ -62,9 +62,48 @@ const CRATES: &[Row] = &[
         &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
     ),
     (
+        "sandbox-store",
+        "what a service must not forget",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
+    ),
+    ("sandbox-auth", "who calls a service", &["sandbox-dirfd"]),
+    (
+        "sandbox-service",
+        "executions and sandboxes that are kept",
+        &[
+            "sandbox-api",
+            "sandbox-controller",
+            "sandbox-dirfd",
+            "sandbox-protocol",
+            "sandbox-server",
+            "sandbox-store",
+        ],
+    ),
+    (
+        "sandbox-mcp",
+        "tools for agents",
+        &["sandbox-api", "sandbox-controller", "sandbox-protocol", "sandbox-server"],
+    ),
+    (
+        "sandbox-http",
+        "the HTTP API",
+        &["sandbox-api", "sandbox-auth", "sandbox-protocol", "sandbox-service", "sandbox-store"],
+    ),
+    (
         "sandboxctl",
         "the command line",
-        &["sandbox-api", "sandbox-controller", "sandbox-env", "sandbox-protocol", "sandbox-server"],
+        &[
+            "sandbox-api",
+            "sandbox-auth",
+            "sandbox-controller",
+            "sandbox-env",
+            "sandbox-http",
+            "sandbox-mcp",
+            "sandbox-protocol",
+            "sandbox-server",
+            "sandbox-service",
+            "sandbox-store",
+        ],
     ),
 ];
 /// Crates that are not shipped: they may use any.

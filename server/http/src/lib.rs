@@ -1,0 +1,3 @@
+//! The HTTP API of a service.
+
+#![forbid(unsafe_code)]

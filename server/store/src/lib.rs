@@ -1,0 +1,3 @@
+//! What a service must not forget: executions, tokens and usage, in SQLite.
+
+#![forbid(unsafe_code)]
