@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandbox_protocol::WireString;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -39,7 +40,7 @@ impl<F> In<F> {
 }
 
 /// A time in whole milliseconds.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Millis(u64);
 

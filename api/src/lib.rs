@@ -22,6 +22,7 @@ pub mod receipt;
 mod result;
 mod sandboxes;
 mod secrets;
+pub mod service;
 mod spec;
 mod test_cases;
 pub mod time;
@@ -36,7 +37,8 @@ pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, operation_hint};
 pub use images::{ImageInfo, ProgramImage};
 pub use limits::{
-    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling, millis,
+    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
+    OverCeiling, millis,
 };
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use operation::{Envelope, Operation};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::MAX_RESULT_BYTES;
 use sandbox_protocol::message;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Form, Millis};
@@ -26,7 +27,9 @@ const COLLECTED_BYTES: u64 = 1_000_000;
 const SPARE_CPU_SECONDS: u64 = 5;
 
 /// A number of bytes, written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`. In JSON it is the number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
 pub struct ByteSize(u64);
 
@@ -79,7 +82,9 @@ impl FromStr for ByteSize {
 }
 
 /// A number of processors, in thousandths: `1.5` is one and a half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(into = "f64", try_from = "f64")]
 pub struct Cpus(NonZeroU32);
 
@@ -226,7 +231,7 @@ impl fmt::Display for LimitValue {
 /// A field of [`Limits`]: parsed from text, compared, and read from and written to JSON.
 trait Field: Copy {
     /// Its form in JSON, with the unit in the member's name.
-    type Json: Form<Self>;
+    type Json: Form<Self> + fmt::Debug + Copy + PartialEq + JsonSchema;
     fn value(self) -> LimitValue;
     fn from_value(value: LimitValue) -> Option<Self>;
     fn parse(text: &str) -> Result<Self, LimitParseError>;
@@ -360,6 +365,60 @@ macro_rules! limits {
         impl From<Limits> for LimitsDocument {
             fn from(limits: Limits) -> Self {
                 Self { $($field: Form::of(&limits.$field),)+ }
+            }
+        }
+
+        /// The limits that a request sets, by their names in [`Limits`]; the others have a
+        /// server's defaults.
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct LimitsRequest {
+            $(
+                $(#[$doc])*
+                #[serde(rename = $json, skip_serializing_if = "Option::is_none")]
+                $field: Option<<$kind as Field>::Json>,
+            )+
+        }
+
+        impl LimitsRequest {
+            /// Sets these limits, and leaves the others.
+            ///
+            /// # Errors
+            ///
+            /// The first that is too small, with its name in JSON.
+            pub fn apply(self, limits: &mut Limits) -> Result<(), (&'static str, LimitParseError)> {
+                $(
+                    if let Some(value) = self.$field {
+                        let value: $kind = value.into_value();
+                        limits
+                            .set(LimitKey::$variant, value.value())
+                            .map_err(|error| ($json, error))?;
+                    }
+                )+
+                Ok(())
+            }
+
+            /// The limits in which `limits` differ from `defaults`.
+            #[must_use]
+            pub fn difference(limits: &Limits, defaults: &Limits) -> Self {
+                Self {
+                    $($field: (limits.$field != defaults.$field)
+                        .then(|| Form::of(&limits.$field)),)+
+                }
+            }
+
+            /// Whether none is set.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                *self == Self::default()
+            }
+        }
+
+        impl LimitKey {
+            /// Its name in JSON, with its unit.
+            #[must_use]
+            pub const fn json_name(self) -> &'static str {
+                match self { $(Self::$variant => $json,)+ }
             }
         }
 

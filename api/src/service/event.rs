@@ -1,0 +1,383 @@
+//! Events of executions: one shape for services and for `--report ndjson`.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sandbox_protocol::message::TestCase;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::Time;
+use crate::document::OutputEncoding;
+use crate::network::RefusedHost;
+use crate::result::{LogEntry, LogLevel};
+
+/// An event of an execution, numbered from 1 without gaps. The last one is [`EventBody::End`].
+#[derive(Debug, Clone)]
+pub struct ExecutionEvent {
+    /// Its number.
+    pub seq: u64,
+    /// When it happened.
+    pub time: Time,
+    /// The name of what runs, where several things report to one place.
+    pub name: Option<String>,
+    /// What happened.
+    pub body: EventBody,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum EventBody {
+    /// It was accepted, and waits for its turn.
+    Queued,
+    /// It starts.
+    Start,
+    /// A script has written an entry of its log.
+    Log {
+        /// By which function.
+        level: LogLevel,
+        /// What it has written.
+        text: String,
+    },
+    /// A command has printed something.
+    Output {
+        /// Where.
+        stream: OutputStream,
+        /// The output, or its base64.
+        text: String,
+        /// How `text` is encoded.
+        encoding: OutputEncoding,
+    },
+    /// Log entries or output are missing here: more came than is kept, or than could be written in
+    /// time. The result is not affected.
+    Omitted,
+    /// A test case of a script has ended.
+    Test {
+        /// The test case.
+        case: TestCase,
+    },
+    /// A command was refused a host.
+    Refused {
+        /// The host.
+        host: RefusedHost,
+    },
+    /// It has ended, and its result is final.
+    End {
+        /// The exit code of a process that forwards the result.
+        exit_code: u8,
+        /// The result document.
+        document: Box<RawValue>,
+    },
+}
+
+/// The stream of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputStream {
+    /// Its stdout.
+    Stdout,
+    /// Its stderr.
+    Stderr,
+}
+
+/// The name and version of the events, in the first of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EventsSchema {
+    /// The only version.
+    #[serde(rename = "sandboxctl.events/1")]
+    V1,
+}
+
+/// A line lacks what its event has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the event '{event}' has no '{member}'")]
+pub struct UnreadableEvent {
+    event: &'static str,
+    member: &'static str,
+}
+
+impl EventBody {
+    /// An entry of a script's log.
+    #[must_use]
+    pub fn log(entry: &LogEntry) -> Self {
+        Self::Log { level: entry.level, text: entry.text.clone() }
+    }
+
+    /// A piece of a command's output. It may end within a character: then it is base64.
+    #[must_use]
+    pub fn output(stream: OutputStream, bytes: &[u8]) -> Self {
+        let (text, encoding) = match std::str::from_utf8(bytes) {
+            Ok(text) => (text.to_owned(), OutputEncoding::Utf8),
+            Err(_) => (STANDARD.encode(bytes), OutputEncoding::Base64),
+        };
+        Self::Output { stream, text, encoding }
+    }
+
+    /// Its name, as the member `event` has it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.kind().as_str()
+    }
+
+    /// Whether it is the last one.
+    #[must_use]
+    pub const fn is_end(&self) -> bool {
+        matches!(self, Self::End { .. })
+    }
+
+    const fn kind(&self) -> EventKind {
+        match self {
+            Self::Queued => EventKind::Queued,
+            Self::Start => EventKind::Start,
+            Self::Log { .. } => EventKind::Log,
+            Self::Output { .. } => EventKind::Output,
+            Self::Omitted => EventKind::Omitted,
+            Self::Test { .. } => EventKind::Test,
+            Self::Refused { .. } => EventKind::Refused,
+            Self::End { .. } => EventKind::End,
+        }
+    }
+}
+
+/// The values of the member `event`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum EventKind {
+    /// Accepted, and waiting for its turn.
+    Queued,
+    /// It starts.
+    Start,
+    /// An entry of a script's log: `level` and `text`.
+    Log,
+    /// Output of a command: `stream`, `text` and `encoding`.
+    Output,
+    /// Log entries or output are missing here.
+    Omitted,
+    /// A test case has ended: `case`.
+    Test,
+    /// A command was refused a host: `host`.
+    Refused,
+    /// It has ended: `exit_code` and `document`.
+    End,
+}
+
+impl EventKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Start => "start",
+            Self::Log => "log",
+            Self::Output => "output",
+            Self::Omitted => "omitted",
+            Self::Test => "test",
+            Self::Refused => "refused",
+            Self::End => "end",
+        }
+    }
+}
+
+/// An event as a line.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ExecutionEvent")]
+struct Line<'a> {
+    /// Its number, from 1 without gaps.
+    seq: u64,
+    /// The name and version of the events, in the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    schema: Option<EventsSchema>,
+    /// When it happened.
+    time: Time,
+    /// What happened.
+    event: EventKind,
+    /// The name of what runs, where several things report to one place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<Cow<'a, str>>,
+    /// By which function a log entry was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LogLevelName>")]
+    level: Option<LogLevel>,
+    /// Where output was printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stream: Option<OutputStream>,
+    /// A log entry, or output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<Cow<'a, str>>,
+    /// How output is encoded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<OutputEncodingName>")]
+    encoding: Option<OutputEncoding>,
+    /// A test case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    case: Option<Cow<'a, TestCase>>,
+    /// A host that was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    host: Option<Cow<'a, RefusedHost>>,
+    /// The exit code of a process that forwards the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    /// The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    document: Option<Cow<'a, RawValue>>,
+}
+
+/// The names of [`LogLevel`].
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(dead_code, reason = "it is a schema")]
+enum LogLevelName {
+    Print,
+    Warn,
+    Truncated,
+}
+
+/// The names of [`OutputEncoding`].
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is a schema")]
+enum OutputEncodingName {
+    #[serde(rename = "utf-8")]
+    Utf8,
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+impl<'a> From<&'a ExecutionEvent> for Line<'a> {
+    fn from(event: &'a ExecutionEvent) -> Self {
+        let mut line = Self {
+            seq: event.seq,
+            schema: (event.seq == 1).then_some(EventsSchema::V1),
+            time: event.time,
+            event: event.body.kind(),
+            name: event.name.as_deref().map(Cow::Borrowed),
+            level: None,
+            stream: None,
+            text: None,
+            encoding: None,
+            case: None,
+            host: None,
+            exit_code: None,
+            document: None,
+        };
+        match &event.body {
+            EventBody::Queued | EventBody::Start | EventBody::Omitted => {}
+            EventBody::Log { level, text } => {
+                line.level = Some(*level);
+                line.text = Some(Cow::Borrowed(text));
+            }
+            EventBody::Output { stream, text, encoding } => {
+                line.stream = Some(*stream);
+                line.text = Some(Cow::Borrowed(text));
+                line.encoding = Some(*encoding);
+            }
+            EventBody::Test { case } => line.case = Some(Cow::Borrowed(case)),
+            EventBody::Refused { host } => line.host = Some(Cow::Borrowed(host)),
+            EventBody::End { exit_code, document } => {
+                line.exit_code = Some(*exit_code);
+                line.document = Some(Cow::Borrowed(document));
+            }
+        }
+        line
+    }
+}
+
+impl TryFrom<Line<'_>> for ExecutionEvent {
+    type Error = UnreadableEvent;
+
+    fn try_from(line: Line<'_>) -> Result<Self, UnreadableEvent> {
+        let event = line.event;
+        let missing = |member| move || UnreadableEvent { event: event.as_str(), member };
+        let text = line.text.map(Cow::into_owned);
+        let body = match event {
+            EventKind::Queued => EventBody::Queued,
+            EventKind::Start => EventBody::Start,
+            EventKind::Omitted => EventBody::Omitted,
+            EventKind::Log => EventBody::Log {
+                level: line.level.ok_or_else(missing("level"))?,
+                text: text.ok_or_else(missing("text"))?,
+            },
+            EventKind::Output => EventBody::Output {
+                stream: line.stream.ok_or_else(missing("stream"))?,
+                text: text.ok_or_else(missing("text"))?,
+                encoding: line.encoding.ok_or_else(missing("encoding"))?,
+            },
+            EventKind::Test => {
+                EventBody::Test { case: line.case.ok_or_else(missing("case"))?.into_owned() }
+            }
+            EventKind::Refused => {
+                EventBody::Refused { host: line.host.ok_or_else(missing("host"))?.into_owned() }
+            }
+            EventKind::End => EventBody::End {
+                exit_code: line.exit_code.ok_or_else(missing("exit_code"))?,
+                document: line.document.ok_or_else(missing("document"))?.into_owned(),
+            },
+        };
+        let name = line.name.map(Cow::into_owned);
+        Ok(Self { seq: line.seq, time: line.time, name, body })
+    }
+}
+
+impl Serialize for ExecutionEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Line::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecutionEvent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::try_from(Line::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for ExecutionEvent {
+    fn schema_name() -> Cow<'static, str> {
+        <Line<'_> as JsonSchema>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        <Line<'_> as JsonSchema>::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_read_back_as_written() {
+        let document = RawValue::from_string(r#"{"status":"ok"}"#.to_owned()).unwrap();
+        let host = RefusedHost { host: "a".into(), port: 1, reason: "r".into(), allow: Vec::new() };
+        let bodies = [
+            EventBody::Queued,
+            EventBody::Start,
+            EventBody::Log { level: LogLevel::Warn, text: "x\n".to_owned() },
+            EventBody::output(OutputStream::Stdout, b"text"),
+            EventBody::output(OutputStream::Stderr, b"\xff"),
+            EventBody::Omitted,
+            EventBody::Refused { host },
+            EventBody::End { exit_code: 7, document },
+        ];
+        for (body, seq) in bodies.into_iter().zip(1..) {
+            let name = Some("n".to_owned());
+            let event = ExecutionEvent { seq, time: Time::from_unix_millis(7), name, body };
+            let json = serde_json::to_string(&event).unwrap();
+            assert!(json.contains(&format!(r#""event":"{}""#, event.body.name())), "{json}");
+            assert_eq!(json.contains("sandboxctl.events/1"), seq == 1, "{json}");
+            let back: ExecutionEvent = serde_json::from_str(&json).unwrap();
+            assert_eq!(serde_json::to_string(&back).unwrap(), json);
+        }
+    }
+
+    #[test]
+    fn event_without_its_members_is_refused() {
+        let line = r#"{"seq":1,"time":"2026-11-22T06:11:28Z","event":"log","level":"print"}"#;
+        let error = serde_json::from_str::<ExecutionEvent>(line).unwrap_err().to_string();
+        assert!(error.contains("the event 'log' has no 'text'"), "{error}");
+        let line = r#"{"seq":1,"time":"2026-11-22T06:11:28Z","event":"start","pid":1}"#;
+        assert!(serde_json::from_str::<ExecutionEvent>(line).is_err());
+    }
+}
