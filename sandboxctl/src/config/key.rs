@@ -17,9 +17,11 @@ struct Row {
     flag: Option<&'static str>,
     /// None if the key has no default.
     default: fn() -> Option<Value>,
+    /// How its value is written.
+    kind: Kind,
     /// The allowed values, if there are only a few.
     words: &'static [&'static str],
-    /// The type that is required in a configuration file.
+    /// The type that is required in a configuration file, where the kind does not say.
     expects: &'static str,
 }
 
@@ -28,9 +30,46 @@ const ROW: Row = Row {
     description: "",
     flag: None,
     default: || None,
+    kind: Kind::Text,
     words: &[],
     expects: "a string",
 };
+
+/// How the value of a setting is written, and what is checked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// As the value of this limit, with its unit and smallest value.
+    Limit(LimitKey),
+    /// True or false.
+    Switch,
+    /// One of the row's words.
+    Word,
+    /// A text that is not empty.
+    Text,
+    /// A host path that does not depend on the working directory.
+    AbsolutePath,
+    /// The io dir: a host path without `..`.
+    IoDir,
+    /// Host directories.
+    Dirs,
+    /// Guest paths with the access to them.
+    GuestPaths,
+    /// Names of files that are write-protected.
+    ProtectedNames,
+    /// Names, or patterns of names.
+    Names,
+    /// Rules for hosts that commands may reach.
+    Hosts,
+    /// Named lists of such rules.
+    Presets,
+    /// The space that is left free.
+    DiskReserve,
+}
+
+/// Values that are written as those of limits are.
+const TIME: Kind = Kind::Limit(LimitKey::Timeout);
+const SIZE: Kind = Kind::Limit(LimitKey::MaxFileSize);
+const COUNT: Kind = Kind::Limit(LimitKey::Entries);
 
 fn text(text: &str) -> Option<Value> {
     Some(Value::Text(text.to_owned()))
@@ -67,32 +106,39 @@ macro_rules! settings {
 
 settings! {
     IoDir "io.dir" "Directory whose files the sandbox sees at /io" {
+        kind: Kind::IoDir,
         flag: Some("--io-dir"),
         default: || Some(Value::Path("./sandbox-files".into())),
     }
     IoPrivate "io.private"
     "Where programs have their fresh io dir if none is named: on disk, or in memory (embedded engine only)" {
+        kind: Kind::Word,
         default: || text("disk"),
         words: &["disk", "tmpfs"],
     }
     IoScratchDir "io.scratch_dir"
-    "Directory for fresh io dirs on disk; /var/tmp/sandboxctl-UID if not set" {}
+    "Directory for fresh io dirs on disk; /var/tmp/sandboxctl-UID if not set" {
+        kind: Kind::AbsolutePath,
+    }
     IoEnabled "io.enabled" "Whether scripts have files at all" {
+        kind: Kind::Switch,
         flag: Some("--no-io"),
         default: || Some(Value::Switch(true)),
-        expects: "true or false",
     }
     IoErrors "io.errors" "How io reports OS errors: an error, or nil and a message" {
+        kind: Kind::Word,
         flag: Some("--io-errors"),
         default: || text("raise"),
         words: &["raise", "return"],
     }
     DefaultEncoding "filesystem.default_encoding"
     "Encoding of file operations; scripts always see bytes" {
+        kind: Kind::Word,
         default: || text("utf-8"),
         words: &["utf-8", "utf8", "base64", "hex", "latin1", "utf-16le", "utf-16be", "ascii"],
     }
     AllowedPaths "filesystem.allowed_paths" "Guest paths that may be used, by component" {
+        kind: Kind::GuestPaths,
         default: || {
             Some(Value::Paths(vec![
                 AllowedPath { path: "/io".into(), access: Access::Write },
@@ -103,35 +149,42 @@ settings! {
     }
     Protected "filesystem.protected"
     "Names that are write-protected at any depth; layers add up" {
+        kind: Kind::ProtectedNames,
         flag: Some("--protect"),
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of names such as \".bashrc\" or \".git/hooks\"",
     }
     DiskReserve "limits.disk_reserve"
     "Space that sandboxes leave free on the io dir's disk; auto: 1 GiB or 5 %, the smaller" {
+        kind: Kind::DiskReserve,
         default: || text(DiskReserve::AUTO),
         expects: "a size such as \"1GiB\", or \"auto\"",
     }
     Allow "network.allow" "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET" {
+        kind: Kind::Hosts,
         flag: Some("--allow"),
         default: || Some(Value::Hosts(Vec::new())),
         expects: "an array of hosts such as \"example.org\", or of presets such as \"@name\"",
     }
     Presets "network.presets" "Lists of hosts, by name" {
+        kind: Kind::Presets,
         default: || Some(Value::Presets(Presets::new())),
         expects: "a table of arrays of hosts: name = [\"example.org\"]",
     }
     Confinement "policy.confinement"
     "Whether the agent must confine itself, or runs with what it can have" {
+        kind: Kind::Word,
         flag: Some("--confinement"),
         default: || text(ConfinementPolicy::Required.as_str()),
         words: &["required", "best-effort"],
     }
     AuditFile "audit.file"
     "File that a JSON line is appended to for each operation and refusal" {
+        kind: Kind::AbsolutePath,
         flag: Some("--audit"),
     }
     EngineKind "engine.kind" "Container engine" {
+        kind: Kind::Word,
         flag: Some("--engine"),
         default: || text("auto"),
         words: &["auto", "docker", "embedded"],
@@ -145,22 +198,107 @@ settings! {
     EngineImage "engine.image" "Image to run the agent in, in place of our own" {}
     EngineDataDir "engine.data_dir"
     "Data directory of the embedded engine (root-owned, not noexec)" {
+        kind: Kind::AbsolutePath,
         default: || Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
     }
     Pull "programs.pull"
     "When an image is fetched from its registry; for the tools never, unless set" {
+        kind: Kind::Word,
         flag: Some("--pull"),
         default: || text("missing"),
         words: &["missing", "never", "always"],
     }
     AllowedOutPaths "tools.allowed_out_paths" "Directories below which sandbox_init may mount" {
+        kind: Kind::Dirs,
         default: || Some(Value::Dirs(vec![".".into()])),
         expects: "an array of paths such as [\".\"]",
     }
     AllowedImages "tools.allowed_images"
     "Images that sandbox_init may name; * is any text without a /" {
+        kind: Kind::Names,
         default: || Some(Value::Names(vec!["*".into()])),
         expects: "an array of images' names such as \"python:*\"",
+    }
+    ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH" {
+        default: || text("127.0.0.1:8470"),
+    }
+    ServerDataDir "server.data_dir"
+    "Directory of the service: its database, and the files of executions" {
+        kind: Kind::AbsolutePath,
+    }
+    ServerAllowedImages "server.allowed_images"
+    "Images that callers may name; * is any text without a /" {
+        kind: Kind::Names,
+        default: || Some(Value::Names(Vec::new())),
+        expects: "an array of images' names such as \"python:*\"",
+    }
+    ServerAllowedHosts "server.allowed_hosts"
+    "Names that callers may use for the service, beside the one it listens at" {
+        kind: Kind::Names,
+        default: || Some(Value::Names(Vec::new())),
+        expects: "an array of names such as \"sandbox.example.org\"",
+    }
+    ServerAllowedOrigins "server.allowed_origins" "Web origins whose pages may call the service" {
+        kind: Kind::Names,
+        default: || Some(Value::Names(Vec::new())),
+        expects: "an array of origins such as \"https://console.example.org\"",
+    }
+    ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
+        kind: Kind::AbsolutePath,
+    }
+    ServerTlsKey "server.tls_key" "Private key of the certificate, as PEM" {
+        kind: Kind::AbsolutePath,
+    }
+    ServerConcurrency "server.concurrency" "Executions that run at one time" {
+        kind: COUNT,
+        default: || count(16),
+    }
+    ServerSubjectConcurrency "server.subject_concurrency"
+    "Executions of one caller that run at one time" {
+        kind: COUNT,
+        default: || count(4),
+    }
+    ServerMaxQueued "server.max_queued" "Executions that wait at one time" {
+        kind: COUNT,
+        default: || count(1000),
+    }
+    ServerMaxTtl "server.max_ttl" "Longest life of a kept sandbox" {
+        kind: TIME,
+        default: || hours(24),
+    }
+    ServerMaxConnections "server.max_connections" "Connections that are open at one time" {
+        kind: COUNT,
+        default: || count(1000),
+    }
+    ServerRetention "server.retention" "How long results and files are kept" {
+        kind: TIME,
+        default: || hours(7 * 24),
+    }
+    ServerMaxStored "server.max_stored_bytes" "Bytes of results and files that are kept" {
+        kind: SIZE,
+        default: || Some(Value::Limit(gib(10))),
+    }
+    ServerShutdownTimeout "server.shutdown_timeout"
+    "How long running executions may go on after SIGTERM" {
+        kind: TIME,
+        default: || Some(Value::Limit(LimitValue::Time(Duration::from_secs(30)))),
+    }
+    QuotaStored "server.quota.stored_bytes" "Bytes of results and files that are kept of one caller" {
+        kind: SIZE,
+    }
+    QuotaCpu "server.quota.cpu_time" "Processor time of one caller, in a day" {
+        kind: TIME,
+    }
+    QuotaRate "server.quota.rate" "Executions that one caller may submit, in a minute" {
+        kind: COUNT,
+    }
+    JwtIssuer "server.jwt.issuer" "The `iss` of tokens that are accepted" {}
+    JwtAudience "server.jwt.audience" "The `aud` of tokens that are accepted" {}
+    JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set" {
+        kind: Kind::AbsolutePath,
+    }
+    JwtSecretFile "server.jwt.secret_file" "Secret that is shared with the issuer, for HS256" {
+        kind: Kind::AbsolutePath,
     }
 }
 
@@ -172,6 +310,14 @@ struct ExecRow {
     description: &'static str,
     default: LimitValue,
     ceiling: LimitValue,
+}
+
+fn count(count: u64) -> Option<Value> {
+    Some(Value::Limit(LimitValue::Count(count)))
+}
+
+fn hours(hours: u64) -> Option<Value> {
+    Some(Value::Limit(minutes(60 * hours)))
 }
 
 const fn minutes(minutes: u64) -> LimitValue {
@@ -278,7 +424,7 @@ impl Key {
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain(Self::exec())
             .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.limit)))
-            .chain(settings(&["policy.", "audit.", "engine.", "programs.", "tools."]))
+            .chain(settings(&["policy.", "audit.", "engine.", "programs.", "tools.", "server."]))
     }
 
     /// The limits of `exec`.
@@ -334,6 +480,18 @@ impl Key {
         }
     }
 
+    /// How its value is written.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Limit(limit)
+            | Self::Ceiling(limit)
+            | Self::Exec(limit)
+            | Self::ExecCeiling(limit) => Kind::Limit(limit),
+            _ => row(self).kind,
+        }
+    }
+
     /// The allowed values, if there are only a few.
     #[must_use]
     pub const fn words(self) -> &'static [&'static str] {
@@ -343,16 +501,14 @@ impl Key {
     /// The type that is required in a configuration file, for error messages.
     #[must_use]
     pub fn expects(self) -> &'static str {
-        match self {
-            Self::Limit(limit)
-            | Self::Ceiling(limit)
-            | Self::Exec(limit)
-            | Self::ExecCeiling(limit) => match limit.default_value() {
+        match self.kind() {
+            Kind::Limit(limit) => match limit.default_value() {
                 LimitValue::Time(_) => "a duration such as \"30s\"",
                 LimitValue::Size(_) => "a size such as \"64MiB\"",
                 LimitValue::Cpus(_) => "a number of processors such as 0.5",
                 LimitValue::Count(_) => "a whole number",
             },
+            Kind::Switch => "true or false",
             _ => row(self).expects,
         }
     }
@@ -418,7 +574,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            21 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            43 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

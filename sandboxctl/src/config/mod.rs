@@ -31,6 +31,13 @@ pub use value::{Value, ValueError};
 pub const FILE_VARIABLE: &str = "SANDBOXCTL_CONFIG";
 /// The trace filter for stderr, in the syntax of `tracing`'s filters.
 pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
+/// The address of a service, like `--server`. No file sets it: a project's would send scripts and
+/// secrets elsewhere.
+pub const SERVER_VARIABLE: &str = "SANDBOXCTL_SERVER";
+/// The token that the service is shown.
+pub const TOKEN_VARIABLE: &str = "SANDBOXCTL_TOKEN";
+/// The variables that are no settings.
+const OTHER_VARIABLES: [&str; 4] = [FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
 
 /// The layer of a setting, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -210,6 +217,8 @@ impl Error {
         };
         let hint = if name == "output" || name.starts_with("output.") {
             Some("the section is called [io]: [io] dir = \"./sandbox-files\"".to_owned())
+        } else if name == "server.url" || name == "server.token" {
+            Some(format!("no file says where to run: --server or {SERVER_VARIABLE} does"))
         } else if matches!(&*name, "secret" | "secrets") || name.starts_with("secrets.") {
             Some("no file gives secrets: --secret NAME=env:VARIABLE does, for one call".to_owned())
         } else {
@@ -225,10 +234,8 @@ impl Error {
     }
 
     fn unknown_variable(name: String) -> Self {
-        let known = Key::all()
-            .map(Key::variable)
-            .chain([FILE_VARIABLE, LOG_VARIABLE].map(str::to_owned))
-            .collect();
+        let known =
+            Key::all().map(Key::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
         let hint = nearest(&name, &known).map(|known| format!("did you mean {known}?"));
         Self::Unknown { origin: Origin::Variable(name.clone()), what: "variable", name, hint }
     }
@@ -441,7 +448,7 @@ impl Settings {
     fn read_variables(&mut self, environment: &Environment) -> Result<(), Error> {
         for (name, value) in environment.variables() {
             let Some(name) = name.to_str() else { continue };
-            if !name.starts_with(VARIABLE_PREFIX) || [FILE_VARIABLE, LOG_VARIABLE].contains(&name) {
+            if !name.starts_with(VARIABLE_PREFIX) || OTHER_VARIABLES.contains(&name) {
                 continue;
             }
             let Some(key) = Key::all().find(|key| key.variable() == name) else {

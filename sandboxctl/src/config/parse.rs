@@ -12,7 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
-use super::key::Key;
+use super::key::{Key, Kind};
 use super::network::{self, AllowError};
 use super::value::{Value, ValueError};
 
@@ -23,11 +23,8 @@ impl Value {
     ///
     /// [`ValueError`], which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
-        match key {
-            Key::Limit(limit)
-            | Key::Ceiling(limit)
-            | Key::Exec(limit)
-            | Key::ExecCeiling(limit) => {
+        match key.kind() {
+            Kind::Limit(limit) => {
                 let text = if counts_bytes(key) && is_whole_number(text) {
                     format!("{text}B")
                 } else {
@@ -35,32 +32,27 @@ impl Value {
                 };
                 Ok(Self::Limit(limit.parse(&text)?))
             }
-            Key::IoEnabled => match text {
+            Kind::Switch => match text {
                 "true" => Ok(Self::Switch(true)),
                 "false" => Ok(Self::Switch(false)),
                 _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
             },
-            Key::AllowedPaths | Key::AllowedOutPaths => {
+            Kind::GuestPaths | Kind::Dirs => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::Protected | Key::AllowedImages => {
+            Kind::ProtectedNames | Kind::Names => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::Allow | Key::Presets => {
+            Kind::Hosts | Kind::Presets => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Hosts(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::IoErrors
-            | Key::IoPrivate
-            | Key::DefaultEncoding
-            | Key::Confinement
-            | Key::EngineKind
-            | Key::Pull => {
+            Kind::Word => {
                 let words = key.words();
                 if words.contains(&text) {
                     Ok(Self::Text(text.to_owned()))
@@ -68,35 +60,17 @@ impl Value {
                     Err(ValueError::Choice { text: text.to_owned(), words })
                 }
             }
-            Key::DiskReserve => {
+            Kind::DiskReserve => {
                 let reserve: DiskReserve = text.parse()?;
                 Ok(Self::Text(reserve.to_string()))
             }
-            Key::IoDir
-            | Key::IoScratchDir
-            | Key::AuditFile
-            | Key::EngineHost
-            | Key::EngineRuntime
-            | Key::EngineImage
-            | Key::EngineDataDir => {
-                if text.is_empty() {
-                    return Err(ValueError::Empty);
-                }
-                if key == Key::IoDir && text.split('/').any(|name| name == "..") {
-                    return Err(ValueError::Parent);
-                }
-                if matches!(key, Key::EngineDataDir | Key::AuditFile | Key::IoScratchDir)
-                    && !text.starts_with('/')
-                {
-                    return Err(ValueError::Relative);
-                }
-                Ok(match key {
-                    Key::IoDir | Key::IoScratchDir | Key::AuditFile | Key::EngineDataDir => {
-                        Self::Path(text.into())
-                    }
-                    _ => Self::Text(text.to_owned()),
-                })
+            Kind::Text | Kind::AbsolutePath | Kind::IoDir if text.is_empty() => {
+                Err(ValueError::Empty)
             }
+            Kind::Text => Ok(Self::Text(text.to_owned())),
+            Kind::IoDir if text.split('/').any(|name| name == "..") => Err(ValueError::Parent),
+            Kind::AbsolutePath if !text.starts_with('/') => Err(ValueError::Relative),
+            Kind::AbsolutePath | Kind::IoDir => Ok(Self::Path(text.into())),
         }
     }
 
@@ -108,8 +82,8 @@ impl Value {
     pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
         let expected = key.expects();
         let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
-        match (key, value.get_ref()) {
-            (Key::AllowedPaths, DeValue::Array(_)) => {
+        match (key.kind(), value.get_ref()) {
+            (Kind::GuestPaths, DeValue::Array(_)) => {
                 let paths = Vec::<AllowedPath>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 for AllowedPath { path, access: _ } in &paths {
@@ -118,7 +92,7 @@ impl Value {
                 }
                 Ok(Self::Paths(paths))
             }
-            (Key::Protected, DeValue::Array(_)) => {
+            (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 for name in &names {
@@ -127,7 +101,7 @@ impl Value {
                 }
                 Ok(Self::Names(names))
             }
-            (Key::AllowedImages, DeValue::Array(_)) => {
+            (Kind::Names, DeValue::Array(_)) => {
                 let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 match names.iter().any(String::is_empty) {
@@ -135,7 +109,7 @@ impl Value {
                     false => Ok(Self::Names(names)),
                 }
             }
-            (Key::AllowedOutPaths, DeValue::Array(_)) => {
+            (Kind::Dirs, DeValue::Array(_)) => {
                 let dirs = Vec::<PathBuf>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
@@ -143,13 +117,13 @@ impl Value {
                     false => Ok(Self::Dirs(dirs)),
                 }
             }
-            (Key::Allow, DeValue::Array(_)) => {
+            (Kind::Hosts, DeValue::Array(_)) => {
                 let entries = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
                 let entries = entries.iter().map(|entry| entry.parse());
                 Ok(Self::Hosts(entries.collect::<Result<_, AllowError>>()?))
             }
-            (Key::Presets, DeValue::Table(_)) => {
+            (Kind::Presets, DeValue::Table(_)) => {
                 let source = ValueDeserializer::from(value.clone());
                 let presets = BTreeMap::<String, Vec<String>>::deserialize(source)
                     .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
@@ -161,23 +135,17 @@ impl Value {
                 Ok(Self::Presets(presets.collect::<Result<_, AllowError>>()?))
             }
             (
-                Key::AllowedPaths
-                | Key::Protected
-                | Key::AllowedOutPaths
-                | Key::AllowedImages
-                | Key::Allow
-                | Key::Presets,
+                Kind::GuestPaths
+                | Kind::ProtectedNames
+                | Kind::Dirs
+                | Kind::Names
+                | Kind::Hosts
+                | Kind::Presets,
                 _,
             ) => Err(wrong_type()),
-            (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
-            (Key::IoEnabled, _) => Err(wrong_type()),
-            (
-                Key::Limit(limit)
-                | Key::Ceiling(limit)
-                | Key::Exec(limit)
-                | Key::ExecCeiling(limit),
-                DeValue::Integer(number),
-            ) => {
+            (Kind::Switch, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
+            (Kind::Switch, _) => Err(wrong_type()),
+            (Kind::Limit(limit), DeValue::Integer(number)) => {
                 match limit.default_value() {
                     LimitValue::Count(_) | LimitValue::Cpus(_) => {}
                     LimitValue::Size(_) if counts_bytes(key) => {}
@@ -187,13 +155,7 @@ impl Value {
                     .map_err(|_| wrong_type())?;
                 Self::from_text(key, &digits.to_string())
             }
-            (
-                Key::Limit(limit)
-                | Key::Ceiling(limit)
-                | Key::Exec(limit)
-                | Key::ExecCeiling(limit),
-                DeValue::Float(number),
-            ) => match limit.default_value() {
+            (Kind::Limit(limit), DeValue::Float(number)) => match limit.default_value() {
                 LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
                 LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
                     Err(wrong_type())

@@ -92,11 +92,7 @@ pub fn check(
     presets: &Presets,
 ) -> Result<(), Widening> {
     match (key, value, below) {
-        (
-            Key::Limit(limit) | Key::Exec(limit),
-            Value::Limit(value),
-            Some(Value::Limit(below)),
-        ) => {
+        (Key::Limit(limit) | Key::Exec(limit), Value::Limit(value), Some(Value::Limit(below))) => {
             if is_over(limit, *value, *below) {
                 return Err(Widening::Limit { value: *value, below: *below });
             }
@@ -142,9 +138,9 @@ pub fn check(
             let asked = network::resolve(entries, presets)
                 .map_err(|name| Widening::Preset { name: name.to_owned() })?;
             // An undefined preset allows nothing.
-            let known = below.iter().filter_map(|entry| {
-                network::resolve(std::slice::from_ref(entry), presets).ok()
-            });
+            let known = below
+                .iter()
+                .filter_map(|entry| network::resolve(std::slice::from_ref(entry), presets).ok());
             let below: Allowlist = known.flat_map(|list| list.rules().to_vec()).collect();
             match asked.rules().iter().find(|rule| !below.covers(rule)) {
                 Some(rule) => Err(Widening::Host { rule: rule.to_string() }),
@@ -169,33 +165,10 @@ pub fn check(
         // How failures are reported, and how text is decoded, grants no access. Protected names are
         // added to those below.
         (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => Ok(()),
-        (
-            Key::Limit(_)
-            | Key::Exec(_)
-            | Key::IoEnabled
-            | Key::AllowedPaths
-            | Key::AllowedOutPaths
-            | Key::AllowedImages
-            | Key::Allow
-            // A project that redefines a preset would widen the requests of others that use it.
-            | Key::Presets
-            | Key::IoDir
-            // It protects the machine, including its memory.
-            | Key::IoPrivate
-            | Key::IoScratchDir
-            | Key::DiskReserve
-            | Key::Ceiling(_)
-            | Key::ExecCeiling(_)
-            | Key::Confinement
-            | Key::AuditFile
-            | Key::EngineKind
-            | Key::EngineHost
-            | Key::EngineRuntime
-            | Key::EngineImage
-            | Key::EngineDataDir,
-            _,
-            _,
-        ) => Err(Widening::Reserved),
+        // Everything else is the user's or the system's: engines, images, where files are, what a
+        // service allows. A project that redefines a preset would widen the requests of others that
+        // use it; how a private io dir is kept protects the machine, including its memory.
+        _ => Err(Widening::Reserved),
     }
 }
 
@@ -295,6 +268,9 @@ mod tests {
             ("engine.image", "'x'"),
             ("engine.data_dir", "'/x'"),
             ("audit.file", "'/x'"),
+            ("server.listen", "'0.0.0.0:80'"),
+            ("server.concurrency", "1"),
+            ("server.jwt.issuer", "'me'"),
             ("filesystem.max_depth", "11"),
             ("io.dir", "'/etc'"),
             ("io.dir", "'.'"),

@@ -7,6 +7,7 @@ use sandbox_api::{ByteSize, PrivateIo, Pull};
 use sandbox_protocol::message::Access;
 use sandbox_server::registry::image_matches;
 
+use super::key::Kind;
 use super::*;
 
 /// A machine with the four files.
@@ -50,6 +51,14 @@ impl Machine {
         let error = self.load(variables, flags).unwrap_err();
         let error = crate::error::Error::from(error);
         error.to_text().replace(&*self.folder.path().to_string_lossy(), "")
+    }
+}
+
+/// A value of the limit that a key's value is written as.
+fn limit_of(key: Key) -> LimitValue {
+    match key.kind() {
+        Kind::Limit(limit) => limit.default_value(),
+        kind => panic!("{}: {kind:?}", key.name()),
     }
 }
 
@@ -240,8 +249,7 @@ fn any_line() -> impl Strategy<Value = String> {
                     [number as usize % 3]
                     .to_owned()
             }
-            (Key::IoScratchDir, _) => "'/scratch'".to_owned(),
-            (_, Some(Value::Limit(limit))) => match limit {
+            (key, _) if matches!(key.kind(), Kind::Limit(_)) => match limit_of(key) {
                 LimitValue::Time(_) => format!("'{}s'", number + 1),
                 LimitValue::Size(_) => format!("'{}MiB'", number + 16),
                 LimitValue::Cpus(_) => format!("{}.5", number % 3),
@@ -251,8 +259,8 @@ fn any_line() -> impl Strategy<Value = String> {
                 ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
             }
             (Key::DiskReserve, _) => format!("'{number}MiB'"),
-            (Key::EngineDataDir | Key::AuditFile, _) => format!("'/data{number}'"),
-            (Key::AllowedImages, _) => {
+            (key, _) if key.kind() == Kind::AbsolutePath => format!("'/data{number}'"),
+            (key, _) if key.kind() == Kind::Names => {
                 ["['*']", "[]", "['a:*']", "['a:1']"][number as usize % 4].to_owned()
             }
             (Key::Protected, _) => format!("['a{}']", number % 3),
