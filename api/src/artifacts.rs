@@ -4,12 +4,13 @@
 //! and `path_b64` has its bytes.
 
 use sandbox_protocol::Base64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
 /// `manifest.json` of an artifacts directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactManifest {
     /// Its name and version.
@@ -21,7 +22,7 @@ pub struct ArtifactManifest {
 }
 
 /// The name and version of a manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ArtifactSchema {
     /// The only version.
     #[serde(rename = "sandboxctl.artifacts/1")]
@@ -29,7 +30,7 @@ pub enum ArtifactSchema {
 }
 
 /// A file of a manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Artifact {
     /// Its path.
@@ -40,6 +41,7 @@ pub struct Artifact {
     /// Its size.
     pub bytes: u64,
     /// The SHA-256 of its content, in lower-case hexadecimal.
+    #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: String,
     /// Its permissions in octal: `0755` if its owner may execute it, else `0644`.
     pub mode: ArtifactMode,
@@ -48,7 +50,7 @@ pub struct Artifact {
 }
 
 /// The permissions of an artifact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ArtifactMode {
     /// Everyone may read it.
     #[serde(rename = "0644")]
@@ -84,7 +86,7 @@ impl Artifact {
 }
 
 /// An entry that matched and was not copied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OmittedEntry {
     /// Its path.
@@ -112,7 +114,7 @@ impl OmittedEntry {
 }
 
 /// Why an entry was not copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OmitReason {
     /// It is a symbolic link: they are never followed.
@@ -142,7 +144,7 @@ impl OmitReason {
 }
 
 /// What was copied out of the io dir after a run: the member `artifacts` of its document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactsReport {
     /// The artifacts directory on the host; lossy where it is not UTF-8.
@@ -162,7 +164,7 @@ pub struct ArtifactsReport {
 }
 
 /// The result of comparing an artifacts directory with its manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactsCheck {
     /// The number of files in the manifest.
@@ -174,7 +176,7 @@ pub struct ArtifactsCheck {
 }
 
 /// The result of comparing two artifacts directories.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactsDiff {
     /// The differences, sorted by path; empty if there are none.
@@ -182,7 +184,7 @@ pub struct ArtifactsDiff {
 }
 
 /// A path that differs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathDifference<T> {
     /// The path.
@@ -210,7 +212,7 @@ impl<T> PathDifference<T> {
 }
 
 /// How a directory differs from its manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckDifference {
     /// The manifest has a file that is not there.
@@ -234,7 +236,7 @@ impl CheckDifference {
 }
 
 /// How a file of the second directory differs from the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiffChange {
     /// Only the second directory has it.

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use sandbox_protocol::Base64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When the changes of a run are committed to its io dir.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommitPolicy {
     /// Whatever the status.
@@ -31,7 +32,7 @@ impl CommitPolicy {
 }
 
 /// The change manifest of a run: schema `sandboxctl.changes/1`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeManifest {
     /// The name and version of this schema.
@@ -43,7 +44,7 @@ pub struct ChangeManifest {
 }
 
 /// The name and version of the schema of a change manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ChangesSchema {
     /// Version 1.
     #[default]
@@ -52,7 +53,7 @@ pub enum ChangesSchema {
 }
 
 /// A change of one path: its state after the run, and before it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// Relative to the io dir; lossy where it is not UTF-8.
@@ -68,8 +69,10 @@ pub struct Change {
     /// The size of a file, and of a link's target; null for anything else and what was removed.
     pub bytes: Option<u64>,
     /// The SHA-256 of a file's content or a link's target, in hexadecimal digits.
+    #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: Option<String>,
     /// The permission bits, such as `0644`; null if it was removed, and for links, which have none.
+    #[schemars(extend("pattern" = "^[0-7]{4}$"))]
     pub mode: Option<String>,
     /// The media type that the name of a file suggests.
     pub mime: Option<String>,
@@ -84,19 +87,21 @@ pub struct Change {
 }
 
 /// What a path was before a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Before {
     /// As [`Change::bytes`].
     pub bytes: Option<u64>,
     /// As [`Change::sha256`].
+    #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: Option<String>,
     /// As [`Change::mode`].
+    #[schemars(extend("pattern" = "^[0-7]{4}$"))]
     pub mode: Option<String>,
 }
 
 /// What happened to a path. Equal content, mode and times are no change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeOp {
     /// It did not exist before.
@@ -112,7 +117,7 @@ pub enum ChangeOp {
 }
 
 /// The type of a changed path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeType {
     /// A regular file.
@@ -126,7 +131,7 @@ pub enum ChangeType {
 }
 
 /// What became of the changes of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Changes {
     /// Whether the io dir has them now.
@@ -140,7 +145,7 @@ pub struct Changes {
 }
 
 /// How a run's changes are kept apart from its io dir until they are committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StagingMethod {
     /// The run works on a private copy.

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Confinement, TestCase};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -22,7 +23,7 @@ use crate::result::{
 
 /// The document of `--json`, for every way a run can end, including failures of sandboxctl itself;
 /// see [`failed`](Self::failed) for those before the run began.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultDocument<'a> {
     /// Its name and version.
@@ -37,7 +38,7 @@ pub struct ResultDocument<'a> {
     pub result: Option<Cow<'a, RawValue>>,
     /// Its log, an entry a text.
     pub logs: Vec<Cow<'a, str>>,
-    /// See [`RunResult::logs_truncated`].
+    /// Entries were omitted, and the last one says why; or some were cut, and say so.
     pub logs_truncated: bool,
     /// Its test cases, if it has some.
     #[serde(default, skip_serializing_if = "<[TestCase]>::is_empty")]
@@ -49,7 +50,7 @@ pub struct ResultDocument<'a> {
 
 /// The document of `exec --json`, for every way a command can end, including failures of sandboxctl
 /// itself; see [`failed`](Self::failed) for those before the command began.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecDocument<'a> {
     /// Its name and version.
@@ -62,9 +63,9 @@ pub struct ExecDocument<'a> {
     pub exit_code: Option<i32>,
     /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// See [`ExecResult::failed`].
+    /// Whether it did not exit with code 0.
     pub failed: bool,
-    /// See [`ExecResult::timed_out`].
+    /// Whether it exceeded its time limit.
     pub timed_out: bool,
     /// The beginning of its stdout.
     pub stdout: Cow<'a, str>,
@@ -85,7 +86,7 @@ pub struct ExecDocument<'a> {
 
 /// The members that both documents have, for every execution: an [`ExecutionReport`] after its
 /// status, or a failure before it began.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ExecutionDocument<'a> {
     /// The files that changed.
     pub files_touched: Cow<'a, [TouchedFile]>,
@@ -102,7 +103,8 @@ pub struct ExecutionDocument<'a> {
     pub engine_notice: Option<Cow<'a, str>>,
     /// The io dir on the host; lossy where it is not UTF-8.
     pub io_dir: Option<Cow<'a, str>>,
-    /// See [`ExecutionReport::network`].
+    /// The hosts that its commands reached, and those that they were refused; null if no host was
+    /// allowed.
     pub network: Option<Cow<'a, Network>>,
     /// The limits it ran under.
     pub limits: Option<Limits>,
@@ -125,7 +127,7 @@ pub struct ExecutionDocument<'a> {
 }
 
 /// The name and version of a script's result document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ResultSchema {
     /// The only version.
     #[serde(rename = "sandboxctl.result/1")]
@@ -133,7 +135,7 @@ pub enum ResultSchema {
 }
 
 /// The name and version of a command's result document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExecSchema {
     /// The only version.
     #[serde(rename = "sandboxctl.exec/1")]
@@ -141,7 +143,7 @@ pub enum ExecSchema {
 }
 
 /// The encoding of a command's output in the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OutputEncoding {
     /// As text.
     #[serde(rename = "utf-8")]

@@ -1,10 +1,13 @@
 //! Encodings of file content as text. Nothing is replaced or trimmed in either direction.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use base64::engine::general_purpose::STANDARD;
 use base64::{DecodeError, Engine as _};
+use schemars::generate::Contract;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An encoding of file content as text.
@@ -197,6 +200,24 @@ impl Serialize for Encoding {
 impl<'de> Deserialize<'de> for Encoding {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Encoding {
+    fn schema_name() -> Cow<'static, str> {
+        "Encoding".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut names: Vec<&str> = Self::ALL.iter().map(|encoding| encoding.as_str()).collect();
+        if matches!(generator.contract(), Contract::Deserialize) {
+            names.push("utf8");
+        }
+        json_schema!({
+            "description": "An encoding of file content as text.",
+            "type": "string",
+            "enum": names,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::LimitKey;
 
 /// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
 /// [`ExecDocument`](crate::ExecDocument).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
     /// The error's kind.

@@ -4,10 +4,11 @@
 //! lossy, and `path_b64` or `name_b64` has its bytes.
 
 use sandbox_protocol::Base64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::Encoding;
-use crate::time::rfc3339;
+use crate::time::{Rfc3339, rfc3339};
 pub use sandbox_protocol::message::{EntryKind, Timestamp, TruncatedBy, WriteMode};
 
 /// Options of `Sandbox::read`.
@@ -23,7 +24,7 @@ pub struct ReadOptions {
 }
 
 /// The lines that `Sandbox::view` returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ViewOptions {
     /// The first line, counted from 1.
@@ -131,7 +132,7 @@ pub struct CopyOptions {
 }
 
 /// The result of `read`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadData {
     /// The file.
@@ -151,7 +152,7 @@ pub struct ReadData {
 }
 
 /// The result of `view`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ViewData {
     /// Lines of text.
@@ -161,7 +162,7 @@ pub enum ViewData {
 }
 
 /// Lines of a text file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextView {
     /// The file.
@@ -187,7 +188,7 @@ pub struct TextView {
 }
 
 /// An image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageView {
     /// The file.
@@ -204,7 +205,7 @@ pub struct ImageView {
 }
 
 /// The result of `write`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriteData {
     /// The file.
@@ -219,7 +220,7 @@ pub struct WriteData {
 }
 
 /// The result of `edit`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EditData {
     /// The file.
@@ -232,7 +233,7 @@ pub struct EditData {
 }
 
 /// The result of `list`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListData {
     /// The directory.
@@ -247,7 +248,7 @@ pub struct ListData {
 }
 
 /// An entry of a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Its name: the last component of its path.
@@ -267,11 +268,12 @@ pub struct Entry {
     pub size: u64,
     /// When its content was last modified; RFC 3339 in JSON.
     #[serde(with = "time")]
+    #[schemars(with = "Option<Rfc3339>")]
     pub modified: Option<Timestamp>,
 }
 
 /// The result of `mkdir`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MkdirData {
     /// The directory.
@@ -284,7 +286,7 @@ pub struct MkdirData {
 }
 
 /// The result of `remove`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveData {
     /// The removed path.
@@ -299,7 +301,7 @@ pub struct RemoveData {
 }
 
 /// The result of `exists`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExistsData {
     /// The path.
@@ -315,7 +317,7 @@ pub struct ExistsData {
 }
 
 /// The result of `stat`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatData {
     /// The path.
@@ -342,17 +344,20 @@ pub struct StatData {
     pub group: String,
     /// When its content was last modified; RFC 3339 in JSON.
     #[serde(with = "time")]
+    #[schemars(with = "Option<Rfc3339>")]
     pub modified: Option<Timestamp>,
     /// When it was last read, if the filesystem records that.
     #[serde(with = "time")]
+    #[schemars(with = "Option<Rfc3339>")]
     pub accessed: Option<Timestamp>,
     /// When it was created, if the filesystem records that.
     #[serde(with = "time")]
+    #[schemars(with = "Option<Rfc3339>")]
     pub created: Option<Timestamp>,
 }
 
 /// The result of `rename`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenameData {
     /// The old path.
@@ -368,7 +373,7 @@ pub struct RenameData {
 }
 
 /// The result of `glob`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GlobData {
     /// The directory where the search began: that of the pattern's names before the first special
@@ -384,7 +389,7 @@ pub struct GlobData {
 }
 
 /// A path that matches a glob.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GlobMatch {
     /// The path as the pattern begins: relative to the given directory for a relative pattern.
@@ -400,7 +405,7 @@ pub struct GlobMatch {
 }
 
 /// The result of `grep`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrepData {
     /// The file or directory that was searched.
@@ -419,7 +424,7 @@ pub struct GrepData {
 }
 
 /// A line of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrepLine {
     /// The path of the file, as the searched path begins.
@@ -445,7 +450,7 @@ pub struct GrepLine {
 }
 
 /// The result of `copy`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CopyData {
     /// The source.

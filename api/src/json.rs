@@ -1,6 +1,7 @@
 //! JSON forms of fields whose types have another one in serde, or none: times are whole
 //! milliseconds, bytes and paths of the host are a string, or `{"b64": …}` where they are not UTF-8.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandbox_protocol::WireString;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -42,7 +43,27 @@ impl<F> In<F> {
 /// A time in whole milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Millis(u64);
+
+/// The schema of a field is that of its form.
+impl<F: JsonSchema> JsonSchema for In<F> {
+    fn schema_name() -> Cow<'static, str> {
+        F::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        F::schema_id()
+    }
+
+    fn inline_schema() -> bool {
+        F::inline_schema()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        F::json_schema(generator)
+    }
+}
 
 impl Form<Duration> for Millis {
     fn of(time: &Duration) -> Self {

@@ -18,9 +18,11 @@ mod limits;
 mod network;
 pub mod operation;
 mod outcome;
+mod problem;
 pub mod receipt;
 mod result;
 mod sandboxes;
+pub mod schema;
 mod secrets;
 pub mod service;
 mod spec;
@@ -43,6 +45,7 @@ pub use limits::{
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use operation::{Envelope, Operation};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
+pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
 pub use result::{
     ExecResult, ExecutionReport, FileOp, FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile,
     TouchedSource, Usage,

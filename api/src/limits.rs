@@ -31,6 +31,7 @@ const SPARE_CPU_SECONDS: u64 = 5;
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct ByteSize(u64);
 
 impl ByteSize {
@@ -86,6 +87,7 @@ impl FromStr for ByteSize {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(into = "f64", try_from = "f64")]
+#[schemars(inline, extend("exclusiveMinimum" = 0))]
 pub struct Cpus(NonZeroU32);
 
 impl Cpus {
@@ -343,17 +345,23 @@ macro_rules! limits {
         $default:expr, [$ceiling:expr], $smallest:expr;)+) => {
         /// The limits of a sandbox. Every limit is always set, to the documented default if nothing
         /// else. In JSON every value is a plain number, with its unit in the member's name.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(into = "LimitsDocument", try_from = "LimitsDocument")]
         pub struct Limits {
             $($(#[$doc])* pub $field: $kind,)+
         }
 
         /// [`Limits`] in JSON. A member that is missing has its default.
-        #[derive(Serialize, Deserialize)]
+        #[derive(Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
+        #[schemars(rename = "Limits")]
         struct LimitsDocument {
-            $(#[serde(rename = $json)] $field: <$kind as Field>::Json,)+
+            $(
+                $(#[$doc])*
+                #[serde(rename = $json)]
+                #[schemars(extend("minimum" = <$kind as Field>::Json::of(&$smallest)))]
+                $field: <$kind as Field>::Json,
+            )+
         }
 
         impl Default for LimitsDocument {
@@ -376,6 +384,7 @@ macro_rules! limits {
             $(
                 $(#[$doc])*
                 #[serde(rename = $json, skip_serializing_if = "Option::is_none")]
+                #[schemars(extend("minimum" = <$kind as Field>::Json::of(&$smallest)))]
                 $field: Option<<$kind as Field>::Json>,
             )+
         }
@@ -438,7 +447,7 @@ macro_rules! limits {
         }
 
         /// One limit.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[non_exhaustive]
         pub enum LimitKey {
             $($(#[$doc])* #[serde(rename = $key)] $variant,)+
@@ -651,7 +660,7 @@ fn is_over(value: LimitValue, bound: LimitValue) -> bool {
 }
 
 /// The maximum values that a caller may set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Ceiling(pub Limits);
 

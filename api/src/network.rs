@@ -1,5 +1,6 @@
 //! The hosts that were reached and refused while a script or a command ran.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How many hosts of each kind are kept.
@@ -9,7 +10,7 @@ const MAX_TEXT: usize = 255;
 
 /// The connections while a script or a command ran, those of others in the same sandbox included:
 /// each host and port once, in order, at most 100 of each kind.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
     /// The hosts that were connected to.
@@ -21,7 +22,7 @@ pub struct Network {
 }
 
 /// A host that was connected to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContactedHost {
     /// Its name or address, normalised; IPv6 in brackets.
@@ -31,7 +32,7 @@ pub struct ContactedHost {
 }
 
 /// A host that was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RefusedHost {
     /// Its name or address, normalised; as the guest wrote it, where it is neither.

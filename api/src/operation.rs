@@ -5,11 +5,12 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use sandbox_protocol::{Base64, ErrorKind, WireError};
+use schemars::{JsonSchema, Schema};
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, de};
 use serde_json::map::Entry;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::encoding::Encoding;
 use super::files::{OperationStats, ViewOptions, WriteMode};
@@ -22,7 +23,7 @@ macro_rules! operations {
     })+) => {
         $(
             $(#[$doc])*
-            #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+            #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
             #[serde(deny_unknown_fields)]
             pub struct $variant {
                 $($(#[$field_doc])* $(#[serde(default = $default)])? pub $field: $kind,)*
@@ -34,8 +35,9 @@ macro_rules! operations {
         ///
         /// The bytes of a path or name that is not UTF-8 are given in `path_b64`, with or without
         /// the text form.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
         #[serde(tag = "operation")]
+        #[schemars(transform = bytes_suffice)]
         pub enum Operation {
             $($(#[$doc])* #[serde(rename = $word)] $variant($variant),)+
         }
@@ -66,20 +68,20 @@ operations! {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// The encoding of the content; `None` for the sandbox's default.
-        encoding: Option<Encoding> = "none",
+        encoding: Option<Encoding>,
         /// The offset of the first byte.
         offset: u64 = "u64::default",
         /// The maximum number of bytes.
-        limit: Option<u64> = "none",
+        limit: Option<u64>,
     }
     /// Returns a range of a file for people and models.
     "view" View {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// The lines.
         lines: ViewOptions = "ViewOptions::default",
     }
@@ -88,11 +90,11 @@ operations! {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// The content, in the encoding.
         content: String,
         /// The encoding; `None` for the sandbox's default.
-        encoding: Option<Encoding> = "none",
+        encoding: Option<Encoding>,
         /// What happens to an existing file.
         mode: WriteMode = "overwrite",
         /// Whether to create missing parent directories.
@@ -105,7 +107,7 @@ operations! {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// The text to replace.
         old: String,
         /// The replacement.
@@ -118,13 +120,13 @@ operations! {
         /// The directory.
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// Whether to descend into subdirectories.
         recursive: bool = "bool::default",
         /// The maximum depth.
-        max_depth: Option<u64> = "none",
+        max_depth: Option<u64>,
         /// The maximum number of entries.
-        limit: Option<u64> = "none",
+        limit: Option<u64>,
     }
     /// Finds paths by a pattern.
     "glob" Glob {
@@ -133,11 +135,11 @@ operations! {
         /// The directory.
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// Whether names that begin with a dot match where the pattern has no such name.
         hidden: bool = "bool::default",
         /// The maximum number of paths.
-        limit: Option<u64> = "none",
+        limit: Option<u64>,
     }
     /// Finds lines by a regular expression.
     "grep" Grep {
@@ -146,9 +148,9 @@ operations! {
         /// The file, or the directory whose files are searched.
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// Only files whose path or name matches this glob.
-        glob: Option<String> = "none",
+        glob: Option<String>,
         /// The number of lines of context on each side of a match.
         context: u64 = "u64::default",
         /// Whether to ignore case.
@@ -156,14 +158,14 @@ operations! {
         /// Whether to search files and directories whose names begin with a dot.
         hidden: bool = "bool::default",
         /// The maximum number of matching lines.
-        limit: Option<u64> = "none",
+        limit: Option<u64>,
     }
     /// Creates a directory.
     "mkdir" Mkdir {
         /// The directory.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// Whether to create missing parent directories.
         parents: bool = "yes",
     }
@@ -172,7 +174,7 @@ operations! {
         /// The path to remove.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
         /// Whether to remove a directory with its contents.
         recursive: bool = "bool::default",
         /// Whether to ignore a nonexistent path.
@@ -183,25 +185,25 @@ operations! {
         /// The path.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
     }
     /// Returns the metadata of a path.
     "stat" Stat {
         /// The path.
         path: String,
         /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64> = "none",
+        path_b64: Option<Base64>,
     }
     /// Moves or renames.
     "rename" Rename {
         /// The old path.
         from: String,
         /// Its bytes, where they are not UTF-8.
-        from_b64: Option<Base64> = "none",
+        from_b64: Option<Base64>,
         /// The new path.
         to: String,
         /// Its bytes, where they are not UTF-8.
-        to_b64: Option<Base64> = "none",
+        to_b64: Option<Base64>,
         /// Whether to replace an existing file or directory at the new path.
         overwrite: bool = "bool::default",
     }
@@ -210,11 +212,11 @@ operations! {
         /// The source.
         from: String,
         /// Its bytes, where they are not UTF-8.
-        from_b64: Option<Base64> = "none",
+        from_b64: Option<Base64>,
         /// The path of the copy.
         to: String,
         /// Its bytes, where they are not UTF-8.
-        to_b64: Option<Base64> = "none",
+        to_b64: Option<Base64>,
         /// Whether to copy a directory with its contents.
         recursive: bool = "bool::default",
         /// Whether to replace existing files, and to copy a directory into an existing one.
@@ -222,8 +224,27 @@ operations! {
     }
 }
 
-const fn none<T>() -> Option<T> {
-    None
+/// In the schema: the bytes of a path suffice, without its text.
+fn bytes_suffice(schema: &mut Schema) {
+    let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+    for variant in variants.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let mut either = Vec::new();
+        if let Some(Value::Array(required)) = variant.get_mut("required") {
+            required.retain(|name| {
+                let Some(text @ ("path" | "from" | "to")) = name.as_str() else { return true };
+                let bytes = format!("{text}_b64");
+                let is_text = json!({ "properties": { &bytes: { "type": "string" } } });
+                either.push(json!({ "anyOf": [
+                    { "required": [text] },
+                    { "required": [bytes], "allOf": [is_text] },
+                ]}));
+                false
+            });
+        }
+        if !either.is_empty() {
+            variant.insert("allOf".to_owned(), either.into());
+        }
+    }
 }
 
 const fn yes() -> bool {
@@ -415,7 +436,7 @@ impl OperationOutput {
 }
 
 /// The response to an operation: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// Whether the operation succeeded.
@@ -429,8 +450,9 @@ pub struct Envelope {
 }
 
 /// Statistics of an operation in its [`Envelope`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "OperationMetadata")]
 pub struct Metadata {
     /// The duration in milliseconds.
     pub duration_ms: u64,

@@ -3,13 +3,14 @@
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
 use sandbox_protocol::message::ScriptError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 
 /// How a run ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outcome {
     /// The script returned, or the command ended with code 0.
@@ -51,7 +52,7 @@ pub enum Outcome {
 }
 
 /// Who killed a container that the controller did not kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KilledBy {
     /// Another process.
@@ -61,7 +62,7 @@ pub enum KilledBy {
 }
 
 /// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// With this code.
@@ -71,7 +72,7 @@ pub enum Exit {
 }
 
 /// Why a caller cancelled a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CancelCause {
     /// SIGINT.
@@ -85,26 +86,26 @@ pub enum CancelCause {
 }
 
 /// The status of an [`Outcome`], or of a [`Failure`] before a run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// See [`Outcome::Ok`].
+    /// The script returned, or the command ended with code 0.
     Ok,
-    /// See [`Outcome::ScriptError`].
+    /// An uncaught error, a syntax error, or a result that is not JSON.
     ScriptError,
-    /// See [`Outcome::Exit`].
+    /// The command exited with a code other than 0, or was ended by a signal.
     Exit,
-    /// See [`Outcome::Limit`].
+    /// An uncaught limit error, or a kill because of a limit.
     Limit,
-    /// See [`Outcome::Timeout`].
+    /// The deadline has passed.
     Timeout,
-    /// See [`Outcome::Cancelled`].
+    /// The caller cancelled it.
     Cancelled,
-    /// See [`Outcome::Killed`].
+    /// It was killed from outside.
     Killed,
-    /// See [`Outcome::AgentLost`].
+    /// The agent in the sandbox broke the protocol or disappeared.
     AgentLost,
-    /// See [`Outcome::Error`].
+    /// sandboxctl or its engine failed: nothing ran, or how it ended is unknown.
     Error,
 }
 

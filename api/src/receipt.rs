@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sandbox_protocol::Base64;
 use sandbox_protocol::message::{Confinement, TestCase, TestStatus};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,7 +13,7 @@ use crate::engine_kind::EngineKind;
 use crate::spec::SandboxSpec;
 
 /// A receipt: an in-toto Statement v1.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
     /// The type and version of the statement.
@@ -28,7 +29,7 @@ pub struct Receipt {
 }
 
 /// The type and version of a statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StatementType {
     /// Version 1.
     #[serde(rename = "https://in-toto.io/Statement/v1")]
@@ -36,7 +37,7 @@ pub enum StatementType {
 }
 
 /// The type and version of what is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PredicateType {
     /// SLSA provenance, version 1.
     #[serde(rename = "https://slsa.dev/provenance/v1")]
@@ -44,8 +45,9 @@ pub enum PredicateType {
 }
 
 /// Something that was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ReceiptSubject")]
 pub struct Subject {
     /// Its path, or [`RESULT`](Self::RESULT); lossy where the path is not UTF-8.
     pub name: String,
@@ -57,7 +59,7 @@ pub struct Subject {
 }
 
 /// More of a subject.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectAnnotations {
     /// The path's bytes, where they are not UTF-8.
@@ -69,7 +71,7 @@ pub struct SubjectAnnotations {
 }
 
 /// A subject that is no file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SubjectKind {
     /// The result of the script, as JSON.
@@ -77,10 +79,11 @@ pub enum SubjectKind {
 }
 
 /// The digests of a content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DigestSet {
     /// SHA-256, in lower-case hexadecimal.
+    #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: String,
 }
 
@@ -118,7 +121,7 @@ impl Subject {
 }
 
 /// How something was made: SLSA provenance v1.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Provenance {
     /// What was asked for.
@@ -128,7 +131,7 @@ pub struct Provenance {
 }
 
 /// What was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BuildDefinition {
     /// What the parameters mean.
@@ -142,7 +145,7 @@ pub struct BuildDefinition {
 }
 
 /// What ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BuildType {
     /// A Luau script.
     #[serde(rename = "urn:sandboxctl:script:v1")]
@@ -153,7 +156,7 @@ pub enum BuildType {
 }
 
 /// The request, without the paths of its host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalParameters {
     /// The sandbox: its policy and limits. Io dir, inputs and a root filesystem on the host are not
@@ -170,7 +173,7 @@ pub struct ExternalParameters {
 }
 
 /// Where it ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InternalParameters {
     /// The engine.
@@ -180,7 +183,7 @@ pub struct InternalParameters {
 }
 
 /// The engine of a receipt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptEngine {
     /// Which.
@@ -192,7 +195,7 @@ pub struct ReceiptEngine {
 }
 
 /// Something that it was made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {
     /// `script`, `command`, `args`, `agent`, `image`, `rootfs`, `io`, or `in/` and the name of an input.
@@ -205,7 +208,7 @@ pub struct Dependency {
 }
 
 /// What happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunDetails {
     /// Who says so.
@@ -217,7 +220,7 @@ pub struct RunDetails {
 }
 
 /// Who says so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Builder {
     /// The program.
@@ -227,7 +230,7 @@ pub struct Builder {
 }
 
 /// The program that makes receipts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BuilderId {
     /// This one.
     #[serde(rename = "urn:sandboxctl")]
@@ -235,7 +238,7 @@ pub enum BuilderId {
 }
 
 /// When it ran.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunMetadata {
     /// The id of the run.
@@ -263,7 +266,7 @@ impl Provenance {
 }
 
 /// What tests said of what was made: an in-toto Statement v1.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TestStatement {
     /// The type and version of the statement.
@@ -279,7 +282,7 @@ pub struct TestStatement {
 }
 
 /// The type and version of what tests say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TestPredicateType {
     /// in-toto's test result, version 0.1.
     #[serde(rename = "https://in-toto.io/attestation/test-result/v0.1")]
@@ -287,7 +290,7 @@ pub enum TestPredicateType {
 }
 
 /// The results of test cases. Those that were skipped are in neither list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TestResult {
     /// The result of all together.
@@ -301,7 +304,7 @@ pub struct TestResult {
 }
 
 /// The result of all tests together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TestVerdict {
     /// None failed.
@@ -334,8 +337,9 @@ impl TestStatement {
 }
 
 /// A signed document: a DSSE envelope.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "SignedEnvelope")]
 pub struct Envelope {
     /// The type of the payload.
     pub payload_type: PayloadType,
@@ -346,7 +350,7 @@ pub struct Envelope {
 }
 
 /// The type of a signed payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PayloadType {
     /// An in-toto statement.
     #[serde(rename = "application/vnd.in-toto+json")]
@@ -364,7 +368,7 @@ impl PayloadType {
 }
 
 /// A signature of an envelope.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
     /// Which key made it: the SHA-256 of the public key (DER). A hint, and not signed.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
 use sandbox_protocol::message::{Confinement, TestCase};
 use sandbox_protocol::{Base64, ErrorKind, WireString, message};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::Changes;
@@ -18,7 +19,7 @@ use crate::network::Network;
 use crate::outcome::Outcome;
 
 /// The part that the results of scripts and commands share.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecutionReport {
     /// The unique id of the run or command: the sandbox's id, with a number appended from the
@@ -51,7 +52,7 @@ pub struct ExecutionReport {
 }
 
 /// The result of a run, however it ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunResult {
     /// What is reported of a script as of a command; its fields can be read from here.
@@ -92,7 +93,7 @@ impl RunResult {
 }
 
 /// The result of a command, however it ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecResult {
     /// What is reported of a command as of a script; its fields can be read from here.
@@ -165,7 +166,7 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
 }
 
 /// An entry of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogEntry {
     /// Its origin.
@@ -193,7 +194,7 @@ impl LogEntry {
 }
 
 /// The origin of a log entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// The script's `print`.
@@ -220,7 +221,7 @@ impl From<message::Log> for LogEntry {
 }
 
 /// The files that a run changed, in their final state.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FilesTouched {
     /// Sorted by name, without duplicates.
@@ -245,7 +246,7 @@ impl FilesTouched {
 }
 
 /// How changed files were found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TouchedSource {
     /// The agent announced each path before it changed it; the controller then checked each.
@@ -256,7 +257,7 @@ pub enum TouchedSource {
 }
 
 /// A file that a run changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TouchedFile {
     /// Relative to the io dir; lossy where it is not UTF-8.
@@ -286,7 +287,7 @@ impl TouchedFile {
 }
 
 /// How a file changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FileOp {
     /// Created or overwritten.
@@ -310,7 +311,7 @@ impl FileOp {
 }
 
 /// The resources that a run used. `None` means unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     /// From when the agent accepted the script until it ended.

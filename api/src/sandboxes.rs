@@ -2,13 +2,14 @@
 
 use std::time::SystemTime;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::time::unix_seconds;
 use crate::{EngineKind, ProgramImage};
 
 /// The state of a sandbox's container and its controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxState {
     /// Its controller is alive.
@@ -20,7 +21,7 @@ pub enum SandboxState {
 }
 
 /// A sandbox's container, as `ps` lists it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxSummary {
     /// The sandbox's id.
     pub id: String,
@@ -34,9 +35,11 @@ pub struct SandboxSummary {
     pub state: SandboxState,
     /// When it was created, in seconds since 1970.
     #[serde(with = "unix_seconds")]
+    #[schemars(with = "u64")]
     pub created: SystemTime,
     /// When its maximum lifetime ends, in seconds since 1970.
     #[serde(with = "unix_seconds")]
+    #[schemars(with = "u64")]
     pub expires: SystemTime,
     /// The name that was given to its container.
     pub name: Option<String>,
@@ -78,7 +81,7 @@ pub enum Force {
 }
 
 /// What `gc` did, or would do.
-#[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct GcReport {
     /// What was removed, or would be removed.
     pub removed: Vec<SandboxSummary>,
@@ -99,7 +102,7 @@ pub struct GcReport {
 }
 
 /// What a dead controller left of a staged io dir.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeftStage {
     /// The path of the stage.
     pub path: String,
@@ -111,7 +114,7 @@ pub struct LeftStage {
 }
 
 /// A container that could not be removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GcFailure {
     /// The sandbox.
     pub sandbox: SandboxSummary,

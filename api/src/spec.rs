@@ -7,6 +7,7 @@ use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_protocol::{User, WireString};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -166,7 +167,7 @@ impl SpecError {
 }
 
 /// A sandbox to launch. Every limit is set. Without an [`io_dir`](Self::io_dir) it has no files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxSpec {
     /// The root filesystem.
@@ -217,7 +218,7 @@ pub struct SandboxSpec {
 }
 
 /// Where a private io dir is: one that only its sandbox sees, and that ends with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PrivateIo {
     /// In memory. Embedded engine only.
@@ -229,7 +230,7 @@ pub enum PrivateIo {
 /// The root filesystem of a sandbox.
 ///
 /// All but [`Builtin`](Self::Builtin) support commands as well as scripts.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum RootFs {
     /// The built-in sandbox image, which contains no programs: scripts and file operations only.
@@ -259,7 +260,7 @@ impl RootFs {
 }
 
 /// When to pull an image from its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pull {
     /// If the engine does not have it.
@@ -272,7 +273,7 @@ pub enum Pull {
 }
 
 /// How many runs a sandbox serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifespan {
     /// Any number of runs, one at a time.
@@ -512,7 +513,7 @@ impl SandboxSpec {
 }
 
 /// A read-only input, at `/in/NAME` or at a path of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     /// Its name below `/in`; or, if it begins with `/`, the path in the sandbox where it appears.
@@ -522,7 +523,7 @@ pub struct Input {
 }
 
 /// The content of an [`Input`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum InputSource {
     /// A file or directory on the host.
@@ -559,7 +560,7 @@ impl Input {
 }
 
 /// A script to run.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// Its source code.

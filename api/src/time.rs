@@ -1,6 +1,26 @@
 //! Points in time, formatted in RFC 3339, in UTC.
 
+use std::borrow::Cow;
+
 use jiff::{SignedDuration, Timestamp};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+/// The schema of a time in RFC 3339.
+pub(crate) struct Rfc3339;
+
+impl JsonSchema for Rfc3339 {
+    fn schema_name() -> Cow<'static, str> {
+        "Rfc3339".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
 
 /// Formats a time since the Unix epoch, with as many digits of the second as it has. `None` if RFC
 /// 3339 cannot represent it: a year outside of 0 to 9999, or a second or more of nanoseconds. A

@@ -43,6 +43,25 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Base64 {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Base64".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+        })
+    }
+}
+
 struct Visitor;
 
 impl de::Visitor<'_> for Visitor {

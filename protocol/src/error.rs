@@ -7,6 +7,7 @@ macro_rules! error_kinds {
         /// The kind of an error. The same names are used in the agent's answers, in results, in the
         /// HTTP API and in MCP.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)+

@@ -213,6 +213,7 @@ pub struct Policy {
 
 /// How `io` reports OS errors. A broken rule of the sandbox always raises an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum IoErrors {
     /// Raises an error, as `error` does.
@@ -224,6 +225,7 @@ pub enum IoErrors {
 
 /// A guest path prefix and the access allowed below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AllowedPath {
     /// A guest path.
@@ -234,6 +236,7 @@ pub struct AllowedPath {
 
 /// Read-only, or read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// Read-only.
@@ -265,6 +268,7 @@ pub struct HelloReply {
 
 /// What confines the agent beyond its container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Confinement {
     /// `PR_SET_NO_NEW_PRIVS` is set.
@@ -286,6 +290,7 @@ pub struct Confinement {
 /// The UNIX sockets that commands can connect or send to. Socket pairs (stream and seqpacket) work
 /// in every mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum UnixSockets {
     /// None: the sandbox runs scripts only, which have no sockets.
@@ -379,6 +384,7 @@ pub enum RunEnd {
 
 /// Why a script did not return.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScriptError {
     /// `syntax`, `runtime`, `result_not_json`, a limit, `timeout` or `cancelled`.
@@ -465,6 +471,7 @@ pub struct CaseEnd {
 
 /// A test case of a script: `test.case(name, fn)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TestCase {
     /// Its name, at most [`MAX_TEST_NAME_BYTES`](crate::limits::MAX_TEST_NAME_BYTES) encoded.
@@ -484,6 +491,7 @@ pub struct TestCase {
 
 /// How a test case ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TestStatus {
     /// Its function returned.

@@ -14,7 +14,9 @@ const UNCHANGED_16: u32 = u16::MAX as u32;
 /// A uid and a gid. Neither is a value that a kernel interprets as "leave unchanged", so switching
 /// to this user either works or fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
+#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9]{1,10}:[0-9]{1,10}$")))]
 pub struct User {
     uid: u32,
     gid: u32,

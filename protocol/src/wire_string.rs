@@ -112,6 +112,28 @@ impl<'de> Deserialize<'de> for WireString {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for WireString {
+    fn schema_name() -> Cow<'static, str> {
+        "WireString".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Text, or the bytes in base64 where they are not UTF-8.",
+            "oneOf": [
+                { "type": "string" },
+                {
+                    "type": "object",
+                    "properties": { "b64": generator.subschema_for::<Base64>() },
+                    "required": ["b64"],
+                    "additionalProperties": false,
+                },
+            ],
+        })
+    }
+}
+
 struct Visitor;
 
 impl<'de> de::Visitor<'de> for Visitor {

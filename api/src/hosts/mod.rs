@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::address::Special;
@@ -139,7 +140,7 @@ impl fmt::Display for Target {
 /// A rule of the allow list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its
 /// subdomains at any depth, but not the name itself), or an address (IPv6 with a port in brackets).
 /// Without a port it allows 80 and 443.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 pub struct AllowRule {
     host: Pattern,
@@ -312,7 +313,7 @@ fn is_below(name: &str, parent: &str) -> bool {
 }
 
 /// The hosts that commands may reach; none if empty.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Allowlist(Vec<AllowRule>);
 

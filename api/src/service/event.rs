@@ -197,7 +197,6 @@ struct Line<'a> {
     name: Option<Cow<'a, str>>,
     /// By which function a log entry was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<LogLevelName>")]
     level: Option<LogLevel>,
     /// Where output was printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,15 +206,12 @@ struct Line<'a> {
     text: Option<Cow<'a, str>>,
     /// How output is encoded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<OutputEncodingName>")]
     encoding: Option<OutputEncoding>,
     /// A test case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     case: Option<Cow<'a, TestCase>>,
     /// A host that was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     host: Option<Cow<'a, RefusedHost>>,
     /// The exit code of a process that forwards the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,26 +220,6 @@ struct Line<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     document: Option<Cow<'a, RawValue>>,
-}
-
-/// The names of [`LogLevel`].
-#[derive(JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[expect(dead_code, reason = "it is a schema")]
-enum LogLevelName {
-    Print,
-    Warn,
-    Truncated,
-}
-
-/// The names of [`OutputEncoding`].
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "it is a schema")]
-enum OutputEncodingName {
-    #[serde(rename = "utf-8")]
-    Utf8,
-    #[serde(rename = "base64")]
-    Base64,
 }
 
 impl<'a> From<&'a ExecutionEvent> for Line<'a> {

@@ -1,9 +1,10 @@
 //! Executions as a service gives them.
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 
 use sandbox_protocol::ErrorKind;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -372,6 +373,66 @@ impl ExecutionSummary {
     }
 }
 
+/// The schema of an execution of one kind: its document, which may not be final, and the members
+/// beside it.
+struct OfKind<D>(PhantomData<D>);
+
+impl<D: JsonSchema> JsonSchema for OfKind<D> {
+    fn schema_name() -> Cow<'static, str> {
+        D::schema_name().replace("Document", "Execution").into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        #[derive(JsonSchema)]
+        #[expect(dead_code, reason = "it is a schema")]
+        struct Members {
+            /// Its state.
+            status: ExecutionStatus,
+            /// When it was accepted.
+            created_at: Time,
+            /// When its run began.
+            started_at: Option<Time>,
+            /// When it ended.
+            ended_at: Option<Time>,
+            /// The members of its caller's own.
+            metadata: Map<String, Value>,
+            /// The kept sandbox that it runs in; null for one of its own.
+            sandbox: Option<String>,
+            /// The exit code; null before the end, and of a command that a signal ended.
+            exit_code: Option<u8>,
+        }
+        let mut schema = D::json_schema(generator);
+        let members = Members::json_schema(generator);
+        for list in ["properties", "required"] {
+            match (schema.ensure_object().get_mut(list), members.get(list)) {
+                (Some(Value::Object(all)), Some(Value::Object(more))) => all.extend(more.clone()),
+                (Some(Value::Array(all)), Some(Value::Array(more))) => {
+                    let more = more.iter().filter(|it| !all.contains(it)).cloned();
+                    all.extend(more.collect::<Vec<_>>());
+                }
+                _ => {}
+            }
+        }
+        schema
+    }
+}
+
+impl JsonSchema for Execution {
+    fn schema_name() -> Cow<'static, str> {
+        "Execution".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let script = generator.subschema_for::<OfKind<ResultDocument<'static>>>();
+        let command = generator.subschema_for::<OfKind<ExecDocument<'static>>>();
+        json_schema!({
+            "description": "An execution: the members of its result document, which are null or \
+                empty before its end, and more.",
+            "oneOf": [script, command],
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for Execution {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut members = Map::deserialize(deserializer)?;
@@ -465,6 +526,10 @@ mod tests {
                 let back: Execution = serde_json::from_value(json.clone()).unwrap();
                 assert_eq!(back.summary.kind, kind);
                 assert_eq!(serde_json::to_value(&back).unwrap(), json);
+                let schema = jsonschema::draft202012::new(&crate::schema::answer::<Execution>());
+                let errors: Vec<String> =
+                    schema.unwrap().iter_errors(&json).map(|error| error.to_string()).collect();
+                assert!(errors.is_empty(), "{json}: {errors:?}");
             }
         }
     }

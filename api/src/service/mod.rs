@@ -37,7 +37,7 @@ const MAX_SUBJECT_BYTES: usize = 255;
     Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
+#[schemars(extend("minLength" = 1, "maxLength" = MAX_SUBJECT_BYTES))]
 pub struct Subject(String);
 
 /// A text is no [`Subject`].

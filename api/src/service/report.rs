@@ -14,7 +14,6 @@ pub struct FileEntry {
     pub path: String,
     /// The path's bytes, where they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
     pub path_b64: Option<Base64>,
     /// What it is.
     #[serde(rename = "type")]

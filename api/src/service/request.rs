@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use sandbox_protocol::WireString;
 use sandbox_protocol::message::IoErrors;
+use sandbox_protocol::{Base64, WireString};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -131,14 +131,15 @@ impl JsonSchema for Content {
         "Content".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let base64 = generator.subschema_for::<Base64>();
         json_schema!({
             "description": "Text, or bytes in base64.",
             "oneOf": [
                 { "type": "string" },
                 {
                     "type": "object",
-                    "properties": { "b64": { "type": "string", "contentEncoding": "base64" } },
+                    "properties": { "b64": base64 },
                     "required": ["b64"],
                     "additionalProperties": false,
                 },
@@ -162,17 +163,7 @@ pub struct IoRequest {
     pub workdir: Option<String>,
     /// How a script's `io` reports OS errors: `raise` or `return`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<IoErrorsName>")]
     pub errors: Option<IoErrors>,
-}
-
-/// The names of [`IoErrors`].
-#[derive(JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[expect(dead_code, reason = "it is a schema")]
-enum IoErrorsName {
-    Raise,
-    Return,
 }
 
 impl IoRequest {

@@ -94,6 +94,7 @@ pub struct TextWindow {
 
 /// Why a text was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TruncatedBy {
     /// The limit on lines.
@@ -134,6 +135,7 @@ pub struct Write {
 
 /// What to do if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
     /// Replace its content.
@@ -223,6 +225,7 @@ pub struct Entry {
 
 /// The type of an entry. Links are never followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
     /// A regular file.
