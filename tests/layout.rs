@@ -31,6 +31,7 @@ const CRATES: &[Row] = &[
         &["sandbox-api", "sandbox-protocol"],
     ),
     ("sandbox-rootfs", "image archives", &["sandbox-dirfd"]),
+    ("sandbox-shelves", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
@@ -52,6 +53,7 @@ const CRATES: &[Row] = &[
             "sandbox-receipts",
             "sandbox-redact",
             "sandbox-session",
+            "sandbox-shelves",
             "sandbox-staging",
         ],
     ),
@@ -131,6 +133,7 @@ const ROOMS: &[Row] = &[
         "scripts and commands in a sandbox",
         &["audit", "error", "failpoint", "io_dir", "mounts", "sandbox", "step"],
     ),
+    ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("files", "file operations on a sandbox", &["audit", "error", "io_dir", "sandbox"]),
     (
         "controller",
@@ -143,6 +146,7 @@ const ROOMS: &[Row] = &[
             "failpoint",
             "gc",
             "mounts",
+            "pool",
             "sandbox",
             "step",
         ],

@@ -20,6 +20,7 @@ use crate::outcome::{Outcome, Status};
 use crate::result::{
     ExecResult, ExecutionReport, LogEntry, RunResult, TouchedFile, TouchedSource, Usage,
 };
+use crate::timing::Timing;
 
 /// The document of `--json`, for every way a run can end, including failures of sandboxctl itself;
 /// see [`failed`](Self::failed) for those before the run began.
@@ -110,6 +111,9 @@ pub struct ExecutionDocument<'a> {
     pub limits: Option<Limits>,
     /// The resources it used.
     pub usage: Option<Usage>,
+    /// How long its parts took.
+    #[serde(default)]
+    pub timing: Option<Timing>,
     /// Its confinement beyond its container.
     pub confinement: Option<Cow<'a, Confinement>>,
     /// Whether the io dir has the changes, where they were staged.
@@ -167,6 +171,7 @@ impl<'a> ExecutionDocument<'a> {
             network: report.network.as_ref().map(Cow::Borrowed),
             limits: Some(report.limits),
             usage: Some(report.usage),
+            timing: report.timing,
             confinement: Some(Cow::Borrowed(&report.confinement)),
             committed: report.changes.as_ref().map(|changes| changes.committed),
             staging: report.changes.as_ref().map(|changes| changes.staging),
@@ -187,6 +192,7 @@ impl<'a> ExecutionDocument<'a> {
             network: None,
             limits: None,
             usage: None,
+            timing: None,
             confinement: None,
             committed: None,
             staging: None,
@@ -306,9 +312,12 @@ fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
-        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, RefusedHost, UnixSockets, failure,
+        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, RefusedHost, StartKind, UnixSockets,
+        failure,
     };
 
     /// The end of every document of [`report`].
@@ -319,6 +328,7 @@ mod tests {
         r#""log_lines":10000,"tmpfs_bytes":67108864,"output_bytes":1073741824,"connections":10000,"#,
         r#""network_bytes":4294967296,"connect_timeout_ms":10000,"connection_idle_ms":300000},"#,
         r#""usage":{"wall_ms":12,"cpu_ms":7,"peak_memory_bytes":null,"written_bytes":3},"#,
+        r#""timing":{"queued_ms":null,"start_ms":8,"start":"cold","run_ms":12},"#,
         r#""confinement":{"no_new_privileges":true,"undumpable":true,"landlock_abi":4,"#,
         r#""seccomp":true,"unix_sockets":"none","missing":["a"]}}"#,
     );
@@ -352,6 +362,7 @@ mod tests {
                 peak_memory_bytes: None,
                 written_bytes: Some(3),
             },
+            timing: Some(Timing::new(Some((StartKind::Cold, Duration::from_millis(8))), 12)),
             confinement: Confinement {
                 no_new_privileges: true,
                 undumpable: true,
@@ -425,7 +436,7 @@ mod tests {
             r#""result":null,"logs":[],"logs_truncated":false,"files_touched":[],"#,
             r#""files_touched_source":"observed","files_touched_truncated":false,"#,
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
-            r#""network":null,"limits":null,"usage":null,"confinement":null}"#,
+            r#""network":null,"limits":null,"usage":null,"timing":null,"confinement":null}"#,
         );
         assert_eq!(json(ResultDocument::failed(error(), 2)), none);
 
@@ -455,7 +466,7 @@ mod tests {
             r#""stderr_encoding":"utf-8","stderr_truncated":false,"files_touched":[],"#,
             r#""files_touched_source":"scan","files_touched_truncated":false,"#,
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
-            r#""network":null,"limits":null,"usage":null,"confinement":null}"#,
+            r#""network":null,"limits":null,"usage":null,"timing":null,"confinement":null}"#,
         );
         assert_eq!(json(ExecDocument::failed(error())), none);
     }

@@ -28,6 +28,7 @@ pub mod service;
 mod spec;
 mod test_cases;
 pub mod time;
+mod timing;
 
 pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
@@ -64,3 +65,4 @@ pub use spec::{
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
 pub use test_cases::test_failure;
+pub use timing::{StartKind, Timing};

@@ -17,6 +17,7 @@ use crate::json::In;
 use crate::limits::{LimitKey, Limits};
 use crate::network::Network;
 use crate::outcome::Outcome;
+use crate::timing::Timing;
 
 /// The part that the results of scripts and commands share.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +48,9 @@ pub struct ExecutionReport {
     pub limits: Limits,
     /// The resources it used.
     pub usage: Usage,
+    /// How long its parts took; `None` from who does not say so.
+    #[serde(default)]
+    pub timing: Option<Timing>,
     /// Its confinement beyond its container.
     pub confinement: Confinement,
 }

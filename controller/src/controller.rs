@@ -1,12 +1,13 @@
 //! The controller: an engine, the sandboxes on it, and the state they share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
 use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
+use sandbox_shelves::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -21,6 +22,7 @@ use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::gc::{reap, state_dir};
 use crate::mounts::{MountWatch, ReservedDirs};
+use crate::pool::PoolHandle;
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
@@ -36,6 +38,7 @@ const FIRST_SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Controller {
     shared: Arc<Shared>,
     sweeper: Option<Sweeper>,
+    pool: OnceLock<PoolHandle>,
 }
 
 /// Removes leftovers of crashed controllers in the background, until it is dropped.
@@ -119,7 +122,7 @@ impl Controller {
             Sweep::Regularly => Some(Sweeper::start(&shared)),
             Sweep::Never => None,
         };
-        Self { shared, sweeper }
+        Self { shared, sweeper, pool: OnceLock::new() }
     }
 
     /// The engine, and why it was chosen.
@@ -159,7 +162,57 @@ impl Controller {
     ///
     /// [`Error`]; no guest code has run in this case.
     pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
+        let mut sandbox = sandbox.into();
+        if let Some(pool) = self.pool.get()
+            && let Some(sandbox) = pool.claim(&mut sandbox).await
+        {
+            return Ok(sandbox);
+        }
         Sandbox::launch(self.shared.clone(), sandbox).await
+    }
+
+    /// Starts sandboxes ahead from now on, of the kinds that [`prewarm`](Self::prewarm) names, and if it
+    /// is adaptive, of those that are often launched. [`launch`](Self::launch) takes one, if there is one
+    /// of the same kind, and otherwise starts one at once, as without a pool. Each serves one launch. The
+    /// first call alone has an effect, and none with a size of 0.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn pool(&self, config: PoolConfig) {
+        if config.size > 0 {
+            self.pool.get_or_init(|| PoolHandle::new(self.shared.clone(), config));
+        }
+    }
+
+    /// Keeps sandboxes like this one in the [pool](Self::pool), if there is one: with the same root, io
+    /// dir, mounts, user and container limits. They are started in the background:
+    /// [`pool_settled`](Self::pool_settled) waits for them. What its agent is told does not matter: time
+    /// limits, rules, hosts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if a launch of it would fail, as far as that is known; [`Error::NotPooled`] if it has
+    /// inputs, a staged io dir, a container name, or a lifetime of more than a week, or if there are as
+    /// many kinds as there may be.
+    pub async fn prewarm(&self, sandbox: impl Into<PreparedSandbox>) -> Result<(), Error> {
+        match self.pool.get() {
+            Some(pool) => pool.prewarm(sandbox.into()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the [pool](Self::pool) has all the sandboxes that it is to have, or cannot start them.
+    pub async fn pool_settled(&self) {
+        if let Some(pool) = self.pool.get() {
+            pool.settled().await;
+        }
+    }
+
+    /// What the [pool](Self::pool) has and has done; `None` without one.
+    #[must_use]
+    pub fn pool_stats(&self) -> Option<PoolStats> {
+        self.pool.get().map(PoolHandle::stats)
     }
 
     /// Whether a sandbox can probably be launched at once. Otherwise the image is looked up first,
@@ -302,6 +355,9 @@ impl Controller {
     /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.
     /// Waits at most 2 s for an audit file that accepts no data.
     pub async fn close(self) -> Option<AuditReport> {
+        if let Some(pool) = &self.pool.get() {
+            pool.close().await;
+        }
         if let Some(sweeper) = self.sweeper {
             sweeper.first_sweep().await;
         }

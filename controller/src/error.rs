@@ -252,6 +252,24 @@ pub enum Error {
     /// Artifacts of a sandbox that has no files.
     #[error("this sandbox has no io dir to copy artifacts from")]
     NoIoDir,
+    /// A sandbox without a private io dir on disk, or whose one is gone, has none to keep.
+    #[error("this sandbox has no private io dir on disk to keep")]
+    NoFreshIoDir,
+    /// A private io dir cannot be moved to where it is to be kept.
+    #[error("cannot keep the io dir as {}", .path.display())]
+    KeepIoDir {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// A sandbox that cannot be started ahead.
+    #[error("the sandbox cannot be started ahead: {reason}")]
+    NotPooled {
+        /// What about it is not known before it is asked for.
+        reason: &'static str,
+    },
     /// A stream of an image cannot be read or written.
     #[error("cannot {action} the image")]
     ImageStream {
@@ -306,12 +324,15 @@ impl Error {
             | Self::Spec(_)
             | Self::NoImages { .. }
             | Self::NoIoDir
+            | Self::NoFreshIoDir
+            | Self::NotPooled { .. }
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
             | Self::Scratch { .. }
+            | Self::KeepIoDir { .. }
             | Self::Staging { .. }
             | Self::MountTable { .. }
             | Self::Refused { .. }
@@ -406,6 +427,9 @@ impl Error {
                 "io.scratch_dir must be yours alone (mode 0700) and writable: name another one, or \
                  --io-dir"
             }
+            Self::KeepIoDir { .. } => {
+                "it must be on the file system of the scratch directory, and not exist yet"
+            }
             Self::State { .. } => {
                 "the state directory must be private to this user and writable: select another one"
             }
@@ -436,6 +460,8 @@ impl Error {
             | Self::Refused { .. }
             | Self::Check { .. }
             | Self::ImageStream { .. }
+            | Self::NoFreshIoDir
+            | Self::NotPooled { .. }
             | Self::NoIoDir => return None,
         };
         Some(hint.to_owned())

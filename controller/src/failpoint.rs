@@ -17,6 +17,8 @@ pub(crate) enum Point {
     Opened,
     /// The agent has answered `hello`, and its mounts are verified.
     Greeted,
+    /// A sandbox was started ahead, and nobody has claimed it.
+    Parked,
     /// A run was requested.
     Requested,
     /// A run was answered.

@@ -37,6 +37,7 @@ pub mod fuzz;
 mod gc;
 mod io_dir;
 mod mounts;
+mod pool;
 mod sandbox;
 mod step;
 
@@ -54,9 +55,9 @@ pub use gc::reap::Reaper;
 pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::refusal::MountRefusal;
-pub use sandbox::Sandbox;
 pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
+pub use sandbox::{LaunchInfo, Sandbox};
 pub use sandbox_api::{Command, ImageInfo, ProgramImage, Stdin};
 pub use sandbox_artifacts as artifacts;
 pub use sandbox_engine::{
@@ -66,4 +67,5 @@ pub use sandbox_engine::{
 };
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use sandbox_receipts as receipts;
+pub use sandbox_shelves::{PoolConfig, PoolStats};
 pub use step::Step;

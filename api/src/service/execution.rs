@@ -133,30 +133,6 @@ pub enum ExecutionKind {
     Command,
 }
 
-/// Where the time of an execution went. Waiting in a queue counts towards no time limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Timing {
-    /// From its acceptance until a worker had time for it; 0 where nothing queues.
-    pub queued_ms: u64,
-    /// From there until its sandbox was ready.
-    pub start_ms: u64,
-    /// How its sandbox started.
-    pub start: StartKind,
-    /// From there until it ended.
-    pub run_ms: u64,
-}
-
-/// How a sandbox started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StartKind {
-    /// It was ready before it was asked for.
-    Warm,
-    /// It was started for this.
-    Cold,
-}
-
 /// An execution without its result, as lists give it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use event::{EventBody, EventsSchema, ExecutionEvent, OutputStream, UnreadableEvent};
 pub use execution::{
     AcceptedExecution, Execution, ExecutionDocuments, ExecutionKind, ExecutionList,
-    ExecutionStatus, ExecutionSummary, StartKind, Timing,
+    ExecutionStatus, ExecutionSummary,
 };
 pub use report::{FileEntry, FileKind, FileList, Health, HealthCheck, ShutdownReport, UsageTotals};
 pub use request::{

@@ -1,10 +1,11 @@
 //! The connections of a sandbox, and their limits.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use sandbox_api::hosts::Allowlist;
+use sandbox_api::hosts::{Allowlist, Special, Target};
 use sandbox_api::{ByteSize, Limits, Network};
 use sandbox_redact::Redactions;
 use tokio::sync::watch;
@@ -42,10 +43,20 @@ impl From<&Limits> for EgressLimits {
 /// Records the audit line of each connection.
 type Record = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
+impl EgressLimits {
+    /// Those of a sandbox that has no list of hosts yet.
+    const NONE: Self = Self {
+        connections: 0,
+        bytes: ByteSize::b(0),
+        connect_timeout: Duration::ZERO,
+        idle_timeout: Duration::ZERO,
+    };
+}
+
 /// The connections of one sandbox.
 pub(crate) struct Egress {
-    pub(super) list: Allowlist,
-    pub(super) limits: EgressLimits,
+    /// The hosts, and the limits. Until they are set, every connection is refused.
+    rules: OnceLock<(Allowlist, EgressLimits)>,
     pub(super) resolver: Box<dyn Resolve>,
     /// The sandbox's id.
     pub(super) sandbox_id: String,
@@ -61,16 +72,14 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
+    /// Refuses every connection, until it gets its [rules](Self::set_rules).
     pub fn new(
-        list: Allowlist,
-        limits: EgressLimits,
         resolver: impl Resolve + 'static,
         sandbox_id: impl Into<String>,
         record: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self {
-            list,
-            limits,
+            rules: OnceLock::new(),
             resolver: Box::new(resolver),
             sandbox_id: sandbox_id.into(),
             record: Box::new(record),
@@ -79,6 +88,27 @@ impl Egress {
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the hosts that may be reached, and the limits. Only the first call has an effect.
+    pub fn set_rules(&self, list: Allowlist, limits: EgressLimits) {
+        _ = self.rules.set((list, limits));
+    }
+
+    pub(super) fn limits(&self) -> EgressLimits {
+        self.rules.get().map_or(EgressLimits::NONE, |(_, limits)| *limits)
+    }
+
+    pub(super) fn allows(&self, target: &Target) -> bool {
+        self.rules.get().is_some_and(|(list, _)| list.allows(target))
+    }
+
+    /// Whether this address may be dialled for an allowed target; if not, why.
+    pub(super) fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
+        match self.rules.get() {
+            Some((list, _)) => list.check(address, port),
+            None => Allowlist::default().check(address, port),
         }
     }
 
@@ -111,13 +141,13 @@ impl Egress {
 
     /// Counts a connection; returns whether it is still within the limit.
     pub(super) fn count_connection(&self) -> bool {
-        self.opened.fetch_add(1, Ordering::Relaxed) < self.limits.connections
+        self.opened.fetch_add(1, Ordering::Relaxed) < self.limits().connections
     }
 
     /// Counts bytes that are about to be forwarded; returns whether they are still within the
     /// limit.
     pub(super) fn spend(&self, bytes: usize) -> bool {
         let before = self.spent.fetch_add(bytes as u64, Ordering::Relaxed);
-        before.saturating_add(bytes as u64) <= self.limits.bytes.as_u64()
+        before.saturating_add(bytes as u64) <= self.limits().bytes.as_u64()
     }
 }

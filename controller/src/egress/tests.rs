@@ -76,7 +76,9 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
             connection.reason.unwrap_or_default().to_owned(),
         ));
     };
-    Arc::new(Egress::new(list, limits, Names { known, seen: seen.clone() }, "box", record))
+    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record);
+    egress.set_rules(list, limits);
+    Arc::new(egress)
 }
 
 fn default_limits() -> EgressLimits {

@@ -181,10 +181,10 @@ async fn conduct(
     }
     let target = Target { host: connect.host.parse()?, port: connect.port };
     account.target = target.to_string();
-    if !egress.list.allows(&target) {
+    if !egress.allows(&target) {
         return Err(Failure::NotListed { target });
     }
-    let after = egress.limits.connect_timeout;
+    let after = egress.limits().connect_timeout;
     let mut stream = tokio::select! {
         stream = timeout(after, reach(egress, &target)) => {
             stream.map_err(|_| Failure::Late { target: target.clone(), after })??
@@ -220,7 +220,7 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     };
     // One bad address is enough: whoever operates the name's DNS may be malicious.
     let refusal = |&address: &IpAddr| {
-        egress.list.check(address, target.port).err().map(|special| (address, special))
+        egress.check(address, target.port).err().map(|special| (address, special))
     };
     let refused: Vec<_> = addresses.iter().filter_map(refusal).collect();
     if let Some(&(_, special)) = refused.first() {
@@ -240,7 +240,7 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     // A service that listens on all of this machine's addresses also listens on public ones.
     if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
         let listed = Target::from((peer.ip(), target.port));
-        if local.ip() == peer.ip() && !egress.list.allows(&listed) {
+        if local.ip() == peer.ip() && !egress.allows(&listed) {
             return Err(Failure::ThisMachine { target: target.clone(), listed });
         }
     }
@@ -358,7 +358,7 @@ impl Relay<'_> {
 
     /// Completes when nothing was forwarded for too long.
     async fn watch(&self) -> Failure {
-        let limit = self.egress.limits.idle_timeout;
+        let limit = self.egress.limits().idle_timeout;
         // Checks at every half of the timeout: it fires between one and one and a half timeouts.
         let mut quiet = 0;
         let mut at = Instant::now();

@@ -225,7 +225,8 @@ impl<E: Execute> ExecutionDriver<E> {
                 self.execution.ask(call).await?.map_err(Outcome::from)
             }
         };
-        let mut usage = Usage { wall_ms: millis(started.elapsed()), ..Usage::default() };
+        let run_ms = millis(started.elapsed());
+        let mut usage = Usage { wall_ms: run_ms, ..Usage::default() };
         failpoint(Point::Answered).await;
         let settled = self.execution.settle(answer, &self.inner, &self.limits, &mut usage).await;
         let outcome = match settled {
@@ -257,6 +258,7 @@ impl<E: Execute> ExecutionDriver<E> {
             network: self.network.as_ref().map(|network| network.borrow().clone()),
             limits: self.limits,
             usage,
+            timing: Some(inner.timing(&self.id, run_ms)),
             confinement: inner.confinement.clone(),
         };
         inner.redactions.report(&mut report);

@@ -313,6 +313,17 @@ impl IoDir {
         Ok(nonce)
     }
 
+    /// Moves a private io dir on disk to `to`, and keeps it when its sandbox ends. The sandbox still
+    /// sees it.
+    pub fn keep(&self, to: &Path) -> Result<(), Error> {
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = fresh.as_ref().ok_or(Error::NoFreshIoDir)?;
+        dir.keep(to).map_err(|source| Error::KeepIoDir { path: to.to_owned(), source })?;
+        // There is nothing left in it.
+        *fresh = None;
+        Ok(())
+    }
+
     /// Ends the use of the io dir: a fresh one is removed, and so are directories that were created
     /// for a named one, if they are empty.
     pub fn release(&self) {

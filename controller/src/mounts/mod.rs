@@ -145,6 +145,13 @@ impl MountGuard {
         self.hidden.clone()
     }
 
+    /// Checks the mounts against the table of now, if it has changed since they were checked.
+    pub fn check_again(&self) -> Result<(), Error> {
+        let table = self.rules.as_ref().and_then(|rules| rules.changes.latest());
+        let lost = table.and_then(|table| self.watched.iter().find_map(|it| it.check(&table)));
+        lost.map_or(Ok(()), |lost| Err(lost.into()))
+    }
+
     /// Waits until a mount must not continue to exist.
     pub async fn lost(self) -> MountLost {
         let Self { rules, watched, .. } = self;

@@ -136,6 +136,12 @@ impl MountChanges {
         std::future::pending().await
     }
 
+    /// The table after the last change since the subscription, if there was one.
+    pub fn latest(&self) -> Option<Result<Arc<MountTable>, Arc<io::Error>>> {
+        let has_changed = self.latest.has_changed().unwrap_or(false);
+        has_changed.then(|| self.latest.borrow().clone()).flatten()
+    }
+
     /// Requests another read of the table soon, whether it changes or not.
     pub fn read_again(&self) {
         self.reader.again.notify_one();

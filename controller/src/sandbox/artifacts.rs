@@ -1,6 +1,7 @@
 //! Artifacts: files of the io dir that are copied to the caller's directory.
 
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,20 @@ pub struct ArtifactCopy {
 }
 
 impl Sandbox {
+    /// Moves a private io dir on disk to `to`, and keeps it when the sandbox ends: for who gave the
+    /// sandbox a [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its files. `to` must not exist, and
+    /// be on the file system of [`Config::scratch_dir`](crate::Config::scratch_dir). From then on the
+    /// directory belongs to the caller. Its mode is 0777, so that it must be in a directory that nobody
+    /// else can enter. Until the sandbox is closed, what runs in it may still change the files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFreshIoDir`] if there is no such io dir, or the sandbox was closed;
+    /// [`Error::KeepIoDir`] if it cannot be moved.
+    pub fn keep_io_dir(&self, to: impl AsRef<Path>) -> Result<(), Error> {
+        self.inner.io_dir().ok_or(Error::NoFreshIoDir)?.keep(to.as_ref())
+    }
+
     /// Starts to copy files of the io dir, at most as many as `limits.entries`. For when nothing
     /// runs in the sandbox any more, and before it is closed: a fresh io dir ends with it.
     ///

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits, Network};
+use sandbox_api::{
+    Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits, Network, StartKind, Timing,
+};
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
@@ -25,9 +27,19 @@ use crate::sandbox::idle::Activity;
 use crate::sandbox::removal::{Attempt, RemovalGuard};
 use crate::step::Step;
 
+/// How a sandbox was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchInfo {
+    /// Whether it was taken from a pool.
+    pub start: StartKind,
+    /// How long the launch took its caller.
+    pub took: Duration,
+}
+
 /// A sandbox, shared with the run in progress.
 pub(crate) struct Inner {
     pub(super) id: String,
+    pub(super) launch: LaunchInfo,
     pub(super) container: Arc<dyn Container>,
     pub limits: Limits,
     pub(super) lifespan: Lifespan,
@@ -162,6 +174,12 @@ impl Inner {
 
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The timing of the run `run_id`: the sandbox was started for the first one.
+    pub fn timing(&self, run_id: &str, run_ms: u64) -> Timing {
+        let LaunchInfo { start, took } = self.launch;
+        Timing::new((run_id == self.id).then_some((start, took)), run_ms)
     }
 
     /// The first run has the sandbox's id, so that its container can be found from its result.

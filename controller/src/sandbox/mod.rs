@@ -10,16 +10,17 @@ pub(crate) mod confinement;
 pub(crate) mod context;
 pub(crate) mod idle;
 pub(crate) mod inner;
-mod launch;
+pub(crate) mod launch;
 pub(crate) mod owner;
 pub(crate) mod plan;
 pub(crate) mod prepared;
 mod removal;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod user;
 
 pub(crate) use self::inner::Inner;
+pub use self::inner::LaunchInfo;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,12 @@ impl Sandbox {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.inner.id
+    }
+
+    /// How it was started.
+    #[must_use]
+    pub fn launch_info(&self) -> LaunchInfo {
+        self.inner.launch
     }
 
     /// The engine's id of the container.

@@ -2,7 +2,7 @@
 
 mod audited;
 mod exec;
-mod fake;
+pub(crate) mod fake;
 mod operations;
 
 use std::os::unix::fs::MetadataExt;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, fchmod, mkdirat, openat};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchmod, mkdirat, openat, renameat_with};
 use rustix::io::Errno;
 use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
 use sandbox_staging::Records;
@@ -61,6 +61,11 @@ impl FreshDir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let files = openat(&self.lock, FILES, flags, Mode::empty())?;
         Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
+    }
+
+    /// Moves the io dir to `to`, where it is kept. What exists there is not replaced.
+    pub fn keep(&self, to: &Path) -> io::Result<()> {
+        Ok(renameat_with(&self.lock, FILES, CWD, to, RenameFlags::NOREPLACE)?)
     }
 
     /// The path of the io dir.
@@ -119,6 +124,22 @@ mod tests {
         drop(one);
         assert!(!one_path.exists() && other_path.exists());
         assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn fresh_dir_that_is_kept_moves_with_its_content_and_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = dir.path().join("scratch");
+        let fresh = FreshDir::create(&scratch).unwrap();
+        fs::write(fresh.path().join("f"), "x").unwrap();
+        let taken = dir.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        assert_eq!(fresh.keep(&taken).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let kept = dir.path().join("kept");
+        fresh.keep(&kept).unwrap();
+        drop(fresh);
+        assert_eq!(fs::read(kept.join("f")).unwrap(), b"x");
+        assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! Dropping any of them removes its resources.
 
+pub(crate) mod parked;
 mod started;
 
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use sandbox_api::changes::StagingMethod;
-use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec};
+use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec, StartKind};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Container, EngineError, Prepared, ProgramRoot, Source, UserMapping};
 use sandbox_protocol::message::Access;
@@ -87,10 +88,11 @@ impl Sandbox {
         sandbox: PreparedSandbox,
         method: StagingMethod,
     ) -> Result<Self, Error> {
+        let began = Instant::now();
         let opened = Opened::new(shared, sandbox, method)?;
         failpoint(Point::Opened).await;
         let ready = opened.create(id).await?.start().await?.greet().await?;
-        let sandbox = ready.configure().await?;
+        let sandbox = ready.configure(StartKind::Cold, began).await?;
         failpoint(Point::Greeted).await;
         Ok(sandbox)
     }
@@ -153,8 +155,7 @@ impl Opened {
         };
         let io_dir = io_dir.map(Arc::new);
         if let Some(io_dir) = &io_dir {
-            let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
-            plan.configure.limits.disk_reserve_bytes = shared.reserve_for(io_dir).of(size);
+            plan.configure.limits.disk_reserve_bytes = disk_reserve(&shared, io_dir);
         }
         let held = HeldResources { io_dir, inputs };
         held.guard(&plan, &mut mounts)?;
@@ -169,7 +170,7 @@ impl Opened {
 
     /// Creates the container.
     async fn create(self, id: String) -> Result<Created, Error> {
-        let Self { shared, mut spec, prepared, root_owner, plan, held, mut mounts } = self;
+        let Self { shared, spec, prepared, root_owner, plan, held, mut mounts } = self;
         let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let mut labels = reap::labels(&shared.instance, &id, expires);
@@ -224,10 +225,9 @@ impl Opened {
         let (io_dir, identities) = (held.io_dir.clone(), held.identities());
         // Without allow rules there is no connect handler, and a connection request is a breach.
         let egress = (!spec.allow.rules().is_empty()).then(|| {
-            let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
             let shared = shared.clone();
             let record = move |event: &Event<'_>| shared.audit.record(event);
-            Arc::new(Egress::new(list, (&spec.limits).into(), resolver, &*id, record))
+            Arc::new(Egress::new(SystemResolver::new(), &*id, record))
         });
         // From here on there may be a container, identified by its name, whatever happens to this
         // process.
@@ -289,6 +289,12 @@ struct About {
     image_workdir: Option<String>,
     /// The id of the image that commands run in.
     image_id: Option<String>,
+}
+
+/// The bytes that must stay free on the file system of an io dir.
+fn disk_reserve(shared: &Shared, io_dir: &IoDir) -> u64 {
+    let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
+    shared.reserve_for(io_dir).of(size)
 }
 
 /// Creates the io dir of a sandbox with a private one.

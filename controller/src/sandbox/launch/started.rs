@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
 
+use sandbox_api::{SandboxSpec, StartKind};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{EngineError, ExitEvidence};
 use sandbox_protocol::argv::EXIT_UNCONFINED;
@@ -11,7 +13,7 @@ use sandbox_protocol::message::{Call, Confinement, Hello, HelloReply, MountIdent
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::Semaphore;
 
-use super::{About, Created};
+use super::{About, Created, disk_reserve};
 use crate::Sandbox;
 use crate::engine_call::step;
 use crate::error::Error;
@@ -19,7 +21,8 @@ use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
-use crate::sandbox::inner::{Inner, exited, how_it_ended};
+use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
+use crate::sandbox::plan::Plan;
 use crate::step::Step;
 use sandbox_session::{CallError, ConnectHandler, Session, SessionEnd};
 
@@ -185,15 +188,57 @@ impl Started {
 }
 
 impl Ready {
+    /// Completes when its agent is gone.
+    pub(super) fn ended(&self) -> impl Future<Output = SessionEnd> + Send + use<> {
+        self.started.session.subscribe_end()
+    }
+
+    /// Makes it the sandbox of another spec, whose container and agent are the same. `plan` is that
+    /// spec's.
+    pub(super) fn assign(&mut self, spec: SandboxSpec, mut plan: Plan) {
+        let about = &mut self.started.created.about;
+        let (shared, io_dir) = (&about.shared, &about.io_dir);
+        if let Some(io_dir) = io_dir {
+            plan.configure.limits.disk_reserve_bytes = disk_reserve(shared, io_dir);
+        }
+        if spec.io_dir.is_some() {
+            shared.instance.state().stages().recover();
+        }
+        (about.spec, about.plan) = (spec, plan);
+    }
+
+    /// Checks that nothing was mounted meanwhile below what it has mounted.
+    pub(super) fn check_mounts(&self) -> Result<(), Error> {
+        self.started.created.about.mounts.check_again()
+    }
+
+    /// Asks the agent for a sign of life.
+    pub(super) async fn ping(&self) -> Result<(), Error> {
+        self.started.hello(None).await.map(|_| ())
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.started.created.about.id
+    }
+
     /// Sends the agent its limits and policy, and starts the sandbox's lifetime.
-    pub(super) async fn configure(self) -> Result<Sandbox, Error> {
-        let Self { started, confinement } = self;
+    pub(super) async fn configure(
+        self,
+        start: StartKind,
+        began: Instant,
+    ) -> Result<Sandbox, Error> {
+        let Self { mut started, confinement } = self;
+        let About { spec, egress, .. } = &mut started.created.about;
+        if let Some(egress) = egress {
+            egress.set_rules(std::mem::take(&mut spec.allow), (&spec.limits).into());
+        }
         let configure = started.created.about.plan.configure.clone();
         started.call(Step::Configure, configure).await?;
         let Started { session, created: Created { container, about, removal } } = started;
         let About { spec, plan, mounts, egress, .. } = about;
         let inner = Inner {
             id: about.id,
+            launch: LaunchInfo { start, took: began.elapsed() },
             container,
             limits: spec.limits,
             lifespan: spec.lifespan,

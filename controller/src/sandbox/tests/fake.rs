@@ -206,6 +206,33 @@ impl Container for FakeContainer {
     }
 }
 
+/// What a controller of this engine shares, and the directory of its state.
+pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
+    let state = tempfile::tempdir().unwrap();
+    let folder =
+        StateDir::open(&state.path().join("s"), &state.path().join("scratch"), BOOT_ID).unwrap();
+    let instance = Instance::register(folder, "fake").unwrap();
+    let shared = Arc::new(Shared {
+        engine,
+        instance,
+        cleanup: Cleanup::new(),
+        ceiling: Ceiling::default(),
+        mounts_overlays: false.into(),
+        boot_id: BOOT_ID.into(),
+        confinement: ConfinementPolicy::Required,
+        audit: Audit::off(),
+        owners: Owners::default(),
+        disk_reserve: DiskReserve::default(),
+        folders: ReservedDirs {
+            state_dir: state.path().join("s"),
+            data_dir: state.path().join("data"),
+            scratch_dir: state.path().join("scratch"),
+        },
+        mount_watch: MountWatch::default(),
+    });
+    (shared, state)
+}
+
 pub struct World {
     pub fake: Arc<Fake>,
     pub shared: Arc<Shared>,
@@ -250,29 +277,7 @@ impl World {
             listed: Mutex::default(),
             me: me.clone(),
         });
-        let state = tempfile::tempdir().unwrap();
-        let folder =
-            StateDir::open(&state.path().join("s"), &state.path().join("scratch"), BOOT_ID)
-                .unwrap();
-        let instance = Instance::register(folder, "fake").unwrap();
-        let shared = Arc::new(Shared {
-            engine: fake.clone(),
-            instance,
-            cleanup: Cleanup::new(),
-            ceiling: Ceiling::default(),
-            mounts_overlays: false.into(),
-            boot_id: BOOT_ID.into(),
-            confinement: ConfinementPolicy::Required,
-            audit: Audit::off(),
-            owners: Owners::default(),
-            disk_reserve: DiskReserve::default(),
-            folders: ReservedDirs {
-                state_dir: state.path().join("s"),
-                data_dir: state.path().join("data"),
-                scratch_dir: state.path().join("scratch"),
-            },
-            mount_watch: MountWatch::default(),
-        });
+        let (shared, state) = shared(fake.clone());
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
     }
 

@@ -1,0 +1,57 @@
+//! How long the parts of an execution took.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::millis;
+
+/// How a sandbox was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StartKind {
+    /// It was started ahead, and taken from a pool.
+    Warm,
+    /// It was started when it was asked for.
+    Cold,
+}
+
+impl StartKind {
+    /// Its name in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+/// How long the parts of an execution took, one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Timing {
+    /// The wait in a queue; `None` where there is none. It counts towards no time limit.
+    pub queued_ms: Option<u64>,
+    /// The start of its sandbox; `None` if that was open already.
+    pub start_ms: Option<u64>,
+    /// How the sandbox was started; `None` if it was open already.
+    pub start: Option<StartKind>,
+    /// From the request in the sandbox to its answer.
+    pub run_ms: u64,
+}
+
+impl Timing {
+    /// Of an execution that no queue held up. `start` is how its sandbox was started for it, and how
+    /// long that took.
+    #[must_use]
+    pub fn new(start: Option<(StartKind, Duration)>, run_ms: u64) -> Self {
+        Self {
+            queued_ms: None,
+            start_ms: start.map(|(_, took)| millis(took)),
+            start: start.map(|(start, _)| start),
+            run_ms,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What makes two sandboxes the same until somebody asks for one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sandbox_api::{PrivateIo, RootFs, SandboxSpec};
+use sandbox_dirfd::Identity;
+use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs};
+use sandbox_protocol::User;
+use sandbox_protocol::argv::AgentArgs;
+
+use crate::error::Error;
+use crate::io_dir::IoDir;
+use crate::sandbox::plan::Plan;
+use crate::sandbox::prepared::RootOwner;
+
+/// The longest lifetime of a sandbox from a pool. Its label tells how long it may exist, and is written
+/// before anyone asks for it.
+pub(super) const MAX_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// All that shapes a container and its agent's walls before a caller is known. Whoever has the same key
+/// gets the same sandbox; the rest of a spec is given to the agent when the sandbox is claimed. The
+/// engine and the agent's program are the controller's, which a pool belongs to.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SlotKey {
+    root: RootFs,
+    root_owner: RootOwner,
+    prepared: Option<Prepared>,
+    /// Which directory the root is now, if it is one: its path may lead to another one later.
+    root_identity: Option<Identity>,
+    io: IoKey,
+    /// Whom the caller named; otherwise the owner of the io dir decides.
+    user: Option<User>,
+    container: ContainerKey,
+}
+
+/// The io dir of a slot.
+#[derive(Debug, Clone, PartialEq)]
+enum IoKey {
+    Off,
+    /// A fresh one on disk for each slot.
+    Disk,
+    /// One in memory for each slot, which the kernel bounds.
+    Memory {
+        bytes: u64,
+        entries: u32,
+    },
+    Named(NamedIoDir),
+}
+
+/// An io dir that a caller named.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NamedIoDir {
+    path: PathBuf,
+    identity: Identity,
+    owner: (u32, u32),
+    private: Option<PrivateIo>,
+}
+
+/// What an engine is told of a container, except its name, its labels, and the sources of its mounts.
+#[derive(Debug, Clone, PartialEq)]
+struct ContainerKey {
+    /// The mounts with their modes, the working directory, the confinement, and whether there is a proxy
+    /// for connections.
+    args: AgentArgs,
+    memory: u64,
+    nano_cpus: i64,
+    pids: u32,
+    ulimits: Vec<(&'static str, i64)>,
+    programs: Option<Programs>,
+}
+
+impl NamedIoDir {
+    /// The io dir that a spec names, as it is now; `None` if it names none.
+    pub fn of(spec: &SandboxSpec) -> Result<Option<Self>, Error> {
+        let Some(path) = &spec.io_dir else { return Ok(None) };
+        let io_dir = IoDir::open(path)?;
+        Ok(Some(Self {
+            path: io_dir.path().to_owned(),
+            identity: io_dir.identity(),
+            owner: io_dir.owner(),
+            private: spec.private_io,
+        }))
+    }
+}
+
+impl SlotKey {
+    /// The key of a spec; an error says why a sandbox of it cannot be started ahead. `plan` is the
+    /// spec's, `prepared` its root and `named` its io dir as they are now.
+    pub fn new(
+        spec: &SandboxSpec,
+        plan: &Plan,
+        prepared: Option<&Prepared>,
+        root_owner: RootOwner,
+        named: Option<NamedIoDir>,
+    ) -> Result<Self, &'static str> {
+        // Without `..`: whoever adds a field decides here whether it shapes the container.
+        let SandboxSpec {
+            root,
+            // As `named`.
+            io_dir: _,
+            // The same container as one without an io dir.
+            io_is_off: _,
+            private_io,
+            staged,
+            // In the agent's arguments.
+            mount_path: _,
+            workdir: _,
+            inputs,
+            // Those that shape the container are in `container`, and the size of an io dir in memory.
+            limits,
+            // The agent is told of these when the sandbox is claimed.
+            io_errors: _,
+            allowed_paths: _,
+            protected: _,
+            user,
+            // A pool has slots for short lives, and looks at this itself.
+            lifetime,
+            // The controller's own.
+            idle_limit: _,
+            default_encoding: _,
+            lifespan: _,
+            container_name,
+            // Lists name slots after their pool.
+            title: _,
+            // Whether there are hosts is in the agent's arguments; which, the controller decides.
+            allow: _,
+        } = spec;
+        if !inputs.is_empty() {
+            // A slot would have the files as they were when it was started.
+            return Err("it has inputs");
+        }
+        if *staged {
+            // The io dir as it was when the slot was started would be what its changes are compared
+            // with.
+            return Err("its io dir is staged");
+        }
+        if container_name.is_some() {
+            return Err("its container has a name");
+        }
+        if *lifetime > MAX_LIFETIME {
+            return Err("its lifetime is longer than a week");
+        }
+        let io = match (named, private_io) {
+            (Some(named), _) => IoKey::Named(named),
+            (None, Some(PrivateIo::Disk)) => IoKey::Disk,
+            (None, Some(PrivateIo::Memory)) => {
+                IoKey::Memory { bytes: limits.max_write.as_u64(), entries: limits.entries.get() }
+            }
+            (None, None) => IoKey::Off,
+        };
+        let root_identity = match prepared.map(|prepared| &prepared.root) {
+            Some(ProgramRoot::Directory(source)) => {
+                let stat = rustix::fs::fstat(&*source.file);
+                Some(Identity::of(&stat.map_err(|_| "its root is gone")?))
+            }
+            Some(ProgramRoot::Image { .. }) | None => None,
+        };
+        // Any user will do: it is the engine that needs one here.
+        let any = user.unwrap_or(ROOT);
+        let container =
+            plan.container(spec, String::new(), Vec::new(), any, &[], prepared.cloned());
+        let ContainerSpec {
+            name: _,
+            labels: _,
+            args,
+            user: _,
+            // Their targets and modes are in the arguments, their sources in `io`.
+            mounts: _,
+            // Covers the controller's own directories; the mounts decide about these.
+            hidden: _,
+            memory,
+            nano_cpus,
+            pids,
+            ulimits,
+            programs,
+        } = container;
+        Ok(Self {
+            root: match root {
+                // When to pull it is over once it is prepared.
+                RootFs::Image { reference, pull: _ } => {
+                    RootFs::Image { reference: reference.clone(), pull: Default::default() }
+                }
+                root => root.clone(),
+            },
+            root_owner,
+            prepared: prepared.cloned(),
+            root_identity,
+            io,
+            user: *user,
+            container: ContainerKey { args, memory, nano_cpus, pids, ulimits, programs },
+        })
+    }
+}
+
+const ROOT: User = match User::new(0, 0) {
+    Ok(user) => user,
+    Err(_) => panic!("it is not -1"),
+};
+
+#[cfg(test)]
+mod tests;

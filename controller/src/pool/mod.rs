@@ -1,0 +1,394 @@
+//! Sandboxes that are started ahead, each for one caller.
+//!
+//! ```text
+//!  claim ──> key ──> a parked one of this key? ──> configured ──> Sandbox
+//!                      │ no                  └─ refill in the background
+//!                      └──> cold start, at once
+//! ```
+//!
+//! A parked sandbox has its container, its confined agent and its own private io dir. What its caller
+//! brings (limits that the agent counts, rules, hosts, scripts, secrets) comes after the claim, and is
+//! therefore no part of the [key](key::SlotKey).
+
+mod key;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant as StdInstant;
+
+use sandbox_api::DEFAULT_LIFETIME;
+use sandbox_shelves::{Counters, Leaves, PoolConfig, PoolStats, Shelves};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use self::key::{NamedIoDir, SlotKey};
+use crate::error::Error;
+use crate::io_dir::IoDir;
+use crate::sandbox::Sandbox;
+use crate::sandbox::context::Shared;
+use crate::sandbox::launch::parked::{ParkedSandbox, make_io_dir};
+use crate::sandbox::plan::Plan;
+use crate::sandbox::prepared::PreparedSandbox;
+
+/// How many sandboxes are started ahead at the same time.
+const FILLERS: usize = 2;
+/// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one.
+const MAX_TRIES: usize = 3;
+/// What lists say that a parked sandbox is made for: nobody knows yet.
+const TITLE: &str = "warm pool";
+/// The part of the machine's memory that sandboxes of learnt keys leave available.
+const MEMORY_LEFT: u64 = 8;
+
+/// The pool of a controller. Dropping it ends its sandboxes.
+pub(crate) struct PoolHandle(Arc<Pool>);
+
+struct Pool {
+    shared: Arc<Shared>,
+    config: PoolConfig,
+    /// The runtime that connected.
+    runtime: Handle,
+    state: Mutex<State>,
+    counters: Counters,
+    /// Notified when something was parked, or could not be.
+    changed: Notify,
+}
+
+struct State {
+    shelves: Shelves<SlotKey, Template, Slot>,
+    /// The tasks that start sandboxes, and how many of them will look for more to do.
+    tasks: JoinSet<()>,
+    fillers: usize,
+    /// The task that waits until a failure is some time ago.
+    timer: Option<AbortHandle>,
+    is_closed: bool,
+}
+
+/// What the slots of a key are started from.
+#[derive(Debug)]
+struct Template {
+    sandbox: PreparedSandbox,
+    _io_dir: Option<HeldIoDir>,
+}
+
+/// A named io dir, which exists as long as there is a key with it.
+#[derive(Debug)]
+struct HeldIoDir(IoDir);
+
+impl Drop for HeldIoDir {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// A parked sandbox, and the task that waits for its end.
+struct Slot {
+    sandbox: ParkedSandbox,
+    _watch: Watch,
+}
+
+/// A task that ends with this.
+struct Watch(AbortHandle);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl PoolHandle {
+    /// Must be called in the runtime of the controller.
+    pub fn new(shared: Arc<Shared>, config: PoolConfig) -> Self {
+        let state = State {
+            shelves: Shelves::new(config.size, config.max_keys.max(1), config.adaptive),
+            tasks: JoinSet::new(),
+            fillers: 0,
+            timer: None,
+            is_closed: false,
+        };
+        Self(Arc::new(Pool {
+            shared,
+            config,
+            runtime: Handle::current(),
+            state: Mutex::new(state),
+            counters: Counters::default(),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Starts sandboxes of this kind ahead from now on.
+    pub async fn prewarm(&self, mut sandbox: PreparedSandbox) -> Result<(), Error> {
+        let pool = &self.0;
+        let dir = sandbox.spec.io_dir.as_deref();
+        let io_dir = dir.map(|dir| make_io_dir(&pool.shared, dir)).transpose()?.map(HeldIoDir);
+        let (key, _) = pool.key_of(&mut sandbox).await?;
+        let template = Template { _io_dir: io_dir, ..Template::of(sandbox) };
+        let given_up = pool.state().shelves.name(key, template, Instant::now());
+        let reason = "the pool has as many keys as it may have";
+        given_up.ok_or(Error::NotPooled { reason })?;
+        pool.refill();
+        Ok(())
+    }
+
+    /// Takes a parked sandbox for a launch; `None` if there is none. What is prepared for that is kept
+    /// in `sandbox`.
+    pub async fn claim(&self, sandbox: &mut PreparedSandbox) -> Option<Sandbox> {
+        let began = StdInstant::now();
+        let pool = &self.0;
+        let Ok((key, plan)) = pool.key_of(sandbox).await else {
+            // Or the launch reports what is wrong.
+            pool.counters.unpooled.add();
+            return None;
+        };
+        for _ in 0..MAX_TRIES {
+            let Some((shelf, slot)) = pool.take(&key, sandbox) else { break };
+            let age = slot.since().elapsed();
+            let claimed = slot.claim(sandbox.spec.clone(), plan.clone(), began).await;
+            pool.state().shelves.handed_over(shelf, claimed.is_ok(), Instant::now());
+            match claimed {
+                Ok(sandbox) => {
+                    pool.counters.hit(age);
+                    tracing::info!(took = ?began.elapsed(), ?age, "took a parked sandbox");
+                    return Some(sandbox);
+                }
+                Err(error) => {
+                    pool.counters.dead.add();
+                    tracing::info!(error = error.full_message(), "a parked sandbox is unusable");
+                }
+            }
+        }
+        pool.counters.misses.add();
+        pool.learn(key, sandbox);
+        None
+    }
+
+    /// Waits until all are parked that are to be, or cannot be started.
+    pub async fn settled(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            // From here on no notification is missed.
+            changed.as_mut().enable();
+            if self.0.state().shelves.is_settled() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub fn stats(&self) -> PoolStats {
+        let state = self.0.state();
+        let (keys, target, filling) = state.shelves.counts();
+        let ages = state.shelves.slots().map(|slot| slot.sandbox.since().elapsed());
+        PoolStats {
+            keys,
+            target,
+            filling,
+            parked: state.shelves.slots().count(),
+            oldest: ages.max().unwrap_or_default(),
+            ..self.0.counters.read()
+        }
+    }
+
+    /// Ends the parked sandboxes, and those that are being started. Their containers are then being
+    /// removed.
+    pub async fn close(&self) {
+        let mut tasks = self.0.end();
+        tasks.shutdown().await;
+    }
+}
+
+impl Drop for PoolHandle {
+    fn drop(&mut self) {
+        self.0.end().abort_all();
+    }
+}
+
+impl Template {
+    fn of(mut sandbox: PreparedSandbox) -> Self {
+        let spec = &mut sandbox.spec;
+        spec.title = Some(TITLE.to_owned());
+        spec.lifetime = spec.lifetime.max(DEFAULT_LIFETIME);
+        Self { sandbox, _io_dir: None }
+    }
+}
+
+impl Pool {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of a sandbox, and its plan. Prepares its root, if it is not.
+    async fn key_of(&self, sandbox: &mut PreparedSandbox) -> Result<(SlotKey, Plan), Error> {
+        let PreparedSandbox { spec, prepared, root_owner } = sandbox;
+        spec.limits.check(&self.shared.ceiling)?;
+        let plan = Plan::new(spec, self.shared.confinement)?;
+        if prepared.is_none() {
+            *prepared = self.shared.prepare(&spec.root, &mut |_| {}).await?;
+        }
+        let named = NamedIoDir::of(spec)?;
+        let key = SlotKey::new(spec, &plan, prepared.as_ref(), *root_owner, named);
+        let key = key.map_err(|reason| Error::NotPooled { reason })?;
+        Ok((key, plan))
+    }
+
+    /// Takes a parked sandbox that may live as long as this one is to.
+    fn take(
+        self: &Arc<Self>,
+        key: &SlotKey,
+        sandbox: &PreparedSandbox,
+    ) -> Option<(u64, ParkedSandbox)> {
+        let lifetime = sandbox.spec.lifetime;
+        let lives_on = |slot: &Slot| slot.sandbox.lifetime() >= lifetime;
+        let taken = self.state().shelves.take(key, Instant::now(), lives_on);
+        let (shelf, slot) = taken?;
+        self.refill();
+        Some((shelf, slot.sandbox))
+    }
+
+    /// Learns from a launch that found nothing.
+    fn learn(self: &Arc<Self>, key: SlotKey, sandbox: &PreparedSandbox) {
+        let lifetime = sandbox.spec.lifetime;
+        let given_up = self.state().shelves.learn(
+            key,
+            Instant::now(),
+            || Template::of(sandbox.clone()),
+            |known| known.sandbox.spec.lifetime = known.sandbox.spec.lifetime.max(lifetime),
+        );
+        drop(given_up);
+        self.refill();
+    }
+
+    /// Begins to start what is missing, in the background.
+    fn refill(self: &Arc<Self>) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if state.is_closed {
+            return;
+        }
+        while state.tasks.try_join_next().is_some() {}
+        let now = Instant::now();
+        if let Some(due) = state.shelves.next_due(now)
+            && state.timer.as_ref().is_none_or(AbortHandle::is_finished)
+        {
+            let pool = Arc::downgrade(self);
+            let wait = async move {
+                tokio::time::sleep_until(due).await;
+                if let Some(pool) = pool.upgrade() {
+                    pool.state().timer = None;
+                    pool.refill();
+                }
+            };
+            state.timer = Some(self.runtime.spawn(wait).abort_handle());
+        }
+        while state.fillers < FILLERS && state.shelves.has_work(now, memory_is_available) {
+            state.fillers += 1;
+            state.tasks.spawn_on(self.clone().fill(), &self.runtime);
+        }
+    }
+
+    /// Starts sandboxes until nothing is missing that can be started now.
+    async fn fill(self: Arc<Self>) {
+        while let Some((shelf, sandbox)) = self.next_fill() {
+            let since = Instant::now();
+            let max_age = self.config.max_age;
+            match ParkedSandbox::launch(self.shared.clone(), sandbox, max_age).await {
+                Ok(sandbox) => {
+                    self.counters.filled(since.elapsed());
+                    let pool = Arc::downgrade(&self);
+                    let park = |number, sandbox| self.slot(pool, number, sandbox);
+                    // The one that nobody wants is dropped without the lock.
+                    let unwanted = self.state().shelves.filled(shelf, sandbox, park);
+                    drop(unwanted);
+                }
+                Err(error) => {
+                    self.counters.failed.add();
+                    tracing::warn!(error = error.full_message(), "cannot start a sandbox ahead");
+                    self.state().shelves.failed_to_fill(shelf, Instant::now());
+                }
+            }
+            self.changed.notify_waiters();
+        }
+        // What failed meanwhile is tried again later.
+        self.refill();
+    }
+
+    /// What to start next. If there is nothing, the filler that asks is done.
+    fn next_fill(&self) -> Option<(u64, PreparedSandbox)> {
+        let is_room = !self.config.adaptive || memory_is_available();
+        let mut state = self.state();
+        let next = state.shelves.next_fill(Instant::now(), is_room);
+        let next = next.map(|(shelf, template)| (shelf, template.sandbox.clone()));
+        if next.is_none() {
+            state.fillers -= 1;
+        }
+        next
+    }
+
+    fn slot(&self, pool: Weak<Self>, number: u64, sandbox: ParkedSandbox) -> Slot {
+        let ended = sandbox.ended();
+        // Not all at the same time: those that were started together would leave a gap.
+        let early = self.config.max_age / 64 * u32::try_from(number % 16).unwrap_or(0);
+        let expires = sandbox.since() + (self.config.max_age - early);
+        let watch = async move {
+            let why = tokio::select! {
+                _ = ended => Leaves::Dead,
+                () = tokio::time::sleep_until(expires) => Leaves::Expired,
+            };
+            if let Some(pool) = pool.upgrade() {
+                pool.remove(number, why);
+            }
+        };
+        Slot { sandbox, _watch: Watch(self.runtime.spawn(watch).abort_handle()) }
+    }
+
+    /// Gives a slot up.
+    fn remove(self: &Arc<Self>, number: u64, why: Leaves) {
+        let removed = self.state().shelves.remove(number, why, Instant::now());
+        if removed.is_some() {
+            match why {
+                Leaves::Dead => self.counters.dead.add(),
+                Leaves::Expired => self.counters.expired.add(),
+            }
+            tracing::debug!(?why, "a parked sandbox is given up");
+            self.changed.notify_waiters();
+            self.refill();
+        }
+    }
+
+    /// Ends everything, and starts nothing any more.
+    fn end(&self) -> JoinSet<()> {
+        let (slots, tasks) = {
+            let mut state = self.state();
+            state.is_closed = true;
+            if let Some(timer) = state.timer.take() {
+                timer.abort();
+            }
+            (state.shelves.clear(), std::mem::take(&mut state.tasks))
+        };
+        drop(slots);
+        self.changed.notify_waiters();
+        tasks
+    }
+}
+
+/// Whether the machine has enough memory left.
+fn memory_is_available() -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
+    is_enough(&text)
+}
+
+/// Judges `/proc/meminfo`.
+fn is_enough(meminfo: &str) -> bool {
+    let field = |name: &str| {
+        let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    match (field("MemTotal:"), field("MemAvailable:")) {
+        (Some(total), Some(available)) => available >= total / MEMORY_LEFT,
+        _ => true,
+    }
+}

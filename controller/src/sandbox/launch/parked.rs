@@ -1,0 +1,117 @@
+//! Sandboxes that are started ahead: ready, and given to whoever asks for one of their kind.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use sandbox_api::changes::StagingMethod;
+use sandbox_api::{SandboxSpec, StartKind};
+use sandbox_engine::EngineError;
+use tokio::time::{Instant, timeout};
+
+use super::started::Ready;
+use super::{IO_DIR, Opened};
+use crate::Sandbox;
+use crate::audit::{self, Event};
+use crate::error::Error;
+use crate::failpoint::{Point, failpoint};
+use crate::io_dir::IoDir;
+use crate::mounts::MountGuard;
+use crate::sandbox::context::Shared;
+use crate::sandbox::plan::Plan;
+use crate::sandbox::prepared::PreparedSandbox;
+use crate::step::Step;
+use sandbox_session::SessionEnd;
+
+/// The age from which a parked sandbox is asked for a sign of life before it is handed over.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// How long a parked sandbox may take to become a caller's: a cold start is faster.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A sandbox that nobody has asked for yet: its agent is confined and has proven its mounts, and
+/// knows no limits, no rules and no hosts.
+pub(crate) struct ParkedSandbox {
+    ready: Ready,
+    shared: Arc<Shared>,
+    since: Instant,
+    /// The longest lifetime of a sandbox that this can become.
+    lifetime: Duration,
+}
+
+/// Opens an io dir that a caller named, creating it if it is missing.
+pub(crate) fn make_io_dir(shared: &Shared, dir: &Path) -> Result<IoDir, Error> {
+    MountGuard::new(&shared.mount_watch, &shared.folders).check_path(IO_DIR, dir)?;
+    IoDir::make(dir, &shared.instance.made_dir())
+}
+
+impl ParkedSandbox {
+    /// Starts one that is parked for at most `max_age`, and then lives for at most the spec's lifetime.
+    pub async fn launch(
+        shared: Arc<Shared>,
+        mut sandbox: PreparedSandbox,
+        max_age: Duration,
+    ) -> Result<Self, Error> {
+        let since = Instant::now();
+        let id = sandbox_dirfd::random_hex::<8>();
+        let lifetime = sandbox.spec.lifetime;
+        // What its label says about the end of its life.
+        sandbox.spec.lifetime = lifetime.saturating_add(max_age);
+        let ready = async {
+            let opened = Opened::new(shared.clone(), sandbox, StagingMethod::Copy)?;
+            opened.create(id.clone()).await?.start().await?.greet().await
+        };
+        let ready = ready.await;
+        failpoint(Point::Parked).await;
+        shared.audit.record(&Event {
+            outcome: audit::outcome(&ready),
+            duration: Some(since.elapsed()),
+            ..Event::new(&id, "park")
+        });
+        Ok(Self { ready: ready?, shared, since, lifetime })
+    }
+
+    /// Since when it exists.
+    pub const fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// The longest lifetime of a sandbox that this can become.
+    pub const fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// Completes when its agent is gone.
+    pub fn ended(&self) -> impl Future<Output = SessionEnd> + Send + use<> {
+        self.ready.ended()
+    }
+
+    /// Makes it the sandbox of `spec`, whose container and agent would be just the same, and whose
+    /// plan is `plan`. The launch `began` before.
+    pub async fn claim(
+        mut self,
+        spec: SandboxSpec,
+        plan: Plan,
+        began: StdInstant,
+    ) -> Result<Sandbox, Error> {
+        self.ready.assign(spec, plan);
+        let (id, since, shared) = (self.ready.id().to_owned(), self.since, self.shared);
+        let ready = self.ready;
+        let claim = async move {
+            ready.check_mounts()?;
+            if since.elapsed() >= PING_AFTER {
+                ready.ping().await?;
+            }
+            ready.configure(StartKind::Warm, began).await
+        };
+        let claimed = timeout(CLAIM_TIMEOUT, claim).await.unwrap_or_else(|_| {
+            let source = EngineError::TimedOut { after: CLAIM_TIMEOUT };
+            Err(Error::Engine { step: Step::Configure, source })
+        });
+        shared.audit.record(&Event {
+            outcome: audit::outcome(&claimed),
+            duration: Some(began.elapsed()),
+            ..Event::new(&id, "launch")
+        });
+        claimed
+    }
+}
