@@ -70,12 +70,11 @@ impl ArtifactsDir {
     ) -> Result<(), Error> {
         self.require(Compare::Names, proceed)?;
         match format {
-            ArchiveFormat::TarZstd => self.tar_zstd(to, proceed),
+            ArchiveFormat::TarZstd => {
+                tar_zstd(BufWriter::new(to), |archive| self.write_to(archive, proceed))
+            }
             ArchiveFormat::TarGzip => {
-                let gzip =
-                    GzBuilder::new().mtime(0).write(BufWriter::new(to), Compression::default());
-                let gzip = self.tar(gzip, proceed)?;
-                gzip.finish().and_then(|mut to| to.flush()).map_err(failed)
+                tar_gzip(BufWriter::new(to), |archive| self.write_to(archive, proceed))
             }
             ArchiveFormat::Zip => self.zip(to, proceed),
         }
@@ -99,32 +98,7 @@ impl ArtifactsDir {
         written.and_then(|mut to| to.flush()).map_err(failed)
     }
 
-    fn tar<W: Write>(&self, to: W, proceed: Proceed<'_>) -> Result<W, Error> {
-        let mut tar = tar::Builder::new(to);
-        self.write_to(&mut tar, proceed)?;
-        tar.into_inner().map_err(failed)
-    }
-
-    /// The compressor reads, and so has a thread.
-    fn tar_zstd(&self, to: File, proceed: Proceed<'_>) -> Result<(), Error> {
-        let (reader, writer) = io::pipe().map_err(failed)?;
-        thread::scope(|scope| {
-            let compressor = scope.spawn(move || compress(reader, BufWriter::new(to)));
-            let written = self
-                .tar(BufWriter::new(writer), proceed)
-                .and_then(|mut pipe| pipe.flush().map_err(failed));
-            let compressed = compressor
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("the compressor failed")));
-            match (written, compressed) {
-                // The pipe is then broken for that reason.
-                (Err(Error::Archive { .. }) | Ok(()), Err(error)) => Err(failed(error)),
-                (written, _) => written,
-            }
-        })
-    }
-
-    fn write_to(&self, archive: &mut impl Archive, proceed: Proceed<'_>) -> Result<(), Error> {
+    fn write_to(&self, archive: &mut dyn Archive, proceed: Proceed<'_>) -> Result<(), Error> {
         for (name, content) in &self.records {
             let size = content.len() as u64;
             let added = archive.add(name.as_bytes(), ArtifactMode::Plain, size, &mut &content[..]);
@@ -151,6 +125,41 @@ impl ArtifactsDir {
     }
 }
 
+/// Writes a tar archive that is compressed as gzip.
+pub fn tar_gzip(
+    to: impl Write,
+    fill: impl FnOnce(&mut dyn Archive) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(to, Compression::default()));
+    fill(&mut tar)?;
+    let gzip = tar.into_inner().map_err(failed)?;
+    gzip.finish().and_then(|mut to| to.flush()).map_err(failed)
+}
+
+/// Writes a tar archive that is compressed as zstd. The compressor reads, and so has a thread.
+pub fn tar_zstd(
+    to: impl Write + Send,
+    fill: impl FnOnce(&mut dyn Archive) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    thread::scope(|scope| {
+        let compressor = scope.spawn(move || compress(reader, to));
+        let write = |writer| {
+            let mut tar = tar::Builder::new(BufWriter::new(writer));
+            fill(&mut tar)?;
+            tar.into_inner().and_then(|mut pipe| pipe.flush()).map_err(failed)
+        };
+        let written = write(writer);
+        let compressed =
+            compressor.join().unwrap_or_else(|_| Err(io::Error::other("the compressor failed")));
+        match (written, compressed) {
+            // The pipe is then broken for that reason.
+            (Err(Error::Archive { .. }) | Ok(()), Err(error)) => Err(failed(error)),
+            (written, _) => written,
+        }
+    })
+}
+
 /// A file that is hashed as it is read.
 struct Hashed<'a> {
     content: io::Take<File>,
@@ -174,7 +183,8 @@ impl Read for Hashed<'_> {
 }
 
 /// An archive that is being written.
-trait Archive {
+pub trait Archive {
+    /// Adds a file.
     fn add(
         &mut self,
         path: &[u8],
@@ -279,7 +289,7 @@ impl<T: Write> Write for Guarded<'_, T> {
     }
 }
 
-fn failed(source: io::Error) -> Error {
+pub fn failed(source: io::Error) -> Error {
     Error::Archive { source }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use sandbox_api::service::OutputStream;
 use sandbox_api::{
     CancelCause, DEFAULT_COLLECTED_BYTES, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult,
     Exit, Lifespan, Outcome, RootFs, SandboxSpec,
@@ -334,8 +335,8 @@ struct Seen<'a> {
 impl Seen<'_> {
     fn push(&mut self, stream: ExecStream, piece: &[u8]) {
         let (stream, name) = match stream {
-            ExecStream::Stdout => (0, "stdout"),
-            ExecStream::Stderr => (1, "stderr"),
+            ExecStream::Stdout => (0, OutputStream::Stdout),
+            ExecStream::Stderr => (1, OutputStream::Stderr),
         };
         self.reports.output(THE_ONLY, name, piece);
         if self.reports.keep_output() {

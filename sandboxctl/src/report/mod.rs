@@ -16,10 +16,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sandbox_api::service::{EventBody, OutputStream};
 use sandbox_api::{
     ExecDocument, ExecutionDocument, Failure, LogEntry, ResultDocument, Status, TestCase,
     TestStatus,
 };
+use serde_json::value::RawValue;
 
 use crate::cli::report::ReportArgument;
 use crate::error::Error;
@@ -217,24 +219,24 @@ impl Reports {
 
     /// It starts.
     pub fn started(&self, index: usize) {
-        self.emit(index, &events::Event::Start);
+        self.emit(index, &EventBody::Start);
     }
 
     /// A script has written an entry of its log.
     pub fn log(&self, index: usize, entry: &LogEntry) {
-        self.emit(index, &events::Event::Log { level: entry.level, text: &entry.text });
+        self.emit(index, &EventBody::log(entry));
     }
 
     /// A command has printed this.
-    pub fn output(&self, index: usize, stream: &'static str, bytes: &[u8]) {
-        self.emit(index, &events::Event::output(stream, bytes));
+    pub fn output(&self, index: usize, stream: OutputStream, bytes: &[u8]) {
+        self.emit(index, &EventBody::output(stream, bytes));
     }
 
     /// A script has ended.
     pub fn ran(&self, index: usize, document: &ResultDocument<'_>) {
         let exit_code = document.exit_code;
         for case in &*document.tests {
-            self.emit(index, &events::Event::Test { case });
+            self.emit(index, &EventBody::Test { case: case.clone() });
         }
         if let Some(owned) = owned(document) {
             self.record(index, Document::Run(Box::new(owned)), exit_code);
@@ -265,8 +267,8 @@ impl Reports {
         if entries.iter().any(|entry| entry.index == index) {
             return;
         }
-        if let Ok(json) = document.json() {
-            self.emit(index, &events::Event::End { exit_code, document: &json });
+        if let Ok(document) = document.json().and_then(RawValue::from_string) {
+            self.emit(index, &EventBody::End { exit_code, document });
         }
         let Some(subject) = self.subjects.get(index).cloned() else { return };
         entries.push(Entry { index, subject, document, exit_code });
@@ -277,7 +279,7 @@ impl Reports {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn emit(&self, index: usize, event: &events::Event<'_>) {
+    fn emit(&self, index: usize, event: &EventBody) {
         let name = self.subjects.get(index).map_or("", |subject| &subject.name);
         let mut logs = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         logs.iter_mut().for_each(|log| log.write(name, event));

@@ -1,3 +1,51 @@
-//! Executions that are queued, run, kept and reported, and sandboxes that are kept.
+//! Executions that are queued, run, kept and reported, and sandboxes that are kept, for many subjects
+//! that know nothing of each other.
+//!
+//! Accepted means stored: an execution that [`Service::submit`] returned is listed with a true status
+//! for as long as it is kept, whatever ends this process. Each runs at most once. A front end is thin:
+//! it knows who asks and in which form, and this crate decides and does.
+//!
+//! Like the controller it does not use the environment, the home directory or a terminal.
 
 #![forbid(unsafe_code)]
+
+mod archive;
+mod background;
+mod config;
+mod counters;
+mod error;
+mod events;
+mod feed;
+mod files;
+mod kept;
+mod live;
+mod operate;
+mod plan;
+mod rate;
+mod records;
+mod runner;
+mod schedule;
+mod service;
+mod stub;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use archive::Archive;
+pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
+pub use counters::Counters;
+pub use error::{ServiceError, ServiceErrorKind};
+pub use events::Events;
+pub use files::OpenFile;
+pub use kept::{CreatedSandbox, Done};
+pub use operate::{KeptReader, KeptWriter};
+pub use sandbox_controller::artifacts::ArchiveFormat;
+pub use service::{IdempotencyKey, ListQuery, Service, Submitted};
+
+/// Runs something on the threads for calls that block.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
+) -> Result<T, ServiceError> {
+    let failed = |_| ServiceError::Internal { detail: "a call that blocks panicked" };
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}

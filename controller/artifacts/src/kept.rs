@@ -1,0 +1,245 @@
+//! Files that a run left in a directory of its own, which began empty: listed as changes, and
+//! archived. Without a manifest, so that nothing is hashed before somebody asks.
+
+use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Stat, readlinkat};
+use sandbox_api::artifacts::ArtifactMode;
+use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
+use sandbox_dirfd::{ScanCoverage, Visit, WalkBounds, hex, join, walk};
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::{Archive, ArchiveFormat, failed, tar_gzip, tar_zstd};
+use crate::copy::{describe, open};
+use crate::cursor::{Cursor, MissingDir};
+use crate::error::text;
+use crate::{Error, MAX_DEPTH, Proceed};
+
+/// The files that a run left.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptFiles<'a> {
+    root: BorrowedFd<'a>,
+    /// The maximum number of entries.
+    most: u64,
+}
+
+/// An entry, by its path.
+type Found = (Vec<u8>, Stat);
+
+impl<'a> KeptFiles<'a> {
+    /// The files below `root`, of which at most `most` are looked at.
+    #[must_use]
+    pub const fn new(root: BorrowedFd<'a>, most: u64) -> Self {
+        Self { root, most }
+    }
+
+    /// Everything below the directory, sorted by path, and whether there is more.
+    #[must_use]
+    pub fn entries(&self) -> (Vec<Found>, bool) {
+        let bounds =
+            WalkBounds { entries: self.most, depth: MAX_DEPTH, time: Duration::from_secs(10) };
+        let mut entries = Vec::new();
+        let (_, coverage) = walk(self.root, bounds, |folder, name, stat| {
+            entries.push((join(folder, name), *stat));
+            Visit::Enter
+        });
+        entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        (entries, coverage != ScanCoverage::All)
+    }
+
+    /// The change manifest: everything was created.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if something cannot be read or changes meanwhile, or if it was cancelled.
+    pub fn changes(&self, proceed: Proceed<'_>) -> Result<ChangeManifest, Error> {
+        let (entries, truncated) = self.entries();
+        let mut from = Cursor::new(self.root, MissingDir::Fail);
+        let mut changes = Vec::with_capacity(entries.len());
+        for (path, stat) in entries {
+            if !proceed() {
+                return Err(Error::Cancelled);
+            }
+            changes.push(change(&mut from, &path, &stat, proceed)?);
+        }
+        Ok(ChangeManifest { changes, truncated, ..ChangeManifest::default() })
+    }
+
+    /// Writes a tar archive of the regular files.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if something cannot be read or written or changes meanwhile, if there are more
+    /// entries than may be looked at, or if it was cancelled. The archive is incomplete then.
+    pub fn archive(
+        &self,
+        format: ArchiveFormat,
+        to: impl Write + Send,
+        proceed: Proceed<'_>,
+    ) -> Result<(), Error> {
+        let (entries, truncated) = self.entries();
+        if truncated {
+            return Err(failed(io::Error::other(format!("more than {} entries", self.most))));
+        }
+        let to = BufWriter::with_capacity(64 << 10, to);
+        let fill = |archive: &mut dyn Archive| self.fill(&entries, archive, proceed);
+        match format {
+            ArchiveFormat::TarGzip => tar_gzip(to, fill),
+            ArchiveFormat::TarZstd => tar_zstd(to, fill),
+            ArchiveFormat::Zip => Err(failed(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    fn fill(
+        &self,
+        entries: &[Found],
+        archive: &mut dyn Archive,
+        proceed: Proceed<'_>,
+    ) -> Result<(), Error> {
+        let mut from = Cursor::new(self.root, MissingDir::Fail);
+        for (path, stat) in entries {
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                continue;
+            }
+            let file = open(&mut from, path)?;
+            let stat = rustix::fs::fstat(&file).map_err(Error::io("read", path))?;
+            let size = u64::try_from(stat.st_size).unwrap_or(0);
+            let mut content = Exactly { inner: file.take(size), left: size, proceed };
+            archive.add(path, ArtifactMode::of(stat.st_mode), size, &mut content).map_err(
+                |error| match proceed() {
+                    true if content.left > 0 && error.kind() == io::ErrorKind::UnexpectedEof => {
+                        Error::Changing { path: text(path) }
+                    }
+                    true => failed(error),
+                    false => Error::Cancelled,
+                },
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A file of which exactly so many bytes are read: a header has promised them.
+struct Exactly<'a> {
+    inner: io::Take<std::fs::File>,
+    left: u64,
+    proceed: Proceed<'a>,
+}
+
+impl Read for Exactly<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !(self.proceed)() {
+            return Err(io::Error::other("cancelled"));
+        }
+        let count = self.inner.read(buffer)?;
+        if count == 0 && self.left > 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left = self.left.saturating_sub(count as u64);
+        Ok(count)
+    }
+}
+
+fn change(
+    from: &mut Cursor<'_>,
+    path: &[u8],
+    stat: &Stat,
+    proceed: Proceed<'_>,
+) -> Result<Change, Error> {
+    let (text, path_b64) = path_forms(path);
+    let mode = Some(format!("{:04o}", stat.st_mode & 0o7777));
+    let mut change = Change {
+        path: text,
+        path_b64,
+        op: ChangeOp::Created,
+        kind: ChangeType::Other,
+        bytes: None,
+        sha256: None,
+        mode,
+        mime: None,
+        target: None,
+        from: None,
+        before: None,
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let file = describe(from, path, proceed)?;
+            change.kind = ChangeType::File;
+            change.bytes = Some(file.bytes);
+            change.sha256 = Some(file.sha256);
+            change.mime = Some(file.mime);
+        }
+        FileType::Directory => change.kind = ChangeType::Directory,
+        FileType::Symlink => {
+            let failed = Error::io("read", path);
+            let (parent, name) = from.parent(path).map_err(&failed)?;
+            let target = readlinkat(parent.as_fd(), name, Vec::new()).map_err(&failed)?;
+            change.kind = ChangeType::Symlink;
+            change.bytes = Some(target.as_bytes().len() as u64);
+            change.sha256 = Some(hex(&Sha256::digest(target.as_bytes())));
+            change.mode = None;
+            change.target = Some(String::from_utf8_lossy(target.as_bytes()).into_owned());
+        }
+        _ => {}
+    }
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::tests::Place;
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    fn tree() -> (Place, File) {
+        let place = Place::new();
+        place.file("d/a.txt", "hello\n");
+        place.file("manifest.json", "mine");
+        symlink("/etc/passwd", place.at("io/link")).unwrap();
+        let root = File::open(place.at("io")).unwrap();
+        (place, root)
+    }
+
+    #[test]
+    fn everything_in_a_directory_that_began_empty_was_created() {
+        let (_place, root) = tree();
+        let manifest = KeptFiles::new(root.as_fd(), 100).changes(&|| true).unwrap();
+        let shown: Vec<_> = manifest
+            .changes
+            .iter()
+            .map(|it| (it.path.as_str(), it.kind, it.bytes, it.target.as_deref()))
+            .collect();
+        let expected = [
+            ("d", ChangeType::Directory, None, None),
+            ("d/a.txt", ChangeType::File, Some(6), None),
+            ("link", ChangeType::Symlink, Some(11), Some("/etc/passwd")),
+            ("manifest.json", ChangeType::File, Some(4), None),
+        ];
+        assert_eq!(shown, expected);
+        assert!(!manifest.truncated);
+        let few = KeptFiles::new(root.as_fd(), 2).changes(&|| true).unwrap();
+        assert!(few.truncated && few.changes.len() == 2);
+    }
+
+    #[test]
+    fn archive_has_the_regular_files_and_no_link() {
+        let (place, root) = tree();
+        let path = place.at("a.tar.gz");
+        let kept = KeptFiles::new(root.as_fd(), 100);
+        kept.archive(ArchiveFormat::TarGzip, File::create(&path).unwrap(), &|| true).unwrap();
+        let listed = Command::new("tar").arg("tzf").arg(&path).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&listed.stdout), "d/a.txt\nmanifest.json\n");
+        let mut zstd = Vec::new();
+        kept.archive(ArchiveFormat::TarZstd, &mut zstd, &|| true).unwrap();
+        assert_eq!(zstd[..4], [0x28, 0xb5, 0x2f, 0xfd]);
+        let cancelled = kept.archive(ArchiveFormat::TarGzip, io::sink(), &|| false);
+        assert!(matches!(cancelled, Err(Error::Cancelled)));
+        KeptFiles::new(root.as_fd(), 2)
+            .archive(ArchiveFormat::TarGzip, io::sink(), &|| true)
+            .unwrap_err();
+    }
+}

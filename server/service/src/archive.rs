@@ -1,0 +1,96 @@
+//! All files of an execution as one archive, which is written as it is read.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use sandbox_api::changes::ChangeManifest;
+use sandbox_api::service::Subject;
+use sandbox_controller::artifacts::ArchiveFormat;
+use tokio::sync::mpsc;
+
+use crate::error::ServiceError;
+use crate::service::Service;
+
+/// How many pieces are written ahead of the reader.
+const PIECES: usize = 4;
+
+/// An archive in pieces. An error means that it is incomplete; dropping it ends the work.
+pub type Archive = BoxStream<'static, io::Result<Bytes>>;
+
+impl Service {
+    /// An archive of the regular files that an execution left: a tar archive, compressed.
+    ///
+    /// # Errors
+    ///
+    /// As of [`files`](Self::files); [`ServiceError::Invalid`] for a format that cannot be streamed.
+    pub async fn archive(
+        &self,
+        subject: &Subject,
+        id: &str,
+        format: ArchiveFormat,
+    ) -> Result<Archive, ServiceError> {
+        if format == ArchiveFormat::Zip {
+            return Err(ServiceError::invalid("format", "it is one of tar.zst and tar.gz"));
+        }
+        let core = self.core.with_files(subject, id).await?;
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let id = id.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let proceed = || !sender.is_closed();
+            let written = core.files.archive(&id, format, Pieces(sender.clone()), &proceed);
+            if let Err(error) = written {
+                // Nobody may be there any more.
+                _ = sender.blocking_send(Err(error));
+            }
+        });
+        let pieces = stream::unfold(receiver, |mut receiver| async {
+            receiver.recv().await.map(|piece| (piece, receiver))
+        });
+        Ok(pieces.boxed())
+    }
+
+    /// The change manifest of an execution's own files: everything in it was created by it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`files`](Self::files).
+    pub async fn changes(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<ChangeManifest, ServiceError> {
+        let core = self.core.with_files(subject, id).await?;
+        let id = id.to_owned();
+        // Ends the work when the caller is gone.
+        let is_wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let wanted = is_wanted.0.clone();
+        crate::blocking(move || core.files.changes(&id, &|| wanted.load(Ordering::Relaxed))).await
+    }
+}
+
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Sends what is written, and waits while nobody reads.
+struct Pieces(mpsc::Sender<io::Result<Bytes>>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = Bytes::copy_from_slice(bytes);
+        self.0.blocking_send(Ok(piece)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! What a service is told: its posture, its bounds, and its quotas.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{ByteSize, Ceiling, Limits, Pull, RootFs, SandboxSpec};
+
+/// The configuration of a service.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// The directory of the service alone: its store, and below `files` what executions left. The
+    /// controller's [`scratch_dir`](sandbox_controller::Config::scratch_dir) must be on the same file
+    /// system.
+    pub data_dir: PathBuf,
+    /// The files of scripts.
+    pub io: IoPosture,
+    /// The template for launches, without what requests set: its user, protected names and encoding.
+    pub sandbox: SandboxSpec,
+    /// What programs run in where a request names no image; [`RootFs::Builtin`] refuses commands.
+    pub default_root: RootFs,
+    /// The images that requests may name, as patterns of [`sandbox_server::registry::image_matches`].
+    pub allowed_images: Vec<String>,
+    /// When such an image is pulled.
+    pub pull: Pull,
+    /// The hosts that requests may ask for.
+    pub hosts: HostPolicy,
+    /// The limits of a request that sets none.
+    pub limits: Limits,
+    /// The ceilings of limits.
+    pub ceiling: Ceiling,
+    /// The executions that run at one time.
+    pub concurrency: usize,
+    /// The executions that wait at one time. A tenth more is kept for subjects of which none waits.
+    pub max_queued: usize,
+    /// The bounds of each subject.
+    pub quotas: Quotas,
+    /// The bounds of one request.
+    pub request: RequestBounds,
+    /// The bytes of log entries and output that an execution's events have. Its result does not
+    /// depend on it.
+    pub max_event_bytes: ByteSize,
+    /// How long results and files are kept.
+    pub retention: Duration,
+    /// The bytes of results and files that are kept; the oldest are removed first.
+    pub max_stored: ByteSize,
+    /// How long accepted work waits for an engine that does not answer.
+    pub engine_patience: Duration,
+    /// Kept sandboxes.
+    pub kept: KeptBounds,
+}
+
+/// The files of scripts. Commands have a private io dir whatever it says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum IoPosture {
+    /// None.
+    #[default]
+    Off,
+    /// A private io dir for each execution, whose files are kept with its result.
+    PrivatePerExecution,
+    /// One directory of the host for all executions that do not ask for a private one.
+    Shared(PathBuf),
+}
+
+/// The hosts that requests may ask for. Addresses of private networks need a rule in any case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostPolicy {
+    /// Any.
+    Any,
+    /// Those that this list covers.
+    Listed(Allowlist),
+}
+
+impl Default for HostPolicy {
+    /// None.
+    fn default() -> Self {
+        Self::Listed(Allowlist::default())
+    }
+}
+
+/// The bounds of one subject. All can be changed while a service runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotas {
+    /// The executions that run at one time; more of them wait.
+    pub concurrency: usize,
+    /// The requests that are accepted in a minute, evenly or in a burst.
+    pub rate_per_minute: Option<u32>,
+    /// The bytes of results and files that are kept.
+    pub stored: Option<ByteSize>,
+    /// The processor time of a day, in UTC.
+    pub cpu_per_day: Option<Duration>,
+    /// The kept sandboxes that exist at one time.
+    pub sandboxes: usize,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            concurrency: 8,
+            rate_per_minute: None,
+            stored: None,
+            cpu_per_day: None,
+            sandboxes: 16,
+        }
+    }
+}
+
+/// The bounds of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestBounds {
+    /// Inputs.
+    pub inputs: usize,
+    /// The bytes of all inputs.
+    pub input_bytes: ByteSize,
+    /// The bytes of the metadata as JSON.
+    pub metadata_bytes: usize,
+    /// The bytes of a command's stdin.
+    pub stdin_bytes: ByteSize,
+    /// Rules for hosts.
+    pub hosts: usize,
+}
+
+impl Default for RequestBounds {
+    fn default() -> Self {
+        Self {
+            inputs: 64,
+            input_bytes: ByteSize::b(32 << 20),
+            metadata_bytes: 16 << 10,
+            stdin_bytes: ByteSize::b(16 << 20),
+            hosts: 100,
+        }
+    }
+}
+
+/// The bounds of kept sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptBounds {
+    /// The kept sandboxes of all subjects.
+    pub sandboxes: usize,
+    /// How long one exists, unless its request says otherwise.
+    pub ttl: Duration,
+    /// How long one can exist, extended or not.
+    pub max_ttl: Duration,
+    /// How long its container exists without use, unless its request says otherwise.
+    pub idle: Duration,
+}
+
+impl Default for KeptBounds {
+    fn default() -> Self {
+        Self {
+            sandboxes: 64,
+            ttl: Duration::from_secs(3600),
+            max_ttl: Duration::from_secs(24 * 3600),
+            idle: Duration::from_secs(600),
+        }
+    }
+}
+
+impl ServiceConfig {
+    /// The defaults with this data directory: no files for scripts, no images, no hosts.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            io: IoPosture::default(),
+            sandbox: SandboxSpec::new(),
+            default_root: RootFs::default(),
+            allowed_images: Vec::new(),
+            pull: Pull::default(),
+            hosts: HostPolicy::default(),
+            limits: Limits::default(),
+            ceiling: Ceiling::default(),
+            concurrency: 16,
+            max_queued: 1000,
+            quotas: Quotas::default(),
+            request: RequestBounds::default(),
+            max_event_bytes: ByteSize::b(4 << 20),
+            retention: Duration::from_secs(7 * 24 * 3600),
+            max_stored: ByteSize::b(10 << 30),
+            engine_patience: Duration::from_secs(60),
+            kept: KeptBounds::default(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The events of an execution as a stream: from the store, then as they come.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use sandbox_api::service::{ExecutionEvent, Subject};
+
+use crate::error::ServiceError;
+use crate::feed::Found;
+use crate::live::Live;
+use crate::service::{Core, Service};
+
+/// How many events are read at one time.
+const PIECE: usize = 256;
+
+/// Events, in order. It ends after the end of the execution, or with an error.
+pub type Events = BoxStream<'static, Result<Arc<ExecutionEvent>, ServiceError>>;
+
+impl Service {
+    /// The events of an execution after this number, 0 for all: those that were before, and then
+    /// those that come, up to its end. A reader takes them when it wants to: a slow one slows nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::NotFound`] if this subject has none of this id.
+    pub async fn events(
+        &self,
+        subject: &Subject,
+        id: &str,
+        after: u64,
+    ) -> Result<Events, ServiceError> {
+        let core = self.core.clone();
+        let live = core.find_live(subject, id);
+        if live.is_none() {
+            core.stored(subject, id).await?;
+        }
+        let (ready, has_ended) = (VecDeque::new(), false);
+        let reader = Reader { core, live, id: id.to_owned(), after, ready, has_ended };
+        Ok(stream::unfold(reader, |mut reader| async {
+            let next = reader.next().await.transpose()?;
+            Some((next, reader))
+        })
+        .boxed())
+    }
+}
+
+struct Reader {
+    core: Arc<Core>,
+    live: Option<Arc<Live>>,
+    id: String,
+    /// The number of the last event that was read.
+    after: u64,
+    ready: VecDeque<Arc<ExecutionEvent>>,
+    has_ended: bool,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<Arc<ExecutionEvent>>, ServiceError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        if self.ready.is_empty()
+            && let Err(error) = self.fill().await
+        {
+            self.has_ended = true;
+            return Err(error);
+        }
+        let Some(event) = self.ready.pop_front() else {
+            self.has_ended = true;
+            return Ok(None);
+        };
+        self.after = event.seq;
+        self.has_ended = event.body.is_end();
+        Ok(Some(event))
+    }
+
+    /// Reads the next events, or none at the end.
+    async fn fill(&mut self) -> Result<(), ServiceError> {
+        while let Some(live) = &self.live {
+            let mut last = live.feed.subscribe();
+            // Before it looks: what comes after is noticed.
+            last.borrow_and_update();
+            match live.feed.after(self.after, PIECE) {
+                Found::Events(events) => {
+                    self.ready = events.into();
+                    return Ok(());
+                }
+                Found::Ended => return Ok(()),
+                Found::InStore => {
+                    let events = self.core.records.events(&self.id, self.after, PIECE).await?;
+                    if !events.is_empty() {
+                        self.ready = events.into_iter().map(Arc::new).collect();
+                        return Ok(());
+                    }
+                    self.live = None;
+                }
+                // The feed lives as long as this reader.
+                Found::NotYet => _ = last.changed().await,
+            }
+        }
+        let events = self.core.records.events(&self.id, self.after, PIECE).await?;
+        self.ready = events.into_iter().map(Arc::new).collect();
+        if self.ready.is_empty()
+            && let Some(end) = self.core.records.end_event(&self.id).await?
+            // What was told and not stored before a crash had higher numbers.
+            && end.seq < self.after
+        {
+            self.ready.push_back(Arc::new(end));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! The events of one execution: numbered, bounded, stored in batches, and read by any number of
+//! readers who take them when they want to. A slow reader never slows the run: what is not in memory
+//! any more is in the store.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbox_api::service::{EventBody, ExecutionEvent, Time};
+use tokio::sync::watch;
+
+/// The bytes of stored events that stay in memory for readers who keep up.
+const RECENT_BYTES: usize = 64 << 10;
+/// The bytes of events that wait for the store; more are omitted.
+const MAX_UNSAVED_BYTES: usize = 2 << 20;
+/// What an event costs beside its text.
+const OVERHEAD: usize = 128;
+
+/// The events of an execution that has not ended.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    state: Mutex<State>,
+    /// The number of the last event; readers wait for it.
+    last: watch::Sender<u64>,
+    /// The bytes of log entries and output in all events.
+    max_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Events in order, without gaps: the stored ones that are still here, then those that are not
+    /// stored yet.
+    recent: VecDeque<Arc<ExecutionEvent>>,
+    recent_bytes: usize,
+    unsaved_bytes: usize,
+    /// The number of the next event.
+    next: u64,
+    /// The number of the last event that is stored.
+    saved: u64,
+    /// Bytes of log entries and output so far.
+    bytes: u64,
+    /// Whether the last event says that some are missing.
+    omits: bool,
+    /// Whether the last event is the end.
+    has_ended: bool,
+}
+
+/// What a reader finds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The next events, at least one.
+    Events(Vec<Arc<ExecutionEvent>>),
+    /// They are in the store only.
+    InStore,
+    /// There are none yet.
+    NotYet,
+    /// There are none any more.
+    Ended,
+}
+
+impl Feed {
+    /// A feed that continues after the event `last` that is stored.
+    pub fn new(last: u64, max_bytes: u64) -> Self {
+        let state = State {
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            unsaved_bytes: 0,
+            next: last + 1,
+            saved: last,
+            bytes: 0,
+            omits: false,
+            has_ended: false,
+        };
+        Self { state: Mutex::new(state), last: watch::Sender::new(last), max_bytes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event; a log entry or output beyond the bounds is omitted, which an event says.
+    pub fn push(&self, body: EventBody) {
+        let mut state = self.lock();
+        if state.has_ended {
+            return;
+        }
+        let bytes = text_bytes(&body);
+        let is_bounded = matches!(body, EventBody::Log { .. } | EventBody::Output { .. });
+        if is_bounded {
+            let is_over = state.bytes.saturating_add(bytes as u64) > self.max_bytes
+                || state.unsaved_bytes + bytes + OVERHEAD > MAX_UNSAVED_BYTES;
+            if is_over && state.omits {
+                return;
+            }
+            if is_over {
+                state.omits = true;
+                self.add(&mut state, EventBody::Omitted, 0);
+                return;
+            }
+            state.bytes += bytes as u64;
+        }
+        state.omits = false;
+        state.has_ended = body.is_end();
+        self.add(&mut state, body, bytes);
+    }
+
+    fn add(&self, state: &mut State, body: EventBody, bytes: usize) {
+        let seq = state.next;
+        state.next += 1;
+        state.recent.push_back(Arc::new(ExecutionEvent {
+            seq,
+            time: Time::now(),
+            name: None,
+            body,
+        }));
+        state.recent_bytes += bytes + OVERHEAD;
+        state.unsaved_bytes += bytes + OVERHEAD;
+        // The end is told when it is durable.
+        if !state.has_ended {
+            self.last.send_replace(seq);
+        }
+    }
+
+    /// The events that are not stored yet, without the end.
+    pub fn unsaved(&self) -> Vec<Arc<ExecutionEvent>> {
+        let state = self.lock();
+        let is_due = |event: &&Arc<ExecutionEvent>| event.seq > state.saved && !event.body.is_end();
+        state.recent.iter().filter(is_due).cloned().collect()
+    }
+
+    /// The events up to this one are stored.
+    pub fn mark_saved(&self, up_to: u64) {
+        let mut state = self.lock();
+        state.saved = state.saved.max(up_to);
+        let saved = state.saved;
+        state.unsaved_bytes = state
+            .recent
+            .iter()
+            .filter(|event| event.seq > saved)
+            .map(|event| text_bytes(&event.body) + OVERHEAD)
+            .sum();
+        while state.recent_bytes > RECENT_BYTES
+            && let Some(first) = state.recent.front()
+            && first.seq <= saved
+        {
+            let bytes = text_bytes(&first.body) + OVERHEAD;
+            state.recent_bytes -= bytes;
+            state.recent.pop_front();
+        }
+    }
+
+    /// Adds the end, which readers see when it is [durable](Self::tell_end). Its number.
+    pub fn end(&self, body: EventBody) -> Arc<ExecutionEvent> {
+        let mut state = self.lock();
+        let seq = state.next;
+        let event = Arc::new(ExecutionEvent { seq, time: Time::now(), name: None, body });
+        if !state.has_ended {
+            state.has_ended = true;
+            state.next += 1;
+            state.recent.push_back(event.clone());
+        }
+        event
+    }
+
+    /// The end is durable.
+    pub fn tell_end(&self) {
+        let mut state = self.lock();
+        state.saved = state.next - 1;
+        self.last.send_replace(state.saved);
+    }
+
+    /// The events after this one, at most `most`.
+    pub fn after(&self, seq: u64, most: usize) -> Found {
+        let state = self.lock();
+        let told = *self.last.borrow();
+        if seq >= told {
+            return match state.has_ended && told + 1 == state.next {
+                true => Found::Ended,
+                false => Found::NotYet,
+            };
+        }
+        match state.recent.front() {
+            Some(first) if first.seq <= seq + 1 => {
+                let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
+                let told = |event: &&Arc<ExecutionEvent>| event.seq <= told;
+                Found::Events(
+                    state.recent.iter().skip(skip).take_while(told).take(most).cloned().collect(),
+                )
+            }
+            _ => Found::InStore,
+        }
+    }
+
+    /// The number of the last event, to wait for a later one.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.last.subscribe()
+    }
+}
+
+/// The bytes of an event that its execution determines.
+fn text_bytes(body: &EventBody) -> usize {
+    match body {
+        EventBody::Log { text, .. } | EventBody::Output { text, .. } => text.len(),
+        EventBody::Test { case } => case.name.len() + case.message.as_ref().map_or(0, String::len),
+        EventBody::Refused { host } => host.host.len() + host.reason.len(),
+        EventBody::Queued | EventBody::Start | EventBody::Omitted | EventBody::End { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_api::LogLevel;
+
+    fn log(bytes: usize) -> EventBody {
+        EventBody::Log { level: LogLevel::Print, text: "x".repeat(bytes) }
+    }
+
+    fn names(found: Found) -> Vec<(u64, &'static str)> {
+        match found {
+            Found::Events(events) => events.iter().map(|it| (it.seq, it.body.name())).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end() -> EventBody {
+        let document = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+        EventBody::End { exit_code: 0, document }
+    }
+
+    #[test]
+    fn events_are_numbered_and_the_end_is_told_when_it_is_durable() {
+        let feed = Feed::new(0, 1000);
+        feed.push(EventBody::Queued);
+        feed.push(EventBody::Start);
+        feed.push(log(1));
+        assert_eq!(names(feed.after(0, 10)), [(1, "queued"), (2, "start"), (3, "log")]);
+        assert_eq!(names(feed.after(1, 1)), [(2, "start")]);
+        assert_eq!(feed.end(end()).seq, 4);
+        assert!(matches!(feed.after(3, 10), Found::NotYet));
+        assert_eq!(feed.unsaved().len(), 3);
+        feed.tell_end();
+        assert_eq!(names(feed.after(3, 10)), [(4, "end")]);
+        assert!(matches!(feed.after(4, 10), Found::Ended));
+        assert!(matches!(feed.after(7, 10), Found::Ended));
+        // Nothing comes after it.
+        feed.push(log(1));
+        assert!(matches!(feed.after(4, 10), Found::Ended));
+    }
+
+    #[test]
+    fn log_beyond_its_bound_is_omitted_once_and_says_so() {
+        let feed = Feed::new(0, 10);
+        for _ in 0..5 {
+            feed.push(log(4));
+        }
+        feed.push(EventBody::Start);
+        feed.push(log(2));
+        let expected = [(1, "log"), (2, "log"), (3, "omitted"), (4, "start"), (5, "log")];
+        assert_eq!(names(feed.after(0, 10)), expected);
+    }
+
+    #[test]
+    fn store_that_is_late_bounds_the_memory() {
+        let feed = Feed::new(0, u64::MAX);
+        for _ in 0..100 {
+            feed.push(log(MAX_UNSAVED_BYTES / 10));
+        }
+        assert_eq!(feed.unsaved().len(), 10);
+        let last = feed.unsaved().last().map(|event| event.seq).unwrap();
+        feed.mark_saved(last);
+        feed.push(log(100));
+        assert_eq!(feed.unsaved().len(), 1);
+    }
+
+    #[test]
+    fn stored_events_leave_the_memory_and_are_read_from_the_store() {
+        let feed = Feed::new(0, u64::MAX);
+        for _ in 0..10 {
+            feed.push(log(RECENT_BYTES / 2));
+        }
+        assert_eq!(names(feed.after(0, 1)), [(1, "log")]);
+        feed.mark_saved(9);
+        assert!(matches!(feed.after(0, 1), Found::InStore));
+        assert_eq!(names(feed.after(9, 10)), [(10, "log")]);
+    }
+}

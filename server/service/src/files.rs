@@ -1,0 +1,376 @@
+//! The files that executions left and kept sandboxes have: a directory for each below `files`, which
+//! nobody else can enter. Guests made their content, so everything in them is reached by descriptors,
+//! and no link is followed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use sandbox_api::ErrorKind;
+use sandbox_api::changes::ChangeManifest;
+use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
+use sandbox_controller::artifacts::{ArchiveFormat, KeptFiles};
+use sandbox_dirfd::{Root, Visit, WalkBounds, create_private_dir, hex, remove_tree, walk};
+use sandbox_protocol::WireString;
+use sandbox_protocol::path::{MAX_COMPONENT_BYTES, MAX_PATH_BYTES};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::ServiceError;
+
+/// The maximum number of files in a list, a change manifest and an archive.
+const MAX_ENTRIES: u64 = 10_000;
+/// How much of a directory is looked at to know its size.
+const SIZE: WalkBounds =
+    WalkBounds { entries: 1_000_000, depth: 128, time: Duration::from_secs(10) };
+/// The name of the directory in the data directory.
+const NAME: &str = "files";
+
+/// The directories of files.
+#[derive(Debug)]
+pub(crate) struct Files {
+    path: PathBuf,
+    root: OwnedFd,
+}
+
+/// A regular file that is open for reading.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Its content, from the beginning.
+    pub file: File,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last modified.
+    pub modified: Time,
+    /// The last component of its path; lossy where it is not UTF-8.
+    pub name: String,
+    /// The SHA-256 of its content, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Files {
+    /// Opens the directory in the data directory, and creates it if it is missing.
+    pub fn open(data_dir: &Path) -> io::Result<Self> {
+        create_private_dir(data_dir)?;
+        let path = data_dir.join(NAME);
+        create_private_dir(&path)?;
+        let root = OwnedFd::from(File::open(&path)?);
+        Ok(Self { path, root })
+    }
+
+    /// Where the files of this id are, or will be.
+    pub fn path(&self, id: &str) -> PathBuf {
+        self.path.join(id)
+    }
+
+    /// Creates a directory for a sandbox that is kept, or finds it. Any user of the sandbox may write
+    /// to it; nobody else can enter the directory above.
+    pub fn create(&self, id: &str) -> io::Result<()> {
+        match mkdirat(&self.root, id, Mode::RWXU) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+        let directory = self.directory(id)?;
+        Ok(fchmod(&directory, Mode::from_raw_mode(0o777))?)
+    }
+
+    fn directory(&self, id: &str) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.root, id, flags, Mode::empty())
+    }
+
+    /// What is not there is empty: an execution that leaves nothing has no directory.
+    fn if_any<T: Default>(
+        &self,
+        id: &str,
+        look: impl FnOnce(BorrowedFd<'_>) -> Result<T, ServiceError>,
+    ) -> Result<T, ServiceError> {
+        match self.directory(id) {
+            Ok(directory) => look(directory.as_fd()),
+            Err(Errno::NOENT) => Ok(T::default()),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Lists everything, sorted by path.
+    pub fn list(&self, id: &str) -> Result<FileList, ServiceError> {
+        let list = self.if_any(id, |root| {
+            let (entries, truncated) = KeptFiles::new(root, MAX_ENTRIES).entries();
+            let files: Vec<_> = entries.iter().map(|(path, stat)| entry(path, stat)).collect();
+            Ok(Some(FileList { files, truncated }))
+        })?;
+        Ok(list.unwrap_or(FileList { files: Vec::new(), truncated: false }))
+    }
+
+    /// The change manifest: everything was created.
+    pub fn changes(
+        &self,
+        id: &str,
+        proceed: &(dyn Fn() -> bool + Sync),
+    ) -> Result<ChangeManifest, ServiceError> {
+        self.if_any(id, |root| {
+            KeptFiles::new(root, MAX_ENTRIES).changes(proceed).map_err(|error| {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot list changes");
+                ServiceError::Internal { detail: "the files cannot be read" }
+            })
+        })
+    }
+
+    /// Writes an archive of the regular files.
+    pub fn archive(
+        &self,
+        id: &str,
+        format: ArchiveFormat,
+        to: impl Write + Send,
+        proceed: &(dyn Fn() -> bool + Sync),
+    ) -> io::Result<()> {
+        let empty;
+        let directory = match self.directory(id) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => {
+                // An archive of nothing, of a directory that cannot get anything.
+                empty = format!("{}.empty", sandbox_dirfd::random_hex::<8>());
+                mkdirat(&self.root, &empty, Mode::RWXU)?;
+                let directory = self.directory(&empty);
+                unlinkat(&self.root, &empty, AtFlags::REMOVEDIR)?;
+                directory?
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let kept = KeptFiles::new(directory.as_fd(), MAX_ENTRIES);
+        kept.archive(format, to, proceed).map_err(io::Error::other)
+    }
+
+    /// Opens a regular file.
+    pub fn open_file(&self, id: &str, path: &[u8]) -> Result<OpenFile, ServiceError> {
+        let shown = || String::from_utf8_lossy(path).chars().take(256).collect::<String>();
+        let refuse =
+            |kind, problem| Err(ServiceError::FileRefused { path: shown(), problem, kind });
+        let components = path.split(|&byte| byte == b'/');
+        let mut name: &[u8] = b"";
+        for component in components {
+            match component {
+                b"" => return refuse(ErrorKind::InvalidPath, "a name in it is empty"),
+                b"." | b".." => return refuse(ErrorKind::InvalidPath, "'.' and '..' name no file"),
+                it if it.contains(&0) => {
+                    return refuse(ErrorKind::InvalidPath, "it has a NUL byte");
+                }
+                it if it.len() > MAX_COMPONENT_BYTES => {
+                    return refuse(ErrorKind::InvalidPath, "a name in it is too long");
+                }
+                it => name = it,
+            }
+        }
+        if path.len() > MAX_PATH_BYTES {
+            return refuse(ErrorKind::InvalidPath, "it is too long");
+        }
+        let not_found = || ServiceError::FileNotFound { path: shown() };
+        let directory = match self.directory(id) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Err(not_found()),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let root = Root::new(directory.as_fd()).map_err(failed)?;
+        let (found, stat) = match root.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(found) => {
+                let stat = fstat(&found).map_err(failed)?;
+                (found, stat)
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(not_found()),
+            Err(Errno::LOOP) => return refuse(ErrorKind::Symlink, "a link is never followed"),
+            Err(Errno::XDEV) => {
+                return refuse(ErrorKind::SpecialFile, "something is mounted there");
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return refuse(ErrorKind::IsDirectory, "it is a directory"),
+            FileType::Symlink => return refuse(ErrorKind::Symlink, "a link is never followed"),
+            _ => return refuse(ErrorKind::SpecialFile, "it is no regular file"),
+        }
+        // First without reading it: it could have been a device.
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(again, flags, Mode::empty()).map(File::from).map_err(failed)?;
+        let (sha256, bytes) = digest(&file).map_err(io_failed)?;
+        let name = String::from_utf8_lossy(name).into_owned();
+        Ok(OpenFile { file, bytes, modified: modified(&stat), name, sha256 })
+    }
+
+    /// The bytes on the disk of the files of this id.
+    pub fn bytes(&self, id: &str) -> u64 {
+        let Ok(directory) = self.directory(id) else { return 0 };
+        let mut bytes = 0_u64;
+        walk(&directory, SIZE, |_, _, stat| {
+            // Allocated, because a file may have holes; one that is linked twice counts twice.
+            bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+            Visit::Enter
+        });
+        bytes
+    }
+
+    /// Removes the directory of this id if it is empty.
+    pub fn remove_if_empty(&self, id: &str) {
+        _ = unlinkat(&self.root, id, AtFlags::REMOVEDIR);
+    }
+
+    /// Removes everything of this id.
+    pub fn remove(&self, id: &str) -> io::Result<()> {
+        match remove_tree(self.root.as_fd(), std::ffi::OsStr::new(id)) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The ids of all directories.
+    pub fn ids(&self) -> io::Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            ids.push(String::from_utf8_lossy(entry?.file_name().as_bytes()).into_owned());
+        }
+        Ok(ids)
+    }
+}
+
+fn entry(path: &[u8], stat: &Stat) -> FileEntry {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
+    };
+    let bytes = match kind {
+        FileKind::File => u64::try_from(stat.st_size).unwrap_or(0),
+        _ => 0,
+    };
+    let (path, path_b64) = WireString::new(path).into_parts();
+    FileEntry { path, path_b64, kind, bytes, modified: Some(modified(stat)) }
+}
+
+fn modified(stat: &Stat) -> Time {
+    let millis = i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0);
+    Time::from_unix_millis(stat.st_mtime.saturating_mul(1000).saturating_add(millis))
+}
+
+/// The digest and the size of a file. It is at the beginning again then.
+fn digest(mut file: &File) -> io::Result<(String, u64)> {
+    use std::io::{Read as _, Seek as _};
+    let (mut hasher, mut bytes) = (Sha256::new(), 0);
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => {
+                hasher.update(&piece[..count]);
+                bytes += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    file.rewind()?;
+    Ok((hex(&hasher.finalize()), bytes))
+}
+
+fn failed(errno: Errno) -> ServiceError {
+    io_failed(errno.into())
+}
+
+fn io_failed(error: io::Error) -> ServiceError {
+    tracing::error!(%error, "cannot use the files");
+    ServiceError::Files(std::sync::Arc::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    /// Files with what a hostile guest may have left.
+    fn files() -> (tempfile::TempDir, Files) {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let files = Files::open(&data).unwrap();
+        files.create("e1").unwrap();
+        let at = files.path("e1");
+        fs::create_dir(at.join("d")).unwrap();
+        fs::write(at.join("d/a.txt"), "hello").unwrap();
+        fs::write(dir.path().join("secret"), "secret").unwrap();
+        symlink(dir.path().join("secret"), at.join("link")).unwrap();
+        symlink(dir.path(), at.join("up")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at.join("fifo"), Mode::RUSR).unwrap();
+        (dir, files)
+    }
+
+    #[test]
+    fn files_are_listed_and_read_and_no_link_is_followed() {
+        let (_dir, files) = files();
+        let list = files.list("e1").unwrap();
+        let shown: Vec<_> = list.files.iter().map(|it| (it.path.as_str(), it.kind)).collect();
+        let expected = [
+            ("d", FileKind::Directory),
+            ("d/a.txt", FileKind::File),
+            ("fifo", FileKind::Other),
+            ("link", FileKind::Symlink),
+            ("up", FileKind::Symlink),
+        ];
+        assert_eq!(shown, expected);
+        let mut open = files.open_file("e1", b"d/a.txt").unwrap();
+        let mut content = String::new();
+        open.file.read_to_string(&mut content).unwrap();
+        assert_eq!((&*content, open.bytes, &*open.name), ("hello", 5, "a.txt"));
+        assert!(open.sha256.starts_with("2cf24dba"), "{}", open.sha256);
+        for (path, kind) in [
+            (&b"link"[..], ErrorKind::Symlink),
+            (b"up/secret", ErrorKind::Symlink),
+            (b"d", ErrorKind::IsDirectory),
+            (b"fifo", ErrorKind::SpecialFile),
+            (b"../e1/d/a.txt", ErrorKind::InvalidPath),
+            (b"d//a.txt", ErrorKind::InvalidPath),
+            (b"/etc/passwd", ErrorKind::InvalidPath),
+            (b"", ErrorKind::InvalidPath),
+            (b"a\0b", ErrorKind::InvalidPath),
+            (b"nothing", ErrorKind::NotFound),
+            (b"d/a.txt/b", ErrorKind::NotFound),
+        ] {
+            let error = files.open_file("e1", path).unwrap_err();
+            assert_eq!(error.kind(), kind, "{}: {error}", String::from_utf8_lossy(path));
+        }
+    }
+
+    #[test]
+    fn directory_of_files_is_closed_to_others_and_goes_with_all_its_content() {
+        let (dir, files) = files();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir.path().join("data/files")), 0o700);
+        assert_eq!(mode(&files.path("e1")), 0o777);
+        assert_eq!(files.ids().unwrap(), ["e1"]);
+        assert!(files.bytes("e1") > 0);
+        files.remove_if_empty("e1");
+        assert!(files.path("e1").exists());
+        files.remove("e1").unwrap();
+        files.remove("e1").unwrap();
+        assert!(!files.path("e1").exists() && dir.path().join("secret").exists());
+        assert!(files.list("e1").unwrap().files.is_empty());
+        assert!(matches!(files.open_file("e1", b"a"), Err(ServiceError::FileNotFound { .. })));
+    }
+
+    #[test]
+    fn changes_and_archive_of_nothing_are_empty_ones() {
+        let (_dir, files) = files();
+        let changes = files.changes("e1", &|| true).unwrap();
+        assert_eq!(changes.changes.len(), 5);
+        assert!(files.changes("other", &|| true).unwrap().is_empty());
+        let mut archive = Vec::new();
+        files.archive("other", ArchiveFormat::TarGzip, &mut archive, &|| true).unwrap();
+        assert_eq!(archive[..2], [0x1f, 0x8b]);
+        assert_eq!(files.ids().unwrap(), ["e1"]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Executions that have not ended, as they are in memory.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sandbox_api::service::{
+    Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, ExecutionSummary, RequestSecrets,
+    Subject, Time,
+};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::feed::Feed;
+use crate::runner::Cancel;
+
+/// An execution that waits or runs.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub id: String,
+    pub subject: Subject,
+    pub kind: ExecutionKind,
+    pub created_at: Time,
+    /// When it was accepted, for how long it waits.
+    pub accepted: Instant,
+    pub metadata: Map<String, Value>,
+    /// The kept sandbox that it runs in.
+    pub sandbox: Option<String>,
+    pub feed: Feed,
+    pub cancel: watch::Sender<Cancel>,
+    pub phase: watch::Sender<Phase>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Phase {
+    /// It waits.
+    Queued,
+    /// It runs, since then.
+    Running(Time),
+    /// It has ended, and its end is durable.
+    Ended(Arc<Execution>),
+}
+
+impl Live {
+    /// Its state, without a result.
+    pub fn summary(&self) -> ExecutionSummary {
+        let (status, started_at, ended_at) = match &*self.phase.borrow() {
+            Phase::Queued => (ExecutionStatus::Queued, None, None),
+            Phase::Running(since) => (ExecutionStatus::Running, Some(*since), None),
+            Phase::Ended(ended) => return ended.summary.clone(),
+        };
+        ExecutionSummary {
+            id: self.id.clone(),
+            kind: self.kind,
+            status,
+            created_at: self.created_at,
+            started_at,
+            ended_at,
+            metadata: self.metadata.clone(),
+            sandbox: self.sandbox.clone(),
+        }
+    }
+
+    /// Its state; with its result, if it has ended.
+    pub fn view(&self) -> Arc<Execution> {
+        if let Phase::Ended(ended) = &*self.phase.borrow() {
+            return ended.clone();
+        }
+        Arc::new(Execution { summary: self.summary(), document: None })
+    }
+
+    /// Cancels it, or kills it if it was cancelled before.
+    pub fn cancel(&self) {
+        self.cancel.send_modify(|cancel| {
+            *cancel = match cancel {
+                Cancel::No => Cancel::Asked,
+                Cancel::Asked | Cancel::AtOnce => Cancel::AtOnce,
+            };
+        });
+    }
+}
+
+/// What an execution that waits needs to run.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub live: Arc<Live>,
+    /// The request, without its secrets; `None` if it is large, and so only in the store.
+    pub request: Option<Box<ExecutionRequest>>,
+    /// They are in no store.
+    pub secrets: RequestSecrets,
+    /// The generation of the kept sandbox that was asked for.
+    pub generation: Option<u64>,
+}

@@ -1,0 +1,155 @@
+//! File operations in kept sandboxes, and content that is streamed in and out of them.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_api::service::Subject;
+use sandbox_api::{Envelope, Operation};
+use sandbox_controller::files::{FileReader, FileWriter};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::ServiceError;
+use crate::kept::{Done, Use};
+use crate::service::{Place, Service};
+
+/// The content of a file of a kept sandbox, which is in use until this is dropped.
+pub struct KeptReader {
+    reader: FileReader,
+    _use: Use,
+}
+
+/// A file of a kept sandbox that is being written. Nothing changes before it is
+/// [finished](Self::finish), or at all if it is dropped without.
+pub struct KeptWriter {
+    writer: FileWriter,
+    in_use: Use,
+}
+
+impl AsyncRead for KeptReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for KeptWriter {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(context)
+    }
+}
+
+impl KeptWriter {
+    /// Ends the content, and waits until the file is written.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
+    pub async fn finish(self) -> Result<Done<WriteData>, ServiceError> {
+        let written = crate::runner::finish_write(self.writer).await;
+        let value = written.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        Ok(done(value, &self.in_use))
+    }
+}
+
+impl std::fmt::Debug for KeptReader {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("KeptReader").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for KeptWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("KeptWriter").finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Performs a file operation in a kept sandbox. The envelope has its result or its error.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError`] if the sandbox cannot be used: nothing was performed.
+    pub async fn perform(
+        &self,
+        subject: &Subject,
+        sandbox: &str,
+        generation: Option<u64>,
+        operation: Operation,
+    ) -> Result<Done<Envelope>, ServiceError> {
+        let in_use = self.begin_use(subject, sandbox, generation).await?;
+        let envelope = in_use.machine().perform(operation).await;
+        Ok(done(envelope, &in_use))
+    }
+
+    /// Reads a file of a kept sandbox: `limit` bytes from `offset`, or up to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Sandbox`] if there is no such file; as of [`perform`](Self::perform).
+    pub async fn read_file(
+        &self,
+        subject: &Subject,
+        sandbox: &str,
+        generation: Option<u64>,
+        path: &[u8],
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<Done<KeptReader>, ServiceError> {
+        let in_use = self.begin_use(subject, sandbox, generation).await?;
+        let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
+        let reader = reader.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        let (generation, restarted) = (in_use.generation(), in_use.is_restart());
+        Ok(Done { value: KeptReader { reader, _use: in_use }, generation, restarted })
+    }
+
+    /// Begins to write a file of a kept sandbox.
+    ///
+    /// # Errors
+    ///
+    /// As of [`read_file`](Self::read_file).
+    pub async fn write_file(
+        &self,
+        subject: &Subject,
+        sandbox: &str,
+        generation: Option<u64>,
+        path: &[u8],
+        options: WriteOptions,
+    ) -> Result<KeptWriter, ServiceError> {
+        let in_use = self.begin_use(subject, sandbox, generation).await?;
+        let writer = in_use.machine().writer(path.to_vec(), options).await;
+        let writer = writer.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        Ok(KeptWriter { writer, in_use })
+    }
+
+    async fn begin_use(
+        &self,
+        subject: &Subject,
+        sandbox: &str,
+        generation: Option<u64>,
+    ) -> Result<Use, ServiceError> {
+        let place = Place { sandbox: sandbox.to_owned(), generation };
+        Arc::clone(&self.core).use_kept(subject, &place).await
+    }
+}
+
+fn done<T>(value: T, in_use: &Use) -> Done<T> {
+    Done { value, generation: in_use.generation(), restarted: in_use.is_restart() }
+}

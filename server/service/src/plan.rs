@@ -1,0 +1,581 @@
+//! What a request asks for, checked against what the service allows. Pure: everything that can be
+//! refused at once is refused here, before anything is stored.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use sandbox_api::hosts::{AllowRule, Allowlist};
+use sandbox_api::service::{
+    CommandRequest, Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec,
+    NetworkRequest, RequestSecrets,
+};
+use sandbox_api::{
+    Command, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs, SandboxSpec,
+    Script, Secrets, Stdin,
+};
+use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
+use sandbox_protocol::path::MAX_COMPONENT_BYTES;
+use sandbox_server::registry::image_matches;
+
+use crate::config::{HostPolicy, IoPosture, ServiceConfig};
+use crate::error::ServiceError;
+
+/// The longest name of an image.
+const MAX_IMAGE_BYTES: usize = 512;
+
+/// What is to run, and in which sandbox.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The sandbox, where the execution has one of its own; its io dir is set by who launches it.
+    pub spec: SandboxSpec,
+    /// What runs in it.
+    pub work: Work,
+    /// Its files.
+    pub io: PlannedIo,
+}
+
+/// What runs in a sandbox.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    /// A script.
+    Script(Script),
+    /// A command.
+    Command(Command),
+}
+
+impl Work {
+    pub const fn kind(&self) -> ExecutionKind {
+        match self {
+            Self::Script(_) => ExecutionKind::Script,
+            Self::Command(_) => ExecutionKind::Command,
+        }
+    }
+}
+
+/// The files of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlannedIo {
+    /// None.
+    Off,
+    /// A private io dir, whose files are kept.
+    Private,
+    /// The shared directory.
+    Shared,
+}
+
+/// Plans an execution with a sandbox of its own.
+pub(crate) fn plan(
+    request: ExecutionRequest,
+    config: &ServiceConfig,
+) -> Result<Plan, ServiceError> {
+    let limits = limits(request.limits, config)?;
+    let root = root(request.image.as_deref(), config)?;
+    let allow = hosts(&request.network, &root, config)?;
+    let inputs = inputs(request.inputs, config)?;
+    metadata(&request.metadata, config)?;
+    let work = work(request.script, request.command, request.args, request.seed, request.now)?;
+    let work = with_secrets(work, request.secrets)?;
+    check_work(&work, config)?;
+    if work.kind() == ExecutionKind::Command && !root.supports_exec() {
+        return Err(no_programs());
+    }
+    let io = io(&request.io, work.kind(), !inputs.is_empty(), config)?;
+    let mut spec = config.sandbox.clone().root(root).limits(limits).allow(allow);
+    spec.lifespan = Lifespan::OneRun;
+    spec.inputs = inputs;
+    // No rule of names can be enforced for commands, whose io dir is their own.
+    if spec.supports_exec() {
+        spec.protected = Vec::new();
+    }
+    paths(&mut spec, request.io.mount_path, request.io.workdir, io)?;
+    if let Some(errors) = request.io.errors {
+        spec.io_errors = errors;
+    }
+    let spec = spec.title(match &work {
+        Work::Script(_) => "script".to_owned(),
+        Work::Command(command) => String::from_utf8_lossy(command.program()).into_owned(),
+    });
+    Ok(Plan { spec, work, io })
+}
+
+/// Plans an execution in a kept sandbox, whose shape is fixed.
+pub(crate) fn plan_in_sandbox(
+    request: ExecutionRequest,
+    supports_exec: bool,
+    config: &ServiceConfig,
+) -> Result<Work, ServiceError> {
+    let fixed = |field, is_given: bool| match is_given {
+        true => Err(ServiceError::invalid(field, "the sandbox has its own")
+            .with_hint("it is set when a sandbox is created")),
+        false => Ok(()),
+    };
+    fixed("image", request.image.is_some())?;
+    fixed("inputs", !request.inputs.is_empty())?;
+    fixed("io", !request.io.is_default())?;
+    fixed("network", !request.network.is_none())?;
+    metadata(&request.metadata, config)?;
+    let limits = limits(request.limits, config)?;
+    let timeout_only = LimitsRequest::difference(
+        &Limits { timeout: config.limits.timeout, ..limits },
+        &config.limits,
+    );
+    fixed("limits", !timeout_only.is_empty())?;
+    let timeout = (limits.timeout != config.limits.timeout).then_some(limits.timeout);
+    let work = work(request.script, request.command, request.args, request.seed, request.now)?;
+    let mut work = with_secrets(work, request.secrets)?;
+    check_work(&work, config)?;
+    match &mut work {
+        Work::Script(script) => script.timeout = timeout,
+        Work::Command(_) if !supports_exec => return Err(no_programs()),
+        Work::Command(command) => command.timeout = timeout,
+    }
+    Ok(work)
+}
+
+/// Plans a kept sandbox. Its io dir is private, and set by who launches it.
+pub(crate) fn plan_kept(
+    spec: KeptSpec,
+    config: &ServiceConfig,
+) -> Result<SandboxSpec, ServiceError> {
+    let limits = limits(spec.limits, config)?;
+    let root = root(spec.image.as_deref(), config)?;
+    let allow = hosts(&spec.network, &root, config)?;
+    let inputs = inputs(spec.inputs, config)?;
+    let mut planned = config.sandbox.clone().root(root).limits(limits).allow(allow);
+    planned.lifespan = Lifespan::ManyRuns;
+    planned.inputs = inputs;
+    if planned.supports_exec() {
+        planned.protected = Vec::new();
+    }
+    paths(&mut planned, spec.mount_path, spec.workdir, PlannedIo::Private)?;
+    Ok(planned)
+}
+
+/// Metadata that is kept and given back.
+pub(crate) fn metadata(
+    metadata: &serde_json::Map<String, serde_json::Value>,
+    config: &ServiceConfig,
+) -> Result<(), ServiceError> {
+    let most = config.request.metadata_bytes;
+    match serde_json::to_vec(metadata) {
+        Ok(json) if json.len() <= most => Ok(()),
+        _ => Err(ServiceError::invalid("metadata", format!("longer than {most} bytes of JSON"))
+            .with_kind(ErrorKind::TooLarge)),
+    }
+}
+
+fn no_programs() -> ServiceError {
+    ServiceError::invalid("command", "commands need an image")
+        .with_hint("`image` names one with programs")
+        .with_kind(ErrorKind::Usage)
+}
+
+fn limits(asked: LimitsRequest, config: &ServiceConfig) -> Result<Limits, ServiceError> {
+    let mut limits = config.limits.lowered(&config.ceiling);
+    asked.apply(&mut limits).map_err(|(name, error)| {
+        ServiceError::invalid(&format!("limits.{name}"), error.to_string())
+    })?;
+    limits.check(&config.ceiling)?;
+    Ok(limits)
+}
+
+fn root(image: Option<&str>, config: &ServiceConfig) -> Result<RootFs, ServiceError> {
+    let Some(image) = image else { return Ok(config.default_root.clone()) };
+    if image.is_empty() || image.len() > MAX_IMAGE_BYTES || image.chars().any(char::is_control) {
+        return Err(ServiceError::invalid("image", "not the name of an image"));
+    }
+    if !config.allowed_images.iter().any(|pattern| image_matches(pattern, image)) {
+        return Err(ServiceError::forbidden("image", format!("'{image}' is not allowed here"))
+            .with_hint("server.allowed_images in the server's configuration lists what is"));
+    }
+    Ok(RootFs::Image { reference: image.to_owned(), pull: config.pull })
+}
+
+fn hosts(
+    network: &NetworkRequest,
+    root: &RootFs,
+    config: &ServiceConfig,
+) -> Result<Allowlist, ServiceError> {
+    let field = "network.allow";
+    if network.allow.len() > config.request.hosts {
+        let problem = format!("more than {} rules", config.request.hosts);
+        return Err(ServiceError::invalid(field, problem).with_kind(ErrorKind::TooLarge));
+    }
+    if !network.is_none() && !root.supports_exec() {
+        return Err(ServiceError::invalid(field, "scripts have no network")
+            .with_hint("`image` names an image whose commands have one"));
+    }
+    let rule = |text: &String| {
+        let rule: AllowRule =
+            text.parse().map_err(|error| ServiceError::invalid(field, format!("{error}")))?;
+        let is_allowed = match &config.hosts {
+            HostPolicy::Any => true,
+            HostPolicy::Listed(list) => list.covers(&rule),
+        };
+        match is_allowed {
+            true => Ok(rule),
+            false => Err(ServiceError::forbidden(field, format!("'{rule}' is not allowed here"))
+                .with_hint("network.allow in the server's configuration lists what is")),
+        }
+    };
+    network.allow.iter().map(rule).collect()
+}
+
+fn inputs(
+    inputs: BTreeMap<String, Content>,
+    config: &ServiceConfig,
+) -> Result<Vec<Input>, ServiceError> {
+    let bounds = &config.request;
+    let too_large = |problem: String| {
+        Err(ServiceError::invalid("inputs", problem).with_kind(ErrorKind::TooLarge))
+    };
+    if inputs.len() > bounds.inputs {
+        return too_large(format!("more than {}", bounds.inputs));
+    }
+    let bytes: u64 = inputs.values().map(|content| content.0.len() as u64).sum();
+    if bytes > bounds.input_bytes.as_u64() {
+        return too_large(format!("more than {}", bounds.input_bytes));
+    }
+    let input = |(name, content): (String, Content)| {
+        let problem = match &*name {
+            "" | "." | ".." => "not a file name",
+            name if name.contains(['/', '\0']) => "a name has no '/' and no NUL",
+            name if name.len() > MAX_COMPONENT_BYTES => "a name has at most 255 bytes",
+            _ => return Ok(Input::bytes(name, content.0)),
+        };
+        Err(ServiceError::invalid("inputs", format!("{:?}: {problem}", OsStr::new(&name))))
+    };
+    inputs.into_iter().map(input).collect()
+}
+
+fn work(
+    script: Option<Content>,
+    command: Option<CommandRequest>,
+    args: serde_json::Map<String, serde_json::Value>,
+    seed: Option<u32>,
+    now: Option<u64>,
+) -> Result<Work, ServiceError> {
+    match (script, command) {
+        (Some(source), None) => {
+            Script::check_args(&args)
+                .map_err(|error| ServiceError::invalid("args", error.to_string()))?;
+            Ok(Work::Script(Script::new(source.0).args(args).seed(seed).now(now)))
+        }
+        (None, Some(command)) => {
+            let is_script = !args.is_empty() || seed.is_some() || now.is_some();
+            if is_script {
+                let problem = "`args`, `seed` and `now` are those of a script";
+                return Err(ServiceError::invalid("command", problem)
+                    .with_hint("arguments of a program are `command.args`"));
+            }
+            command_of(command).map(Work::Command)
+        }
+        _ => Err(ServiceError::invalid("script", "give one of `script` and `command`")),
+    }
+}
+
+fn command_of(request: CommandRequest) -> Result<Command, ServiceError> {
+    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
+    let command = match (program, shell) {
+        (Some(program), None) if !program.0.is_empty() => {
+            Command::new(program.0).args(args.into_iter().map(|arg| arg.0))
+        }
+        (None, Some(line)) if args.is_empty() => Command::shell(line.0),
+        (None, Some(_)) => {
+            return Err(ServiceError::invalid("command.args", "a shell line has no arguments"));
+        }
+        _ => {
+            let problem = "give one of `program` and `shell`";
+            return Err(ServiceError::invalid("command.program", problem));
+        }
+    };
+    let command = env
+        .into_iter()
+        .fold(command, |command, (name, value)| command.env(name.into_bytes(), value.0));
+    let command = match cwd {
+        Some(cwd) => command.cwd(cwd.0),
+        None => command,
+    };
+    Ok(match stdin {
+        Some(stdin) => command.stdin(Stdin::Bytes(stdin.0)),
+        None => command,
+    })
+}
+
+fn with_secrets(work: Work, given: RequestSecrets) -> Result<Work, ServiceError> {
+    let mut secrets = Secrets::new();
+    for (name, value) in given.0 {
+        secrets.add(name, value).map_err(|error| {
+            ServiceError::invalid("secrets", error.to_string()).with_hint(error.hint())
+        })?;
+    }
+    Ok(match work {
+        Work::Script(script) => Work::Script(script.secrets(secrets)),
+        Work::Command(command) => Work::Command(command.secrets(secrets)),
+    })
+}
+
+fn check_work(work: &Work, config: &ServiceConfig) -> Result<(), ServiceError> {
+    match work {
+        Work::Script(script) if script.source.len() > MAX_SOURCE_BYTES => {
+            Err(ServiceError::invalid("script", format!("longer than {MAX_SOURCE_BYTES} bytes"))
+                .with_kind(ErrorKind::SourceTooLarge))
+        }
+        Work::Script(_) => Ok(()),
+        Work::Command(command) => check_command(command, config),
+    }
+}
+
+fn check_command(command: &Command, config: &ServiceConfig) -> Result<(), ServiceError> {
+    let invalid = |problem: String| Err(ServiceError::invalid("command", problem));
+    if let Stdin::Bytes(bytes) = &command.stdin
+        && bytes.len() as u64 > config.request.stdin_bytes.as_u64()
+    {
+        let problem = format!("more than {}", config.request.stdin_bytes);
+        return Err(ServiceError::invalid("command.stdin", problem)
+            .with_hint("larger data is an input")
+            .with_kind(ErrorKind::TooLarge));
+    }
+    let words = match &command.what {
+        sandbox_api::CommandLine::Program { program, args } => {
+            std::iter::once(program).chain(args).collect::<Vec<_>>()
+        }
+        sandbox_api::CommandLine::Shell(line) => vec![line],
+    };
+    let env = command.env.iter().flat_map(|(name, value)| [name, value]);
+    let all: Vec<&Vec<u8>> = words.into_iter().chain(env).chain(&command.cwd).collect();
+    if all.iter().any(|word| word.contains(&0)) {
+        return invalid("one of its words has a NUL byte".to_owned());
+    }
+    // Each word costs eight more.
+    if all.iter().map(|word| word.len() + 8).sum::<usize>() > MAX_COMMAND_BYTES {
+        return invalid(format!(
+            "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes"
+        ));
+    }
+    let is_name = |name: &[u8]| !name.is_empty() && !name.contains(&b'=');
+    if let Some((name, _)) = command.env.iter().find(|(name, _)| !is_name(name)) {
+        let name = String::from_utf8_lossy(name);
+        return invalid(format!("'{name}' is not the name of a variable"));
+    }
+    let is_in_env = |name: &str| command.env.iter().any(|(its, _)| its == name.as_bytes());
+    match command.secrets.iter().find(|(name, _)| is_in_env(name)) {
+        Some((name, _)) => invalid(format!("{name} is a variable of its environment and a secret")),
+        None => Ok(()),
+    }
+}
+
+fn io(
+    asked: &IoRequest,
+    kind: ExecutionKind,
+    has_inputs: bool,
+    config: &ServiceConfig,
+) -> Result<PlannedIo, ServiceError> {
+    let forbidden = |problem: &str| {
+        Err(ServiceError::forbidden("io", problem)
+            .with_hint("io.enabled or --io-dir of the server allows it"))
+    };
+    let io = match (asked.mode, kind, &config.io) {
+        (None | Some(IoMode::Private), ExecutionKind::Command, _)
+        | (None | Some(IoMode::Private), _, IoPosture::PrivatePerExecution)
+        | (Some(IoMode::Private), _, IoPosture::Shared(_)) => PlannedIo::Private,
+        (None | Some(IoMode::Shared), _, IoPosture::Shared(_)) => PlannedIo::Shared,
+        (Some(IoMode::Off), _, _) | (None, ExecutionKind::Script, IoPosture::Off) => PlannedIo::Off,
+        (Some(IoMode::Private), ExecutionKind::Script, IoPosture::Off) => {
+            return forbidden("scripts have no files here");
+        }
+        (Some(IoMode::Shared), _, IoPosture::Off | IoPosture::PrivatePerExecution) => {
+            return forbidden("this server shares no directory");
+        }
+    };
+    match (io, has_inputs) {
+        (PlannedIo::Off, true) if asked.mode.is_none() => forbidden("scripts have no inputs here"),
+        (PlannedIo::Off, true) => {
+            Err(ServiceError::invalid("inputs", "an execution without files has no inputs"))
+        }
+        _ => Ok(io),
+    }
+}
+
+/// The guest paths of the io dir and the working directory.
+fn paths(
+    spec: &mut SandboxSpec,
+    mount_path: Option<String>,
+    workdir: Option<String>,
+    io: PlannedIo,
+) -> Result<(), ServiceError> {
+    if io == PlannedIo::Off {
+        return match mount_path.is_some() || workdir.is_some() {
+            true => Err(ServiceError::invalid("io", "an execution without files has no paths")),
+            false => Ok(()),
+        };
+    }
+    if let Some(path) = mount_path {
+        match GuestPath::new(&path) {
+            Ok(guest) if guest != GuestPath::root() => spec.mount_path = path,
+            Ok(_) => return Err(ServiceError::invalid("io.mount_path", "it is the root")),
+            Err(error) => return Err(ServiceError::invalid("io.mount_path", error.to_string())),
+        }
+    }
+    let Some(workdir) = workdir else { return Ok(()) };
+    let invalid = |problem: String| ServiceError::invalid("io.workdir", problem);
+    let mount = GuestPath::new(&spec.mount_path).map_err(|error| invalid(error.to_string()))?;
+    let resolved = GuestPath::resolve(workdir.as_bytes(), &mount, Some(&mount))
+        .map_err(|error| invalid(error.to_string()))?;
+    if !resolved.path.is_under(&mount) {
+        return Err(invalid("it is outside of the io dir".to_owned()));
+    }
+    spec.workdir = Some(workdir);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ServiceErrorKind as Kind;
+
+    fn config() -> ServiceConfig {
+        ServiceConfig {
+            allowed_images: vec!["debian:*".to_owned()],
+            hosts: HostPolicy::Listed(["example.org:443".parse().unwrap()].into_iter().collect()),
+            ..ServiceConfig::new("/nonexistent")
+        }
+    }
+
+    fn planned(json: serde_json::Value, config: &ServiceConfig) -> Result<Plan, ServiceError> {
+        plan(serde_json::from_value(json).unwrap(), config)
+    }
+
+    /// The answer to a request that is refused, and the member that it names.
+    fn refusal(json: serde_json::Value) -> (Kind, String) {
+        let error = planned(json.clone(), &config()).expect_err(&json.to_string());
+        let text = error.to_string();
+        (error.answer(), text.split(':').next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn request_that_cannot_run_is_refused_with_the_member_that_is_wrong() {
+        let shell = |more: serde_json::Value| {
+            let mut json =
+                serde_json::json!({ "command": { "shell": "true" }, "image": "debian:13" });
+            json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json
+        };
+        let script = |more: serde_json::Value| {
+            let mut json = serde_json::json!({ "script": "return 1" });
+            json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json
+        };
+        let json = |text: &str| serde_json::from_str(text).unwrap();
+        for (request, kind, field) in [
+            (json("{}"), Kind::Invalid, "script"),
+            (script(json(r#"{"command":{"shell":"x"}}"#)), Kind::Invalid, "script"),
+            (json(r#"{"command":{"shell":"x"}}"#), Kind::Invalid, "command"),
+            (json(r#"{"command":{}, "image":"debian:13"}"#), Kind::Invalid, "command.program"),
+            (shell(json(r#"{"args":{"a":1}}"#)), Kind::Invalid, "command"),
+            (shell(json(r#"{"image":"alpine"}"#)), Kind::Forbidden, "image"),
+            (shell(json(r#"{"image":""}"#)), Kind::Invalid, "image"),
+            (shell(json(r#"{"limits":{"memory_bytes":1}}"#)), Kind::Invalid, "limits.memory_bytes"),
+            (shell(json(r#"{"limits":{"timeout_ms":86400000}}"#)), Kind::Invalid, "limits"),
+            (shell(json(r#"{"inputs":{"a/b":"x"}}"#)), Kind::Invalid, "inputs"),
+            (shell(json(r#"{"inputs":{"..":"x"}}"#)), Kind::Invalid, "inputs"),
+            (
+                shell(json(r#"{"network":{"allow":["example.org:80"]}}"#)),
+                Kind::Forbidden,
+                "network.allow",
+            ),
+            (shell(json(r#"{"network":{"allow":["https://x"]}}"#)), Kind::Invalid, "network.allow"),
+            (
+                script(json(r#"{"network":{"allow":["example.org:443"]}}"#)),
+                Kind::Invalid,
+                "network.allow",
+            ),
+            (script(json(r#"{"secrets":{"A-B":"value"}}"#)), Kind::Invalid, "secrets"),
+            (script(json(r#"{"secrets":{"A":"x"}}"#)), Kind::Invalid, "secrets"),
+            (script(json(r#"{"io":{"mode":"private"}}"#)), Kind::Forbidden, "io"),
+            (script(json(r#"{"io":{"mode":"shared"}}"#)), Kind::Forbidden, "io"),
+            (script(json(r#"{"inputs":{"a":"x"}}"#)), Kind::Forbidden, "io"),
+            (shell(json(r#"{"io":{"mount_path":"../x"}}"#)), Kind::Invalid, "io.mount_path"),
+            (shell(json(r#"{"io":{"workdir":"/etc"}}"#)), Kind::Invalid, "io.workdir"),
+            (
+                json(r#"{"image":"debian:13","command":{"program":"x","env":{"A=B":"c"}}}"#),
+                Kind::Invalid,
+                "command",
+            ),
+            (
+                json(r#"{"image":"debian:13","command":{"program":"x","args":[{"b64":"AA=="}]}}"#),
+                Kind::Invalid,
+                "command",
+            ),
+        ] {
+            assert_eq!(refusal(request.clone()), (kind, field.to_owned()), "{request}");
+        }
+        let long = "x".repeat(MAX_SOURCE_BYTES + 1);
+        let error = planned(serde_json::json!({ "script": long }), &config()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SourceTooLarge);
+        let long = serde_json::json!({ "script": "", "metadata": { "a": "x".repeat(17 << 10) } });
+        assert_eq!(planned(long, &config()).unwrap_err().kind(), ErrorKind::TooLarge);
+    }
+
+    #[test]
+    fn command_has_a_private_io_dir_and_a_script_what_the_posture_gives() {
+        let script = serde_json::json!({ "script": "return 1" });
+        let command = serde_json::json!({
+            "command": { "shell": "true" }, "image": "debian:13", "inputs": { "a": "x" },
+        });
+        for (posture, expected) in [
+            (IoPosture::Off, PlannedIo::Off),
+            (IoPosture::PrivatePerExecution, PlannedIo::Private),
+            (IoPosture::Shared("/srv".into()), PlannedIo::Shared),
+        ] {
+            let config = ServiceConfig { io: posture.clone(), ..config() };
+            assert_eq!(planned(script.clone(), &config).unwrap().io, expected, "{posture:?}");
+            let io = planned(command.clone(), &config).unwrap().io;
+            let shared = matches!(posture, IoPosture::Shared(_));
+            assert_eq!(io, PlannedIo::Private, "{shared}");
+        }
+    }
+
+    #[test]
+    fn allowed_request_becomes_the_sandbox_that_it_describes() {
+        let plan = planned(
+            serde_json::json!({
+                "command": { "program": "cat", "args": ["a"], "env": { "A": "b" }, "stdin": "x" },
+                "image": "debian:13",
+                "limits": { "timeout_ms": 5000, "memory_bytes": 33554432 },
+                "inputs": { "a.txt": "text" },
+                "network": { "allow": ["example.org:443"] },
+                "secrets": { "TOKEN": "hunter2!" },
+            }),
+            &config(),
+        )
+        .unwrap();
+        assert_eq!(plan.spec.limits.timeout.as_secs(), 5);
+        assert_eq!(plan.spec.limits.memory.as_u64(), 32 << 20);
+        assert_eq!(plan.spec.inputs, [Input::bytes("a.txt", b"text".to_vec())]);
+        assert_eq!(plan.spec.allow.rules().len(), 1);
+        assert!(
+            matches!(&plan.spec.root, RootFs::Image { reference, .. } if reference == "debian:13")
+        );
+        let Work::Command(command) = plan.work else { panic!("it is a command") };
+        assert_eq!(command.program(), b"cat");
+        assert_eq!(command.secrets.iter().next().unwrap().0, "TOKEN");
+    }
+
+    #[test]
+    fn execution_in_a_kept_sandbox_sets_its_time_and_nothing_of_the_sandbox() {
+        let config = config();
+        let plan = |json| plan_in_sandbox(serde_json::from_value(json).unwrap(), true, &config);
+        let script = serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": 70 } });
+        let Work::Script(script) = plan(script).unwrap() else { panic!("it is a script") };
+        assert_eq!(script.timeout.unwrap().as_millis(), 70);
+        for other in [
+            serde_json::json!({ "script": "", "image": "debian:13" }),
+            serde_json::json!({ "script": "", "limits": { "pids": 20 } }),
+            serde_json::json!({ "script": "", "inputs": { "a": "" } }),
+            serde_json::json!({ "script": "", "io": { "mode": "off" } }),
+        ] {
+            assert_eq!(plan(other.clone()).unwrap_err().answer(), Kind::Invalid, "{other}");
+        }
+    }
+}

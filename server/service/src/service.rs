@@ -1,0 +1,745 @@
+//! The service: executions that are accepted, wait for their turn, run, and are kept.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::stub::Store;
+use sandbox_api::service::{
+    EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionList, ExecutionRequest,
+    ExecutionStatus, FileList, Health, HealthCheck, Subject, Time, UsageTotals,
+};
+use sandbox_api::{ErrorKind, Failure, Status};
+use sandbox_controller::Controller;
+use sandbox_dirfd::{hex, random_hex};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Notify, watch};
+
+use crate::config::{Quotas, ServiceConfig};
+use crate::counters::{Counters, Counting};
+use crate::error::ServiceError;
+use crate::feed::Feed;
+use crate::files::{Files, OpenFile};
+use crate::kept::KeptSandboxes;
+use crate::live::{Live, Phase, Waiting};
+use crate::plan::{plan, plan_in_sandbox};
+use crate::rate::Rates;
+use crate::records::{Accepted, ExecutionQuery, NewRecord, Records};
+use crate::runner::{Cancel, Runner};
+use crate::schedule::{Bounds, Schedule};
+
+/// The largest request that stays in memory while it waits; others are read from the store again.
+const MAX_WAITING_BYTES: usize = 64 << 10;
+/// How many executions a page has at most.
+const MAX_PAGE: usize = 200;
+/// How many a page has that asks for no number.
+const DEFAULT_PAGE: usize = 50;
+/// The longest idempotency key.
+const MAX_KEY_BYTES: usize = 255;
+
+/// A service. Clones are the same one.
+#[derive(Clone)]
+pub struct Service {
+    pub(crate) core: Arc<Core>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Service").finish_non_exhaustive()
+    }
+}
+
+/// What makes a repeated request the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// A key of a caller's choice, unique among those of its subject.
+    ///
+    /// # Errors
+    ///
+    /// If it is empty, longer than 255 bytes, or not printable ASCII.
+    pub fn new(key: impl Into<String>) -> Result<Self, ServiceError> {
+        let key = key.into();
+        let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
+        match is_valid && key.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+            true => Ok(Self(key)),
+            false => Err(ServiceError::invalid(
+                "Idempotency-Key",
+                "a key has 1 to 255 printable ASCII characters",
+            )),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A request that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitted {
+    /// The execution's id.
+    pub id: String,
+    /// Whether it is new: otherwise its key was used before, with the same request.
+    pub is_new: bool,
+}
+
+/// Which executions a list has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListQuery {
+    /// Only those with this status.
+    pub status: Option<ExecutionStatus>,
+    /// Only those in this kept sandbox.
+    pub sandbox: Option<String>,
+    /// At most so many; 50 if it is not given, never more than 200.
+    pub limit: Option<usize>,
+    /// What the page before ended with.
+    pub cursor: Option<String>,
+}
+
+pub(crate) struct Core {
+    pub config: ServiceConfig,
+    pub runner: Arc<dyn Runner>,
+    pub records: Records,
+    pub files: Files,
+    pub counting: Counting,
+    pub kept: KeptSandboxes,
+    state: Mutex<State>,
+    /// Events wait for the store.
+    pub events_due: Arc<Notify>,
+    /// Something has ended that may have to be removed some day.
+    pub ended: Arc<Notify>,
+    pub is_accepting: AtomicBool,
+}
+
+/// The tasks beside requests end when they find that it is gone.
+impl Drop for Core {
+    fn drop(&mut self) {
+        for task in [&self.events_due, &self.ended, &self.kept.changed] {
+            task.notify_one();
+        }
+    }
+}
+
+struct State {
+    schedule: Schedule<Waiting>,
+    live: HashMap<String, Arc<Live>>,
+    /// Keys whose requests are just being accepted.
+    keys: HashSet<(Subject, String)>,
+    rates: Rates,
+    quotas: Quotas,
+    cpu: CpuOfToday,
+}
+
+/// The processor time that each subject used today.
+#[derive(Debug, Default)]
+struct CpuOfToday {
+    day: i64,
+    used: HashMap<Subject, Duration>,
+}
+
+const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+
+impl CpuOfToday {
+    fn add(&mut self, subject: &Subject, time: Duration, now: Time) {
+        self.begin(now);
+        *self.used.entry(subject.clone()).or_default() += time;
+    }
+
+    fn begin(&mut self, now: Time) {
+        let day = now.unix_millis().div_euclid(DAY_MILLIS);
+        if day != self.day {
+            *self = Self { day, used: HashMap::new() };
+        }
+    }
+
+    /// Whether there is some left; if not, when there is again.
+    fn check(&mut self, subject: &Subject, quota: Duration, now: Time) -> Result<(), Duration> {
+        self.begin(now);
+        if self.used.get(subject).is_none_or(|used| *used < quota) {
+            return Ok(());
+        }
+        Err(Time::from_unix_millis((self.day + 1) * DAY_MILLIS).since(now))
+    }
+}
+
+impl Core {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn find_live(&self, subject: &Subject, id: &str) -> Option<Arc<Live>> {
+        self.state().live.get(id).filter(|live| live.subject == *subject).cloned()
+    }
+
+    /// Everything that waits or runs.
+    pub fn all_live(&self) -> Vec<Arc<Live>> {
+        self.state().live.values().cloned().collect()
+    }
+
+    pub fn quotas(&self) -> Quotas {
+        self.state().quotas
+    }
+
+    /// Starts what may run now.
+    pub fn dispatch(self: &Arc<Self>) {
+        loop {
+            if !self.is_accepting.load(Ordering::Acquire) {
+                return;
+            }
+            let Some((_, _, waiting)) = self.state().schedule.next() else { return };
+            tokio::spawn(self.clone().work(waiting));
+        }
+    }
+
+    /// An execution has ended, and its end is durable.
+    pub fn retire(self: &Arc<Self>, live: &Live, has_run: HasRun, cpu: Duration) {
+        let mut state = self.state();
+        state.live.remove(&live.id);
+        state.cpu.add(&live.subject, cpu, Time::now());
+        if has_run == HasRun::Yes {
+            state.schedule.done(&live.subject);
+        }
+        drop(state);
+        self.ended.notify_one();
+        self.dispatch();
+    }
+
+    /// What runs or is about to, and the ids of what waits.
+    pub fn running_and_queued(&self) -> (Vec<Arc<Live>>, Vec<String>) {
+        let state = self.state();
+        let queued: HashSet<&str> = state.schedule.ids().collect();
+        let running = state.live.values().filter(|live| !queued.contains(&*live.id)).cloned();
+        (running.collect(), queued.iter().map(|&id| id.to_owned()).collect())
+    }
+
+    /// Takes an execution out of the queue; `None` if it does not wait.
+    fn unqueue(&self, live: &Live) -> Option<Waiting> {
+        self.state().schedule.remove(&live.subject, &live.id)
+    }
+}
+
+/// Whether an execution had a place among those that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HasRun {
+    /// It had.
+    Yes,
+    /// It only waited.
+    No,
+}
+
+impl Service {
+    /// Starts a service on a store that no other one uses. What waited when the last service on it
+    /// ended is queued again, and what ran is `killed`.
+    ///
+    /// # Errors
+    ///
+    /// If the store or the directory of files cannot be used.
+    pub async fn start(
+        config: ServiceConfig,
+        controller: Arc<Controller>,
+        store: Store,
+    ) -> Result<Self, ServiceError> {
+        Self::start_with(config, Arc::new(controller), store).await
+    }
+
+    pub(crate) async fn start_with(
+        config: ServiceConfig,
+        runner: Arc<dyn Runner>,
+        store: Store,
+    ) -> Result<Self, ServiceError> {
+        let data_dir = config.data_dir.clone();
+        let files = crate::blocking(move || {
+            Files::open(&data_dir).map_err(|error| ServiceError::Files(Arc::new(error)))
+        })
+        .await?;
+        let quotas = config.quotas;
+        let state = State {
+            schedule: Schedule::new(bounds(&config, &quotas)),
+            live: HashMap::new(),
+            keys: HashSet::new(),
+            rates: Rates::default(),
+            quotas,
+            cpu: CpuOfToday::default(),
+        };
+        let core = Arc::new(Core {
+            config,
+            runner,
+            records: Records::new(store),
+            files,
+            counting: Counting::default(),
+            kept: KeptSandboxes::default(),
+            state: Mutex::new(state),
+            events_due: Arc::default(),
+            ended: Arc::default(),
+            is_accepting: AtomicBool::new(true),
+        });
+        core.recover().await?;
+        crate::background::start(&core);
+        core.dispatch();
+        Ok(Self { core })
+    }
+
+    /// Accepts an execution with a sandbox of its own: it is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError`]; nothing was accepted then.
+    pub async fn submit(
+        &self,
+        subject: &Subject,
+        request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Submitted, ServiceError> {
+        self.core.clone().submit(subject.clone(), request, key, None).await
+    }
+
+    /// Accepts an execution in a kept sandbox. Without a generation it is whatever generation the
+    /// sandbox has then.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError`]; nothing was accepted then.
+    pub async fn submit_in(
+        &self,
+        subject: &Subject,
+        sandbox: &str,
+        generation: Option<u64>,
+        request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Submitted, ServiceError> {
+        let place = Place { sandbox: sandbox.to_owned(), generation };
+        self.core.clone().submit(subject.clone(), request, key, Some(place)).await
+    }
+
+    /// An execution as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::NotFound`] if this subject has none of this id.
+    pub async fn execution(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Execution>, ServiceError> {
+        match self.core.find_live(subject, id) {
+            Some(live) => Ok(live.view()),
+            None => self.core.stored(subject, id).await,
+        }
+    }
+
+    /// An execution when it has ended, or as it is after this time.
+    ///
+    /// # Errors
+    ///
+    /// As of [`execution`](Self::execution).
+    pub async fn wait(
+        &self,
+        subject: &Subject,
+        id: &str,
+        up_to: Duration,
+    ) -> Result<Arc<Execution>, ServiceError> {
+        let Some(live) = self.core.find_live(subject, id) else {
+            return self.core.stored(subject, id).await;
+        };
+        let mut phase = live.phase.subscribe();
+        let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
+        _ = tokio::time::timeout(up_to, ended).await;
+        Ok(live.view())
+    }
+
+    /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
+    /// ends soon, and one that has ended is not changed. Once more kills it at once.
+    ///
+    /// # Errors
+    ///
+    /// As of [`execution`](Self::execution).
+    pub async fn cancel(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Execution>, ServiceError> {
+        let Some(live) = self.core.find_live(subject, id) else {
+            return self.core.stored(subject, id).await;
+        };
+        // First, for one that is just about to run.
+        live.cancel();
+        if let Some(waiting) = self.core.unqueue(&live) {
+            let core = self.core.clone();
+            // It goes on if the caller does not wait.
+            let cancelled = tokio::spawn(async move { core.cancel_waiting(waiting).await });
+            _ = cancelled.await;
+        }
+        Ok(live.view())
+    }
+
+    /// A page of a subject's executions, the latest first.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::Invalid`] if the cursor is none of this list.
+    pub async fn list(
+        &self,
+        subject: &Subject,
+        query: ListQuery,
+    ) -> Result<ExecutionList, ServiceError> {
+        let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
+        let query = ExecutionQuery {
+            status: query.status,
+            sandbox: query.sandbox,
+            limit,
+            cursor: query.cursor,
+        };
+        self.core.records.list(subject, query).await
+    }
+
+    /// The files that an execution left.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::NotEnded`] before its end; as of [`execution`](Self::execution).
+    pub async fn files(&self, subject: &Subject, id: &str) -> Result<FileList, ServiceError> {
+        let core = self.core.with_files(subject, id).await?;
+        let id = id.to_owned();
+        crate::blocking(move || core.files.list(&id)).await
+    }
+
+    /// Opens a file that an execution left, relative to its io dir.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::FileNotFound`] and [`ServiceError::FileRefused`]; as of
+    /// [`files`](Self::files).
+    pub async fn open_file(
+        &self,
+        subject: &Subject,
+        id: &str,
+        path: &[u8],
+    ) -> Result<OpenFile, ServiceError> {
+        let core = self.core.with_files(subject, id).await?;
+        let (id, path) = (id.to_owned(), path.to_vec());
+        crate::blocking(move || core.files.open_file(&id, &path)).await
+    }
+
+    /// Replaces the bounds of each subject.
+    pub fn set_quotas(&self, quotas: Quotas) {
+        let mut state = self.core.state();
+        state.quotas = quotas;
+        state.schedule.set_bounds(bounds(&self.core.config, &quotas));
+        drop(state);
+        self.core.dispatch();
+    }
+
+    /// What a subject has used, and has now.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
+        let totals = self.core.records.usage(subject).await?;
+        let (queued, running) = self.core.state().schedule.of(subject);
+        let sandboxes = self.core.kept.count_of(subject) as u64;
+        Ok(UsageTotals { queued: queued as u64, running: running as u64, sandboxes, ..totals })
+    }
+
+    /// What it has done since it started.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let state = self.core.state();
+        let (queued, running) = (state.schedule.waiting(), state.schedule.running());
+        drop(state);
+        Counters {
+            queued: queued as u64,
+            running: running as u64,
+            sandboxes: self.core.kept.count() as u64,
+            ..self.core.counting.so_far()
+        }
+    }
+
+    /// Whether it can do its work.
+    pub async fn health(&self) -> Health {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let core = &self.core;
+        let engine = async {
+            tokio::time::timeout(PATIENCE, core.runner.ping())
+                .await
+                .unwrap_or_else(|_| Err("the engine does not answer".to_owned()))
+        };
+        let store = async {
+            tokio::time::timeout(PATIENCE, core.records.check())
+                .await
+                .unwrap_or_else(|_| Err("the store does not answer".to_owned()))
+        };
+        let (engine, store) = tokio::join!(engine, store);
+        let accepting = match core.is_accepting.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err("it is being shut down".to_owned()),
+        };
+        let check = |(name, result): (&str, Result<(), String>)| HealthCheck {
+            name: name.to_owned(),
+            ok: result.is_ok(),
+            problem: result.err(),
+        };
+        let checks: Vec<_> =
+            [("accepting", accepting), ("engine", engine), ("store", store)].map(check).into();
+        Health { ready: checks.iter().all(|check| check.ok), checks }
+    }
+}
+
+/// The kept sandbox that an execution runs in.
+pub(crate) struct Place {
+    pub sandbox: String,
+    pub generation: Option<u64>,
+}
+
+const fn bounds(config: &ServiceConfig, quotas: &Quotas) -> Bounds {
+    Bounds {
+        running: config.concurrency,
+        running_of_one: quotas.concurrency,
+        waiting: config.max_queued,
+    }
+}
+
+/// A key that is in use while its request is being accepted.
+struct KeyInUse {
+    core: Arc<Core>,
+    key: (Subject, String),
+}
+
+impl Drop for KeyInUse {
+    fn drop(&mut self) {
+        self.core.state().keys.remove(&self.key);
+    }
+}
+
+/// A place in the queue that is not used yet.
+struct Reserved {
+    core: Arc<Core>,
+    subject: Subject,
+    is_filled: bool,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.is_filled {
+            self.core.state().schedule.release(&self.subject);
+        }
+    }
+}
+
+impl Core {
+    async fn submit(
+        self: Arc<Self>,
+        subject: Subject,
+        request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+        place: Option<Place>,
+    ) -> Result<Submitted, ServiceError> {
+        if !self.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::ShuttingDown);
+        }
+        // A caller that goes away does not leave a request half accepted.
+        let accepting = tokio::spawn(self.accept(subject, request, key, place));
+        let failed = |_| ServiceError::Internal { detail: "a request could not be accepted" };
+        accepting.await.map_err(failed)?
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        subject: Subject,
+        mut request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+        place: Option<Place>,
+    ) -> Result<Submitted, ServiceError> {
+        let supports_exec = match &place {
+            Some(place) => self.kept.check(&subject, place)?.supports_exec(),
+            None => false,
+        };
+        let checked = request.clone();
+        let kind = match &place {
+            Some(_) => plan_in_sandbox(checked, supports_exec, &self.config)?.kind(),
+            None => plan(checked, &self.config)?.work.kind(),
+        };
+        let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
+        let secrets = std::mem::take(&mut request.secrets);
+        let names: Vec<&str> = secrets.0.keys().map(String::as_str).collect();
+        let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
+        let json = serde_json::to_string(&request)
+            .map_err(|_| ServiceError::Internal { detail: "a request cannot be stored" })?;
+        let digest = digest(&json, &names, sandbox);
+        if let Some(key) = &key
+            && let Some(accepted) = self.records.find_key(&subject, key.as_str(), &digest).await?
+        {
+            return submitted(accepted);
+        }
+        let mut reserved = self.admit(&subject).await?;
+        let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
+        let has_secrets = !secrets.is_empty();
+        let metadata = request.metadata.clone();
+        let is_large = json.len() > MAX_WAITING_BYTES;
+        let record = NewRecord {
+            id: id.clone(),
+            subject: subject.clone(),
+            kind,
+            request: json,
+            has_secrets,
+            key: key.map(|key| (key.as_str().to_owned(), digest)),
+            created_at,
+            metadata: metadata.clone(),
+            sandbox: sandbox.map(str::to_owned),
+        };
+        match self.records.accept(record).await? {
+            Accepted::New => {}
+            other => return submitted(other),
+        }
+        let live = Arc::new(Live {
+            id: id.clone(),
+            subject: subject.clone(),
+            kind,
+            created_at,
+            accepted,
+            metadata,
+            sandbox: place.as_ref().map(|place| place.sandbox.clone()),
+            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
+            cancel: watch::Sender::new(Cancel::No),
+            phase: watch::Sender::new(Phase::Queued),
+        });
+        live.feed.push(EventBody::Queued);
+        let request = (!is_large).then(|| Box::new(request));
+        let generation = place.and_then(|place| place.generation);
+        let waiting = Waiting { live: live.clone(), request, secrets, generation };
+        {
+            let mut state = self.state();
+            reserved.is_filled = true;
+            state.live.insert(id.clone(), live);
+            state.schedule.fill(&subject, id.clone(), waiting);
+        }
+        Counting::add(&self.counting.accepted);
+        self.events_due.notify_one();
+        self.dispatch();
+        Ok(Submitted { id, is_new: true })
+    }
+
+    fn use_key(
+        self: &Arc<Self>,
+        subject: &Subject,
+        key: &IdempotencyKey,
+    ) -> Result<KeyInUse, ServiceError> {
+        let key = (subject.clone(), key.as_str().to_owned());
+        match self.state().keys.insert(key.clone()) {
+            true => Ok(KeyInUse { core: self.clone(), key }),
+            false => Err(ServiceError::KeyInFlight),
+        }
+    }
+
+    /// A place in the queue, if the subject may have one.
+    async fn admit(self: &Arc<Self>, subject: &Subject) -> Result<Reserved, ServiceError> {
+        let quotas = self.quotas();
+        if let Some(stored) = quotas.stored
+            && self.records.usage(subject).await?.stored_bytes >= stored.as_u64()
+        {
+            Counting::add(&self.counting.refused_quota);
+            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
+        }
+        let mut state = self.state();
+        if let Err(retry_after) = state.rates.take(subject, quotas.rate_per_minute, Instant::now())
+        {
+            drop(state);
+            Counting::add(&self.counting.refused_quota);
+            return Err(ServiceError::TooFast { retry_after });
+        }
+        if let Some(quota) = quotas.cpu_per_day
+            && let Err(after) = state.cpu.check(subject, quota, Time::now())
+        {
+            drop(state);
+            Counting::add(&self.counting.refused_quota);
+            let retry_after = Some(after);
+            return Err(ServiceError::QuotaExceeded { what: "processor time", retry_after });
+        }
+        if !state.schedule.reserve(subject) {
+            let queued = state.schedule.waiting();
+            drop(state);
+            Counting::add(&self.counting.refused_full);
+            return Err(ServiceError::Full { queued });
+        }
+        drop(state);
+        Ok(Reserved { core: self.clone(), subject: subject.clone(), is_filled: false })
+    }
+
+    /// Queues what was accepted before this service started.
+    pub fn restore(&self, waiting: Waiting) {
+        let live = waiting.live.clone();
+        let mut state = self.state();
+        state.live.insert(live.id.clone(), live.clone());
+        state.schedule.restore(&live.subject, live.id.clone(), waiting);
+    }
+
+    /// An execution that has ended, from the store.
+    pub async fn stored(
+        self: &Arc<Self>,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Execution>, ServiceError> {
+        let Some(execution) = self.records.get(subject, id).await? else {
+            return Err(ServiceError::no_execution(id));
+        };
+        Ok(Arc::new(execution))
+    }
+
+    /// Itself, if this execution has ended.
+    pub async fn with_files(
+        self: &Arc<Self>,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Self>, ServiceError> {
+        if self.find_live(subject, id).is_some() {
+            return Err(ServiceError::NotEnded { id: id.to_owned() });
+        }
+        let execution = self.stored(subject, id).await?;
+        match execution.summary.sandbox {
+            Some(_) => Err(ServiceError::NoFiles { id: id.to_owned() }),
+            None => Ok(self.clone()),
+        }
+    }
+}
+
+fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
+    match accepted {
+        Accepted::Same(id) => Ok(Submitted { id, is_new: false }),
+        Accepted::Other => Err(ServiceError::KeyReused),
+        Accepted::New => Err(ServiceError::Internal { detail: "a new request is not new" }),
+    }
+}
+
+/// The digest of a request, to tell another one from the same one. It has the names of secrets and
+/// not their values: a digest of something short can be guessed.
+fn digest(json: &str, secrets: &[&str], sandbox: Option<&str>) -> String {
+    let mut hasher = Sha256::new();
+    for part in secrets.iter().copied().chain(sandbox) {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.update(json);
+    hex(&hasher.finalize())
+}
+
+/// The document of an execution that did not run.
+pub(crate) fn failed_document(
+    kind: ExecutionKind,
+    id: &str,
+    status: Status,
+    failure: Failure,
+) -> Result<(String, u8), ServiceError> {
+    let document = ExecutionDocuments::failed(kind, id, status, failure);
+    let json = document
+        .to_json()
+        .map_err(|_| ServiceError::Internal { detail: "a result cannot be stored" })?;
+    Ok((json, document.process_exit_code()))
+}
+
+/// Why an execution that was cancelled did not run.
+pub(crate) fn cancelled() -> Failure {
+    Failure::new(ErrorKind::Cancelled, "cancelled before it began", None)
+}

@@ -1,0 +1,293 @@
+//! One execution, from its turn to its durable end.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use sandbox_api::service::{EventBody, Execution, ExecutionRequest, Time};
+use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use crate::config::IoPosture;
+use crate::counters::Counting;
+use crate::error::ServiceError;
+use crate::live::{Live, Phase, Waiting};
+use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
+use crate::records::Finish;
+use crate::runner::{Cancel, Failed, Job, Machine, Ran};
+use crate::service::{Core, HasRun, Place, cancelled, failed_document};
+
+/// The pause before an engine that did not answer is asked again; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How an execution ended.
+struct Ended {
+    document: String,
+    status: Status,
+    exit_code: u8,
+    usage: Option<Usage>,
+    /// Whether its files are kept.
+    keeps_files: bool,
+    /// Its own sandbox, which is to be removed.
+    machine: Option<Arc<dyn Machine>>,
+}
+
+/// Why an execution did not run.
+enum NotRun {
+    Cancelled,
+    Failed(Failure),
+}
+
+impl From<Failed> for NotRun {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed.failure)
+    }
+}
+
+impl From<ServiceError> for NotRun {
+    fn from(error: ServiceError) -> Self {
+        Self::Failed(error.failure())
+    }
+}
+
+impl Core {
+    /// Runs an execution whose turn has come. It always ends, and its place is given back.
+    pub async fn work(self: Arc<Self>, waiting: Waiting) {
+        let live = waiting.live.clone();
+        let executed = AssertUnwindSafe(self.execute(waiting)).catch_unwind().await;
+        let ended = match executed {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(NotRun::Cancelled)) => not_run(&live, Status::Cancelled, cancelled()),
+            Ok(Err(NotRun::Failed(failure))) => not_run(&live, Status::Error, failure),
+            Err(_) => {
+                let failure = Failure::new(ErrorKind::Internal, "the execution panicked", None);
+                not_run(&live, Status::Error, failure)
+            }
+        };
+        self.finish(&live, ended, HasRun::Yes).await;
+    }
+
+    /// Ends an execution that was cancelled before its turn.
+    pub async fn cancel_waiting(self: Arc<Self>, waiting: Waiting) {
+        let live = waiting.live;
+        let ended = not_run(&live, Status::Cancelled, cancelled());
+        self.finish(&live, ended, HasRun::No).await;
+    }
+
+    /// Ends an execution that cannot run.
+    pub async fn fail_waiting(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
+        let ended = not_run(live, Status::Error, failure);
+        self.finish(live, ended, HasRun::No).await;
+    }
+
+    async fn execute(self: &Arc<Self>, waiting: Waiting) -> Result<Ended, NotRun> {
+        let live = &waiting.live;
+        let queued_ms = millis(live.accepted.elapsed());
+        let Waiting { request, secrets, generation, .. } = waiting;
+        if *live.cancel.borrow() != Cancel::No {
+            return Err(NotRun::Cancelled);
+        }
+        let request = match request {
+            Some(request) => *request,
+            None => self.records.request(&live.id).await?,
+        };
+        let request = ExecutionRequest { secrets, ..request };
+        match &live.sandbox {
+            None => self.execute_alone(live, plan(request, &self.config)?, queued_ms).await,
+            Some(sandbox) => {
+                let place = Place { sandbox: sandbox.clone(), generation };
+                self.execute_in(live, &place, request, queued_ms).await
+            }
+        }
+    }
+
+    /// Runs it in a sandbox of its own.
+    async fn execute_alone(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        plan: Plan,
+        queued_ms: u64,
+    ) -> Result<Ended, NotRun> {
+        let Plan { spec, work, io } = plan;
+        let spec = match (io, &self.config.io) {
+            (PlannedIo::Private, _) => spec.fresh_io_dir(),
+            (PlannedIo::Shared, IoPosture::Shared(dir)) => spec.io_dir(dir),
+            (PlannedIo::Off | PlannedIo::Shared, _) => spec.no_io(),
+        };
+        // Nothing of it has run before it is known to run, and the two need each other's time.
+        let (machine, marked) = tokio::join!(self.launch(live, spec), self.mark_running(live));
+        let machine = machine?;
+        if let Err(error) = marked {
+            self.remove(machine);
+            return Err(error.into());
+        }
+        let job = Job { id: live.id.clone(), work, queued_ms, cancel: live.cancel.subscribe() };
+        let ran = machine.run(job, &|body| self.report(live, body)).await;
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(failed) => {
+                self.remove(machine);
+                return Err(failed.into());
+            }
+        };
+        let keeps_files = io == PlannedIo::Private && self.keep(live, &*machine).await;
+        let Ran { document, status, exit_code, usage } = ran;
+        let (usage, machine) = (Some(usage), Some(machine));
+        Ok(Ended { document, status, exit_code, usage, keeps_files, machine })
+    }
+
+    /// Runs it in a kept sandbox.
+    async fn execute_in(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        place: &Place,
+        request: ExecutionRequest,
+        queued_ms: u64,
+    ) -> Result<Ended, NotRun> {
+        let supports_exec = self.kept.check(&live.subject, place)?.supports_exec();
+        let work = plan_in_sandbox(request, supports_exec, &self.config)?;
+        let mut cancel = live.cancel.subscribe();
+        let used = tokio::select! {
+            used = self.use_kept(&live.subject, place) => used?,
+            _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
+        };
+        self.mark_running(live).await?;
+        let job = Job { id: live.id.clone(), work, queued_ms, cancel };
+        let ran = used.machine().run(job, &|body| self.report(live, body)).await?;
+        let Ran { document, status, exit_code, usage } = ran;
+        let usage = Some(usage);
+        Ok(Ended { document, status, exit_code, usage, keeps_files: false, machine: None })
+    }
+
+    fn report(&self, live: &Live, body: EventBody) {
+        live.feed.push(body);
+        self.events_due.notify_one();
+    }
+
+    async fn mark_running(&self, live: &Live) -> Result<(), ServiceError> {
+        let now = Time::now();
+        self.records.mark_running(&live.id, now).await?;
+        live.phase.send_replace(Phase::Running(now));
+        self.report(live, EventBody::Start);
+        Ok(())
+    }
+
+    /// Starts a sandbox. An engine that does not answer is asked again for a while: nothing of the
+    /// execution has run yet.
+    async fn launch(&self, live: &Live, spec: SandboxSpec) -> Result<Arc<dyn Machine>, NotRun> {
+        let give_up = Instant::now() + self.config.engine_patience;
+        let mut pause = FIRST_PAUSE;
+        let mut cancel = live.cancel.subscribe();
+        loop {
+            let launched = tokio::select! {
+                launched = self.runner.launch(spec.clone()) => launched,
+                _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
+                    return Err(NotRun::Cancelled);
+                }
+            };
+            match launched {
+                Ok(machine) => return Ok(machine),
+                Err(failed) if failed.is_transient && Instant::now() + pause < give_up => {
+                    let message = &failed.failure.message;
+                    tracing::warn!(id = live.id, message, "the engine fails; it is asked again");
+                }
+                Err(failed) => return Err(failed.into()),
+            }
+            Counting::add(&self.counting.retried_starts);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
+                    return Err(NotRun::Cancelled);
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Keeps the files of an execution that has ended. Whether it left some.
+    async fn keep(self: &Arc<Self>, live: &Live, machine: &dyn Machine) -> bool {
+        let kept = machine.keep_files(&self.files.path(&live.id));
+        if let Err(failed) = kept {
+            tracing::error!(id = live.id, error = failed.failure.message, "files are not kept");
+            return false;
+        }
+        true
+    }
+
+    /// Makes the end of an execution durable, and tells it then.
+    async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, has_run: HasRun) {
+        let Ended { document, status, exit_code, usage, keeps_files, machine } = ended;
+        let files_bytes = match keeps_files {
+            true => {
+                let (core, id) = (self.clone(), live.id.clone());
+                let size = crate::blocking(move || {
+                    core.files.remove_if_empty(&id);
+                    Ok(core.files.bytes(&id))
+                });
+                size.await.unwrap_or(0)
+            }
+            false => 0,
+        };
+        let raw =
+            RawValue::from_string(document.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        let end = live.feed.end(EventBody::End { exit_code, document: raw });
+        let finish = Finish {
+            id: live.id.clone(),
+            kind: live.kind,
+            status,
+            stored_bytes: files_bytes.saturating_add(document.len() as u64),
+            document: document.clone(),
+            usage,
+            ended_at: end.time,
+            events: live.feed.unsaved(),
+            end,
+        };
+        let mut pause = FIRST_PAUSE;
+        while let Err(error) = self.records.finish(&finish).await {
+            // Nobody is told a result that a crash would take back. The next start of a service
+            // says that it was killed.
+            tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        self.counting.ended(status);
+        let started_at = match &*live.phase.borrow() {
+            Phase::Running(since) => Some(*since),
+            Phase::Queued | Phase::Ended(_) => None,
+        };
+        let mut summary = live.summary();
+        summary.status = status.into();
+        (summary.started_at, summary.ended_at) = (started_at, Some(finish.ended_at));
+        let document =
+            sandbox_api::service::ExecutionDocuments::from_json(live.kind, &document).ok();
+        live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
+        live.feed.tell_end();
+        if let Some(machine) = machine {
+            self.remove(machine);
+        }
+        let cpu =
+            usage.and_then(|usage| usage.cpu_ms).map_or(Duration::ZERO, Duration::from_millis);
+        self.retire(live, has_run, cpu);
+    }
+
+    /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.
+    pub fn remove(self: &Arc<Self>, machine: Arc<dyn Machine>) {
+        let core = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = machine.close().await {
+                Counting::add(&core.counting.failed_removals);
+                tracing::warn!(error, "a sandbox was not removed");
+            }
+        });
+    }
+}
+
+/// The end of an execution that did not run.
+fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
+    let (document, exit_code) =
+        failed_document(live.kind, &live.id, status, failure).unwrap_or_default();
+    Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
+}
