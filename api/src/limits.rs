@@ -416,6 +416,15 @@ macro_rules! limits {
                 }
             }
 
+            /// These limits, as `limits` has them.
+            #[must_use]
+            pub fn of(keys: &[LimitKey], limits: &Limits) -> Self {
+                Self {
+                    $($field: keys.contains(&LimitKey::$variant)
+                        .then(|| Form::of(&limits.$field)),)+
+                }
+            }
+
             /// Whether none is set.
             #[must_use]
             pub fn is_empty(&self) -> bool {

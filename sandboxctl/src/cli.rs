@@ -6,11 +6,13 @@ pub mod artifacts;
 pub mod changes;
 mod env_file;
 pub mod exec;
+pub mod executions;
 pub mod fs;
 mod habits;
 mod limits;
 mod parse;
 pub mod receipt;
+pub mod remote;
 pub mod report;
 pub mod root;
 pub mod secret;
@@ -33,11 +35,13 @@ use allow::AllowArgs;
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
 use exec::ExecArgs;
+use executions::ExecutionsArgs;
 use fs::FsArgs;
 use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
+use remote::RemoteArgs;
 use report::ReportArgs;
 use root::RootArgs;
 use secret::SecretArgs;
@@ -366,6 +370,12 @@ A session:
   {\"cancel\": 2}")]
     Tools(Box<ToolsArgs>),
 
+    /// Submit, list and follow executions of a service
+    ///
+    /// The service is the one of --server or SANDBOXCTL_SERVER. What is kept there can be looked at
+    /// until it is removed by age.
+    Executions(Box<ExecutionsArgs>),
+
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -427,6 +437,7 @@ impl Command {
             | Self::Gc(GcArgs { json, .. })
             | Self::Doctor(DoctorArgs { json, .. })
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
+            Self::Executions(args) => args.command.wants_json(),
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) => false,
             Self::Types | Self::Keys(_) | Self::Completions { .. } | Self::Man { .. } => false,
@@ -535,6 +546,10 @@ pub struct RunArgs {
     /// Where its result is written to, beside the live output.
     #[command(flatten)]
     pub reports: ReportArgs,
+
+    /// Which service runs it, if one does.
+    #[command(flatten)]
+    pub remote: RemoteArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
@@ -941,7 +956,7 @@ mod tests {
     fn every_command_shows_an_example() {
         for (path, help) in every_help() {
             // A group of commands has its examples in them.
-            let groups = ["artifacts", "image", "config", "keys", "receipt"];
+            let groups = ["artifacts", "executions", "image", "config", "keys", "receipt"];
             if !groups.map(|group| format!("sandboxctl {group}")).contains(&path) {
                 assert!(help.contains("Examples:\n  "), "{path}");
                 assert!(help.contains(&path), "{path}: its example is of something else");
@@ -951,12 +966,15 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_table_of_keys_exists() {
-        let mut command = command();
-        command.build();
-        let run = command.find_subcommand("run").unwrap();
-        for flag in Key::all().filter_map(Key::flag) {
+        let mut definition = command();
+        definition.build();
+        for (key, flag) in Key::all().filter_map(|key| Some((key, key.flag()?))) {
+            let is_of_serve = key.name().starts_with("server.");
+            let command = if is_of_serve { "serve" } else { "run" };
+            let arguments = definition.find_subcommand(command).unwrap();
             let name = flag.trim_start_matches("--");
-            assert!(run.get_arguments().any(|arg| arg.get_long() == Some(name)), "{flag}");
+            let has_it = arguments.get_arguments().any(|arg| arg.get_long() == Some(name));
+            assert!(has_it, "{command} {flag}");
         }
     }
 

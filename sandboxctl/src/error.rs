@@ -5,6 +5,7 @@ use std::io;
 use sandbox_api::{ErrorKind, Failure};
 
 use crate::config;
+use crate::remote;
 use crate::render::escaped_line;
 
 /// An error of our side. The failure of a script is not one.
@@ -35,6 +36,9 @@ pub enum Error {
         /// The next step.
         hint: String,
     },
+    /// A service failed, or refused.
+    #[error(transparent)]
+    Remote(#[from] remote::Error),
     /// An OS error.
     #[error("{what}")]
     System {
@@ -84,7 +88,9 @@ impl Signal {
         }
     }
 
-    const fn as_str(self) -> &'static str {
+    /// What it does, for messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupted",
             Self::Terminate => "terminated",
@@ -117,6 +123,7 @@ impl Error {
             Self::Config(_) => ErrorKind::Config,
             Self::Controller(error) => error.kind(),
             Self::Argument { source, .. } => source.kind(),
+            Self::Remote(error) => error.kind(),
             Self::Content { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -134,6 +141,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Signalled(signal) => signal.exit_code(),
+            Self::Remote(error) => error.exit_code(),
             _ => sandbox_api::exit_code(self.kind()),
         }
     }
@@ -144,6 +152,7 @@ impl Error {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Config(error) => error.hint(),
+            Self::Remote(error) => error.hint(),
             Self::Argument { hint, .. } => Some(hint.clone()),
             Self::Controller(sandbox_controller::Error::State { .. }) => {
                 Some("set XDG_RUNTIME_DIR to a directory that is private to this user".to_owned())

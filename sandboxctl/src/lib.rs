@@ -11,6 +11,7 @@ mod error;
 pub mod fuzz;
 mod input;
 mod output;
+mod remote;
 mod render;
 mod report;
 mod signals;

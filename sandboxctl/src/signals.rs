@@ -103,6 +103,22 @@ pub fn cancel(run: CancelHandle, mut signals: Signals) -> Canceller {
     }))
 }
 
+/// From here on, until the value is dropped, the first signal cancels what runs elsewhere, and the
+/// second ends the process at once: nothing of it is here.
+pub fn cancel_remote<F: Future<Output = ()> + Send + 'static>(
+    cancel: impl FnOnce(Signal) -> F + Send + 'static,
+    mut signals: Signals,
+) -> Canceller {
+    Canceller(tokio::spawn(async move {
+        let cancelled = cancel(signals.next().await);
+        let second = match signals.guard(cancelled).await {
+            Err(Error::Signalled(second)) => second,
+            _ => signals.next().await,
+        };
+        std::process::exit(second.exit_code().into());
+    }))
+}
+
 /// From here on, until the value is dropped, a second signal ends the process, whatever it is
 /// waiting for. The next command removes what is left of its sandbox.
 ///

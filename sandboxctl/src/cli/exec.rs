@@ -14,6 +14,7 @@ use super::changes::ChangesArgs;
 use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
+use super::remote::RemoteArgs;
 use super::report::ReportArgs;
 use super::root::{RootArgs, image};
 use super::secret::SecretArgs;
@@ -112,6 +113,10 @@ pub struct ExecArgs {
     /// Where its result is written to, beside the live output.
     #[command(flatten)]
     pub reports: ReportArgs,
+
+    /// Which service runs it, if one does.
+    #[command(flatten)]
+    pub remote: RemoteArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

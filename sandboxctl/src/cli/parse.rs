@@ -30,6 +30,11 @@ impl Cli {
         let matches = command.try_get_matches_from_mut(args)?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        match &mut cli.command {
+            super::Command::Run(args) => args.remote.given = super::remote::given(&matches),
+            super::Command::Exec(args) => args.remote.given = super::remote::given(&matches),
+            _ => {}
+        }
         if let super::Command::Fs(args) = &mut cli.command {
             args.json |= args.output_format.is_some();
         }

@@ -44,6 +44,12 @@ impl RootArgs {
         self.limits.add_flags(flags);
     }
 
+    /// The image, if one is named.
+    #[must_use]
+    pub fn image_name(&self) -> Option<&str> {
+        self.image.as_deref()
+    }
+
     /// Whether a flag names what to run in.
     #[must_use]
     pub const fn is_named(&self) -> bool {

@@ -3,6 +3,8 @@
 //! Its output is copied as it arrives: if our reader is slow the command blocks, and if it is gone
 //! the command is cancelled. Its stdin is copied the same way.
 
+mod remote;
+
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
@@ -27,11 +29,15 @@ use crate::ci::{Ci, Stdout};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
+use crate::output::Output;
 use crate::report::Reports;
 
 pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let stdout = if args.json { Stdout::Data } else { Stdout::Log };
     reports::begin_ci(context, args.reports.ci, "sandboxctl exec", stdout)?;
+    if let Some(client) = args.remote.client(&context.environment)? {
+        return remote::exec(context, &args, client);
+    }
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -165,20 +171,6 @@ impl Session<'_> {
         .await
     }
 
-    /// Where the command's stdout and stderr go.
-    fn sinks(&self) -> Result<[Sink; 2], Error> {
-        let output = self.context.output;
-        let sinks = match self.args.raw {
-            true => [Sink::new(io::stdout()), Sink::new(io::stderr())],
-            false => [
-                Sink::styled(io::stdout(), output.stdout_has_colour()),
-                Sink::styled(io::stderr(), output.stderr_has_colour()),
-            ],
-        };
-        let [stdout, stderr] = sinks.map(|it| it.map_err(|source| Error::Stdout { source }));
-        Ok([stdout?, stderr?])
-    }
-
     /// Copies input and output while the command runs, and reports its result.
     async fn follow(
         &self,
@@ -210,8 +202,12 @@ impl Session<'_> {
                 true => Ok(Written::All),
                 false => {
                     let filters = [(); 2].map(|()| self.context.output.ci().and_then(Ci::filter));
-                    let sinks = Filtered { sinks: self.sinks()?, filters };
-                    pass_on(sinks, &mut execution, &mut tail, &mut seen).await
+                    let sinks = sinks(self.context.output, self.args.raw)?;
+                    let next = async || {
+                        let next = execution.next_output().await;
+                        next.map(|(stream, piece)| (stream, piece.into()))
+                    };
+                    pass_on(Filtered { sinks, filters }, next, &mut tail, &mut seen).await
                 }
             };
             if !matches!(written, Ok(Written::All)) {
@@ -273,14 +269,7 @@ impl Session<'_> {
             cut_off::warn_of_command(output, result);
             return Ok(());
         }
-        if let Some(failure) = result.outcome.failure() {
-            let message = match written {
-                Written::All => failure.message,
-                Written::Unread => "cancelled: the reader of its output is gone".to_owned(),
-            };
-            let own = hints::not_found(self.line, failure.kind);
-            output.failure(&message, own.or_else(|| result.hint()).as_deref());
-        }
+        print_failure(output, self.line, result, written);
         let here = &self.context.environment.working_directory;
         let io_dir = result.io_dir.as_deref();
         if matches!(result.outcome, Outcome::Exit(Exit::Code(_)))
@@ -303,6 +292,31 @@ impl Session<'_> {
         }
         cut_off::warn_of_command(output, result);
         Ok(())
+    }
+}
+
+/// Where a command's stdout and stderr go.
+fn sinks(output: &Output, raw: bool) -> Result<[Sink; 2], Error> {
+    let sinks = match raw {
+        true => [Sink::new(io::stdout()), Sink::new(io::stderr())],
+        false => [
+            Sink::styled(io::stdout(), output.stdout_has_colour()),
+            Sink::styled(io::stderr(), output.stderr_has_colour()),
+        ],
+    };
+    let [stdout, stderr] = sinks.map(|it| it.map_err(|source| Error::Stdout { source }));
+    Ok([stdout?, stderr?])
+}
+
+/// Prints why a command failed, beyond its own exit code.
+fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, written: Written) {
+    if let Some(failure) = result.outcome.failure() {
+        let message = match written {
+            Written::All => failure.message,
+            Written::Unread => "cancelled: the reader of its output is gone".to_owned(),
+        };
+        let own = hints::not_found(line, failure.kind);
+        output.failure(&message, own.or_else(|| result.hint()).as_deref());
     }
 }
 
@@ -364,18 +378,18 @@ impl Seen<'_> {
 /// Copies the command's output until it ends or the reader is gone.
 async fn pass_on(
     mut sinks: Filtered,
-    execution: &mut Execution,
+    mut next: impl AsyncFnMut() -> Option<(ExecStream, Vec<u8>)>,
     tail: &mut network::Tail,
     seen: &mut Seen<'_>,
 ) -> Result<Written, Error> {
-    while let Some((stream, piece)) = execution.next_output().await {
+    while let Some((stream, piece)) = next().await {
         tail.push(&piece);
         seen.push(stream, &piece);
         let stream = match stream {
             ExecStream::Stdout => 0,
             ExecStream::Stderr => 1,
         };
-        if !is_read(sinks.put(stream, piece.into()).await)? {
+        if !is_read(sinks.put(stream, piece).await)? {
             return Ok(Written::Unread);
         }
     }

@@ -8,6 +8,7 @@ mod config;
 mod cut_off;
 mod doctor;
 mod exec;
+mod executions;
 mod fs;
 mod gc;
 mod hints;
@@ -18,6 +19,7 @@ mod network;
 mod preparing;
 mod ps;
 mod receipt;
+mod remote;
 mod replay;
 mod reports;
 mod run;
@@ -72,6 +74,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Doctor(args) => doctor::doctor(&context, &args),
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
+        Command::Executions(args) => executions::executions(&context, *args),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => completions::print(&context, shell),
         Command::Man { dir } => manual::man(&context, dir.as_deref()),

@@ -52,7 +52,8 @@ pub fn print_all_refused(output: &Output, network: Option<&Network>) {
     hosts.enumerate().for_each(|(printed, host)| print(output, printed, host));
 }
 
-fn print(output: &Output, printed: usize, host: &RefusedHost) {
+/// Prints a refused host, if not many were `printed` before.
+pub fn print(output: &Output, printed: usize, host: &RefusedHost) {
     if printed < HOSTS_SHOWN {
         output.notice(&note(host));
     } else if printed == HOSTS_SHOWN {

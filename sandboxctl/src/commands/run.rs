@@ -1,5 +1,6 @@
 //! `run`: runs scripts, from their files to their results.
 
+mod remote;
 mod report;
 
 use std::pin::pin;
@@ -25,6 +26,9 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let stdout = if args.json || args.result_only { Stdout::Data } else { Stdout::Log };
     let names = args.scripts().iter().map(ScriptArgument::name).collect::<Vec<_>>().join(" ");
     reports::begin_ci(context, args.reports.ci, &format!("sandboxctl run {names}"), stdout)?;
+    if let Some(client) = args.remote.client(&context.environment)? {
+        return remote::run(context, &args, client);
+    }
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;

@@ -28,6 +28,12 @@ impl Settings {
         }
     }
 
+    /// The same, if something sets it.
+    #[must_use]
+    pub fn chosen_io_errors(&self) -> Option<IoErrors> {
+        (self.setting(Key::IoErrors).layer != Layer::Default).then(|| self.io_errors())
+    }
+
     /// Which guest paths may be used, if configured; otherwise all mounts.
     #[must_use]
     pub fn allowed_paths(&self) -> Option<Vec<AllowedPath>> {

@@ -246,7 +246,7 @@ settings! {
     ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
         kind: Kind::AbsolutePath,
     }
-    ServerTlsKey "server.tls_key" "Private key of the certificate, as PEM" {
+    ServerTlsPrivate "server.tls_key" "Private key of the certificate, as PEM" {
         kind: Kind::AbsolutePath,
     }
     ServerConcurrency "server.concurrency" "Executions that run at one time" {

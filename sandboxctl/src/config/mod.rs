@@ -529,6 +529,12 @@ impl Settings {
         Some(Error::OverCeiling { name: self.named(key), key: key.name(), section, asked, ceiling })
     }
 
+    /// The key by which the command is limited.
+    #[must_use]
+    pub fn limit_key(&self, limit: LimitKey) -> Key {
+        self.scope.keys(limit).0
+    }
+
     /// The limits, each within its ceiling.
     ///
     /// # Errors

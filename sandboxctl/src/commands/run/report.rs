@@ -55,6 +55,24 @@ impl Report<'_> {
             cut_off::warn_of_run(output, result);
             return Ok(());
         }
+        self.outcome(result)?;
+        let io_dir = result.io_dir.as_deref();
+        copied.print(output);
+        // What was not selected was not to be kept.
+        if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept(result) {
+            touched::print(output, self.here, io_dir, &result.files_touched);
+        }
+        staged.print(output, result);
+        if self.keep {
+            touched::print_kept(output, io_dir);
+        }
+        cut_off::warn_of_run(output, result);
+        Ok(())
+    }
+
+    /// Prints how it ended: its result or why it failed, and its test cases.
+    pub fn outcome(&self, result: &RunResult) -> Result<(), Error> {
+        let output = self.output;
         match &result.outcome {
             Outcome::Ok { result } if result.get() == "null" => {}
             Outcome::Ok { result } => {
@@ -81,17 +99,6 @@ impl Report<'_> {
             }
         }
         self.tests(result);
-        let io_dir = result.io_dir.as_deref();
-        copied.print(output);
-        // What was not selected was not to be kept.
-        if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept(result) {
-            touched::print(output, self.here, io_dir, &result.files_touched);
-        }
-        staged.print(output, result);
-        if self.keep {
-            touched::print_kept(output, io_dir);
-        }
-        cut_off::warn_of_run(output, result);
         Ok(())
     }
 
@@ -133,6 +140,16 @@ pub fn document<'a>(
         error.hint = other_language(script, &result.outcome).or(error.hint.take());
     }
     document
+}
+
+/// Adds what only this side knows to the document of a service: what the script looks like.
+pub fn add_hint(script: &ScriptSource, document: &mut ResultDocument<'_>) {
+    if let Some(error) = &mut document.execution.error
+        && error.kind == ErrorKind::Syntax
+        && let Some(hint) = hints::other_language(&script.name, &script.source)
+    {
+        error.hint = Some(hint);
+    }
 }
 
 /// How to run a script that does not compile, if it looks like another language.

@@ -1,0 +1,328 @@
+//! `executions`: what a service runs, ran and is to run.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use sandbox_api::service::{
+    Content, EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionRequest,
+    ExecutionStatus, ExecutionSummary, FileKind, FileList, Time,
+};
+
+use super::{Context, block_on};
+use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, SubmitArgs};
+use crate::error::Error;
+use crate::input::{self, ScriptArgument};
+use crate::output::Output;
+use crate::remote::{self, Client, Events, ListQuery, Stream};
+use crate::render;
+use crate::signals::Signals;
+use crate::target::Target;
+
+/// The longest request that is read.
+const MAX_REQUEST_BYTES: usize = 64 << 20;
+/// How many executions are on a page.
+const PAGE: u32 = 100;
+
+pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Error> {
+    let client = args.remote.required_client(&context.environment)?;
+    let client = super::remote::connect(context, client);
+    let output = context.output;
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let work = async {
+            match args.command {
+                ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
+                ExecutionsCommand::Ls { status, limit, quiet, json } => {
+                    let executions = list(&client, status.as_deref(), limit).await?;
+                    match (json, quiet) {
+                        (true, _) => output.document(&executions)?,
+                        (false, true) => {
+                            let ids = executions.iter().map(|it| format!("{}\n", it.id));
+                            output.text(&ids.collect::<String>())?;
+                        }
+                        (false, false) => output.text(&listing(&executions, output.width()))?,
+                    }
+                }
+                ExecutionsCommand::Get { id, wait, json } => {
+                    let execution = match wait {
+                        true => client.ended_execution(id.as_str()).await?,
+                        false => client.execution(id.as_str()).await?,
+                    };
+                    print(output, &execution, json)?;
+                }
+                ExecutionsCommand::Events { id, after, json } => {
+                    let mut events = Events::new(client.clone(), id.as_str(), after.unwrap_or(0));
+                    while let Some(event) = events.next().await? {
+                        match json {
+                            // A line each, on a terminal too.
+                            true => output.text(&format!("{}\n", line(&event)?))?,
+                            false => output.text(&shown(&event))?,
+                        }
+                    }
+                }
+                ExecutionsCommand::Cancel { ids } => {
+                    for id in ids {
+                        client.cancel(id.as_str()).await?;
+                    }
+                }
+                ExecutionsCommand::Files { id, json } => {
+                    let files = client.files(id.as_str()).await?;
+                    match json {
+                        true => output.document(&files)?,
+                        false => output.text(&files_listing(&files, output.width()))?,
+                    }
+                }
+                ExecutionsCommand::Download { id, path, output: file } => {
+                    let content = client.download(id.as_str(), path.as_deref()).await?;
+                    save(output, content, &file).await?;
+                }
+            }
+            Ok(0)
+        };
+        signals.guard(work).await?
+    })
+}
+
+/// Submits a request, and waits for its end unless it is detached. The exit code is that of the
+/// execution.
+async fn submit(output: &Output, client: &Arc<Client>, args: &SubmitArgs) -> Result<u8, Error> {
+    let request = request(args)?;
+    let key = args.idempotency_key.clone().unwrap_or_else(remote::new_key);
+    let id = client.submit(&request, &key).await?;
+    if args.detach {
+        match args.json {
+            true => output.document(&client.execution(&id).await?)?,
+            false => output.text(&format!("{id}\n"))?,
+        }
+        return Ok(0);
+    }
+    let execution = client.ended_execution(&id).await?;
+    print(output, &execution, args.json)?;
+    Ok(execution.document.as_ref().map_or(0, ExecutionDocuments::process_exit_code))
+}
+
+fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
+    if let Some(request) = &args.request {
+        let json = request.read("--request", MAX_REQUEST_BYTES)?;
+        return serde_json::from_str(json.get())
+            .map_err(|error| Error::usage("--request", error.to_string()));
+    }
+    let script = match (&args.code, &args.script) {
+        (Some(code), _) => ScriptArgument::Code(code),
+        (None, Some(file)) => ScriptArgument::File(file),
+        (None, None) => return Err(Error::usage("SCRIPT", "it is missing")),
+    };
+    let script = input::script(script)?;
+    Ok(ExecutionRequest {
+        script: Some(Content(script.source)),
+        args: input::arguments(args.args_file.as_deref(), &args.args)?,
+        metadata: super::remote::title(&super::launch::title(&script.name)),
+        ..ExecutionRequest::default()
+    })
+}
+
+/// The latest executions, page by page.
+async fn list(
+    client: &Client,
+    status: Option<&str>,
+    limit: u32,
+) -> Result<Vec<ExecutionSummary>, Error> {
+    if let Some(name) = status
+        && ExecutionStatus::from_name(name).is_none()
+    {
+        let known: Vec<_> = ExecutionStatus::ALL.iter().map(|status| status.as_str()).collect();
+        let why = format!("'{name}' is not one of: {}", known.join(", "));
+        return Err(Error::usage("--status", why));
+    }
+    let mut all = Vec::new();
+    let mut cursor = None;
+    loop {
+        let left = limit - u32::try_from(all.len()).unwrap_or(limit).min(limit);
+        let query = ListQuery { status, limit: left.min(PAGE), cursor: cursor.as_deref() };
+        let page = client.list(&query).await?;
+        let is_empty = page.executions.is_empty();
+        all.extend(page.executions);
+        all.truncate(limit as usize);
+        cursor = page.next_cursor;
+        if cursor.is_none() || is_empty || all.len() >= limit as usize {
+            return Ok(all);
+        }
+    }
+}
+
+/// Executions as a table of this width.
+fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
+    let now = Time::from(SystemTime::now());
+    let rows: Vec<_> = executions
+        .iter()
+        .map(|it| {
+            let took = match (it.started_at, it.ended_at) {
+                (Some(start), Some(end)) => took(end.since(start)),
+                (Some(start), None) => took(now.since(start)),
+                (None, _) => "-".to_owned(),
+            };
+            let title = it.metadata.get("title").and_then(|title| title.as_str());
+            // Whoever submitted it wrote it.
+            let title = title.map_or("-".into(), |title| render::escaped_line(title).into_owned());
+            let sandbox = it.sandbox.as_deref().unwrap_or("-");
+            [
+                it.id.clone(),
+                it.status.to_string(),
+                render::age(now.since(it.created_at)),
+                took,
+                title,
+                render::escaped_line(sandbox).into_owned(),
+            ]
+        })
+        .collect();
+    render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], &rows, width)
+}
+
+fn took(time: Duration) -> String {
+    match time.as_millis() {
+        millis @ 0..1000 => format!("{millis}ms"),
+        millis @ 1000..60_000 => format!("{}.{}s", millis / 1000, millis % 1000 / 100),
+        _ => render::age(time),
+    }
+}
+
+/// Prints an execution: as the service gives it, or as lines for people.
+fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error> {
+    if json {
+        return output.document(execution);
+    }
+    let summary = &execution.summary;
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        _ = writeln!(text, "{name:<8} {}", render::escaped_line(value));
+    };
+    line("id", &summary.id);
+    line("status", summary.status.as_str());
+    line("created", &summary.created_at.to_string());
+    for (name, time) in [("started", summary.started_at), ("ended", summary.ended_at)] {
+        if let Some(time) = time {
+            line(name, &time.to_string());
+        }
+    }
+    if let Some(document) = &execution.document {
+        line("exit", &document.process_exit_code().to_string());
+        if let Some(error) = document.error() {
+            line("error", &error.message);
+        }
+        if let ExecutionDocuments::Script(document) = document
+            && let Some(result) = &document.result
+        {
+            line("result", result.get());
+        }
+    }
+    output.text(&text)
+}
+
+/// An event as a line of JSON.
+fn line(event: &ExecutionEvent) -> Result<String, Error> {
+    serde_json::to_string(event).map_err(|error| Error::Stdout { source: error.into() })
+}
+
+/// An event as a line for people.
+fn shown(event: &ExecutionEvent) -> String {
+    let what = match &event.body {
+        EventBody::Log { text, .. } | EventBody::Output { text, .. } => text.clone(),
+        EventBody::Test { case } => case.name.clone(),
+        EventBody::Refused { host } => format!("{}:{} ({})", host.host, host.port, host.reason),
+        EventBody::End { exit_code, .. } => format!("exit code {exit_code}"),
+        EventBody::Queued | EventBody::Start | EventBody::Omitted => String::new(),
+    };
+    let what = render::escaped_line(what.trim_end_matches('\n')).into_owned();
+    let name = event.body.name();
+    let shown = format!("{:>5}  {}  {name:<8} {what}", event.seq, event.time);
+    format!("{}\n", shown.trim_end())
+}
+
+/// Files as a table of this width.
+fn files_listing(files: &FileList, width: Option<usize>) -> String {
+    let rows: Vec<_> = files
+        .files
+        .iter()
+        .map(|file| {
+            let size = match file.kind {
+                FileKind::File => render::size(file.bytes),
+                FileKind::Directory => "directory".to_owned(),
+                FileKind::Symlink => "link".to_owned(),
+                FileKind::Other => "other".to_owned(),
+            };
+            [render::escaped_line(&file.path).into_owned(), size]
+        })
+        .collect();
+    let mut text = render::table(["PATH", "SIZE"], &rows, width);
+    if files.truncated {
+        text.push_str("…\n");
+    }
+    text
+}
+
+/// Writes a download to a file, which is there when it is complete; or to stdout.
+async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<(), Error> {
+    let what = || format!("--output {}", file.display());
+    let failed = |source| Error::Content { what: what(), source };
+    let lost = |error: Box<dyn std::error::Error + Send + Sync>| {
+        failed(std::io::Error::new(std::io::ErrorKind::ConnectionReset, error.to_string()))
+    };
+    if file == Path::new("-") {
+        while let Some(piece) = content.next().await.map_err(lost)? {
+            output.write(&piece)?;
+        }
+        return Ok(());
+    }
+    let target = Target::open(file).map_err(|error| Error::usage(what(), input::reason(&error)))?;
+    let mut writer = target.writer().map_err(failed)?;
+    while let Some(piece) = content.next().await.map_err(lost)? {
+        writer.write_all(&piece).map_err(failed)?;
+    }
+    target.finish().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_api::service::ExecutionKind;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn table_says_what_each_execution_is_and_how_it_ended() {
+        let now = Time::now();
+        let summary = ExecutionSummary {
+            id: "da2442acca66b731".into(),
+            kind: ExecutionKind::Script,
+            status: ExecutionStatus::ScriptError,
+            created_at: now.before(Duration::from_secs(65)),
+            started_at: Some(now.before(Duration::from_millis(64_000))),
+            ended_at: Some(now.before(Duration::from_millis(62_750))),
+            metadata: [("title".to_owned(), json!("a\n.luau"))].into_iter().collect(),
+            sandbox: None,
+        };
+        insta::assert_snapshot!(listing(&[summary], None), @r"
+        ID                STATUS        AGE  TOOK  RUNS      SANDBOX
+        da2442acca66b731  script_error  1m   1.2s  a\n.luau  -
+        ");
+    }
+
+    #[test]
+    fn events_are_one_line_each_whatever_a_script_prints() {
+        let event = ExecutionEvent {
+            seq: 3,
+            time: Time::from_unix_millis(0),
+            name: None,
+            body: EventBody::Log {
+                level: sandbox_api::LogLevel::Print,
+                text: "a\nend exit code 0\u{1b}[2J\n".to_owned(),
+            },
+        };
+        let text = shown(&event);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("a\\nend exit code 0\\u{1b}[2J"), "{text}");
+    }
+}

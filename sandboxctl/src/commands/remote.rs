@@ -1,0 +1,286 @@
+//! `run` and `exec` on a service: what is sent there, and how it is followed to its end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::{Arc, OnceLock};
+
+use sandbox_api::service::{
+    Content, EventBody, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
+};
+use sandbox_api::{
+    ErrorKind, ExecDocument, FileOp, FilesTouched, InputSource, LimitKey, LimitsRequest,
+    ResultDocument, Secrets,
+};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::Context;
+use crate::config::{Key, Layer, Settings};
+use crate::error::{Error, Signal};
+use crate::input::{self, InputArgument, reason};
+use crate::output::Output;
+use crate::remote::{self, Client, Events};
+use crate::render;
+use crate::signals::{self, Canceller, Signals};
+
+/// The most bytes of inputs that are sent: they are held in memory, here and there.
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+
+/// What scripts and commands have in common in a request.
+pub struct Common<'a> {
+    /// The settings, with the flags of the command line.
+    pub settings: &'a Settings,
+    /// `--in`.
+    pub inputs: &'a [InputArgument],
+    /// Which argument already uses stdin.
+    pub stdin: Option<&'a str>,
+    /// `--image`.
+    pub image: Option<String>,
+    /// `--secret`.
+    pub secrets: Secrets,
+    /// The name of what runs, for lists.
+    pub title: String,
+}
+
+impl Common<'_> {
+    /// The request, without what it runs. Limits and hosts are sent where this side sets them; others
+    /// are the service's.
+    ///
+    /// # Errors
+    ///
+    /// If an input cannot be sent, or a host is none.
+    pub fn request(self) -> Result<ExecutionRequest, Error> {
+        let Self { settings, .. } = self;
+        let asks_for_hosts = settings.asks_for_hosts()
+            || self.image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
+        let hosts = match asks_for_hosts {
+            true => settings.allow()?.rules().iter().map(ToString::to_string).collect(),
+            false => Vec::new(),
+        };
+        let secrets = self.secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
+        Ok(ExecutionRequest {
+            image: self.image,
+            limits: LimitsRequest::of(&chosen_limits(settings), &settings.limits()),
+            inputs: contents(self.inputs, self.stdin)?,
+            io: IoRequest {
+                mode: (!settings.io_enabled()).then_some(IoMode::Off),
+                ..IoRequest::default()
+            },
+            network: NetworkRequest { allow: hosts },
+            secrets: RequestSecrets(secrets.collect()),
+            metadata: title(&self.title),
+            ..ExecutionRequest::default()
+        })
+    }
+}
+
+/// What lists show of an execution.
+pub fn title(title: &str) -> Map<String, Value> {
+    Map::from_iter([("title".to_owned(), title.into())])
+}
+
+/// The inputs with their contents.
+fn contents(
+    inputs: &[InputArgument],
+    stdin: Option<&str>,
+) -> Result<BTreeMap<String, Content>, Error> {
+    let mut left = MAX_INPUT_BYTES;
+    let mut contents = BTreeMap::new();
+    for input in input::inputs(inputs, stdin)? {
+        let flag = format!("--in {}", input.name);
+        let content = match input.source {
+            InputSource::Bytes(bytes) => bytes,
+            InputSource::Path(path) if path.is_dir() => {
+                return Err(Error::usage(flag, "a directory cannot be sent to a service")
+                    .with_hint("an archive of it can: tar c DIR | … --in -:NAME.tar"));
+            }
+            InputSource::Path(path) => {
+                let mut bytes = Vec::new();
+                let read =
+                    File::open(&path).and_then(|it| it.take(left + 1).read_to_end(&mut bytes));
+                read.map_err(|error| Error::usage(&*flag, reason(&error)))?;
+                bytes
+            }
+        };
+        left = left.checked_sub(content.len() as u64).ok_or_else(|| {
+            Error::usage(flag, "the inputs are more than 64 MiB, and a service takes no more")
+        })?;
+        contents.insert(input.name, Content(content));
+    }
+    Ok(contents)
+}
+
+/// An execution of a service, from its submission to its end. A first signal cancels it, a second
+/// one does not wait for that.
+pub struct Following {
+    client: Arc<Client>,
+    id: String,
+    events: Events,
+    /// The signal that cancelled it.
+    signal: Arc<OnceLock<Signal>>,
+    end: Option<(u8, Box<RawValue>)>,
+    /// Log entries or output are missing.
+    pub has_gaps: bool,
+    _canceller: Canceller,
+}
+
+impl Following {
+    /// Submits a request.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not accept it, or a signal came before it did.
+    pub async fn submit(client: &Arc<Client>, request: &ExecutionRequest) -> Result<Self, Error> {
+        let mut signals = Signals::listen()?;
+        let key = remote::new_key();
+        let submit = client.submit(request, &key);
+        tokio::pin!(submit);
+        let id = match signals.guard(&mut submit).await {
+            Ok(id) => id?,
+            Err(signalled) => {
+                // What was sent may be accepted all the same.
+                if let Ok(Ok(id)) = signals.guard(submit).await {
+                    _ = signals.guard(client.cancel(&id)).await;
+                }
+                return Err(signalled);
+            }
+        };
+        let signal = Arc::new(OnceLock::new());
+        let cancel = {
+            let (client, id, signal) = (client.clone(), id.clone(), signal.clone());
+            move |first| async move {
+                _ = signal.set(first);
+                // Its end comes as an event.
+                _ = client.cancel(&id).await;
+            }
+        };
+        Ok(Self {
+            client: client.clone(),
+            events: Events::new(client.clone(), &id, 0),
+            id,
+            signal,
+            end: None,
+            has_gaps: false,
+            _canceller: signals::cancel_remote(cancel, signals),
+        })
+    }
+
+    /// The next event that is not the last one.
+    ///
+    /// # Errors
+    ///
+    /// If the service cannot be reached any more.
+    pub async fn next(&mut self) -> Result<Option<EventBody>, Error> {
+        match self.events.next().await?.map(|event| event.body) {
+            Some(EventBody::End { exit_code, document }) => {
+                self.end = Some((exit_code, document));
+                Ok(None)
+            }
+            Some(EventBody::Omitted) => {
+                self.has_gaps = true;
+                Ok(Some(EventBody::Omitted))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Cancels it, since nobody reads its output any more.
+    ///
+    /// # Errors
+    ///
+    /// If the service cannot be reached.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        Ok(self.client.cancel(&self.id).await?)
+    }
+
+    /// The document of a script, when there are no more events.
+    ///
+    /// # Errors
+    ///
+    /// If the service sent none.
+    pub fn result_document(&self) -> Result<ResultDocument<'static>, Error> {
+        let (code, document) = self.end()?;
+        let mut document: ResultDocument<'static> = self.parse(document)?;
+        document.exit_code = code;
+        if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.execution.error)
+            && error.kind == ErrorKind::Cancelled
+        {
+            document.exit_code = signal.exit_code();
+            error.message = signal.as_str().to_owned();
+        }
+        Ok(document)
+    }
+
+    /// The document of a command, and the exit code, when there are no more events.
+    ///
+    /// # Errors
+    ///
+    /// If the service sent none.
+    pub fn exec_document(&self) -> Result<(ExecDocument<'static>, u8), Error> {
+        let (mut code, document) = self.end()?;
+        let mut document: ExecDocument<'static> = self.parse(document)?;
+        if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.execution.error)
+            && error.kind == ErrorKind::Cancelled
+        {
+            code = signal.exit_code();
+            error.message = signal.as_str().to_owned();
+        }
+        Ok((document, code))
+    }
+
+    fn end(&self) -> Result<(u8, &RawValue), Error> {
+        let end = self.end.as_ref().map(|(code, document)| (*code, &**document));
+        end.ok_or_else(|| self.unexpected("there is no last event"))
+    }
+
+    fn parse<T: serde::de::DeserializeOwned>(&self, document: &RawValue) -> Result<T, Error> {
+        serde_json::from_str(document.get())
+            .map_err(|error| self.unexpected(&format!("the result: {error}")))
+    }
+
+    fn unexpected(&self, what: &str) -> Error {
+        remote::Error::Unexpected { server: self.client.server(), what: what.to_owned() }.into()
+    }
+
+    /// Says what the service has that was not printed.
+    pub fn print_kept(&self, output: &Output, touched: &FilesTouched) {
+        if self.has_gaps {
+            output.caution(
+                "parts of the output are missing here: they came faster than they were kept",
+            );
+        }
+        let kept = touched.files.iter().filter(|file| file.op != FileOp::Remove);
+        let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
+            (count + 1, bytes.saturating_add(file.bytes))
+        });
+        let files = match count {
+            0 => return,
+            1 => "1 file".to_owned(),
+            count => format!("{count} files"),
+        };
+        let id = &self.id;
+        output.notice(&format!(
+            "the service keeps {files} ({}): sandboxctl executions download {id} -o FILE",
+            render::size(bytes),
+        ));
+    }
+}
+
+/// The limits that something sets: they are sent, and the others are the service's.
+fn chosen_limits(settings: &Settings) -> Vec<LimitKey> {
+    let layer = |limit| settings.setting(settings.limit_key(limit)).layer;
+    let is_chosen = |limit: &LimitKey| layer(*limit) != Layer::Default;
+    LimitKey::ALL.iter().copied().filter(is_chosen).collect()
+}
+
+/// The service, with a warning if what is sent there can be read.
+pub fn connect(context: &Context<'_>, client: Client) -> Arc<Client> {
+    if client.is_exposed() {
+        let server = client.server();
+        context
+            .output
+            .caution(&format!("{server} is not encrypted: others can read what is sent there"));
+    }
+    Arc::new(client)
+}

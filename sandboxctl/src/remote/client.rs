@@ -1,0 +1,331 @@
+//! Requests to a service: sent again where that is safe, with bounded waits and bodies.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    USER_AGENT,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::address::ServerAddress;
+use super::connection::Connection;
+use super::error::Error;
+use super::token::Token;
+
+/// How long a request is tried again while the service is away or full.
+const RETRY_FOR: Duration = Duration::from_secs(60);
+/// The waits between attempts grow from the one to the other.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// How long a service may think about a request, beside what the request asks it to wait.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a body may pause.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest body that is read whole: the document of an execution, with its log.
+pub const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// The header that makes a submission safe to send again.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The header by which events are resumed.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+    /// How long the service is asked to wait before it answers.
+    wait: Duration,
+}
+
+impl Call {
+    /// A request for a path, which is encoded, and has a query where it needs one.
+    pub fn new(method: Method, path: impl Into<String>) -> Self {
+        let (path, headers, body) = (path.into(), HeaderMap::new(), Bytes::new());
+        Self { method, path, headers, body, wait: Duration::ZERO }
+    }
+
+    /// With this JSON as its body.
+    pub fn json(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self
+    }
+
+    /// With a key by which the service knows that it is the same submission.
+    pub fn idempotent(self, key: &str) -> Self {
+        self.header(IDEMPOTENCY_KEY, key)
+    }
+
+    /// For events, after the one with this number.
+    pub fn events_after(mut self, last: Option<&str>) -> Self {
+        self.headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        match last {
+            Some(last) => self.header(LAST_EVENT_ID, last),
+            None => self,
+        }
+    }
+
+    /// The service is asked to wait this long.
+    pub fn waiting(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    fn header(mut self, name: HeaderName, value: &str) -> Self {
+        // Keys and numbers are ours or were in a header before.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+
+    /// Whether it may be sent twice.
+    fn is_repeatable(&self) -> bool {
+        self.method != Method::POST || self.headers.contains_key(IDEMPOTENCY_KEY)
+    }
+}
+
+/// A response whose body was read.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status: one of success.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// A response whose body is read as it comes.
+#[derive(Debug)]
+pub struct Stream {
+    body: Incoming,
+    /// The body ends with it.
+    _connection: Connection,
+}
+
+impl Stream {
+    /// The next piece; `None` at the end of the body.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is lost, or nothing comes for a long time.
+    pub async fn next(
+        &mut self,
+    ) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
+        loop {
+            let frame = timeout(BODY_TIMEOUT, self.body.frame());
+            match frame.await.map_err(|_| "nothing came for a minute")? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(error.into()),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Why an attempt failed.
+enum Failed {
+    /// It makes no sense to try again.
+    Finally(Error),
+    /// It may succeed later: after this time, if the service said so.
+    ForNow(Error, Option<Duration>),
+}
+
+/// A service.
+#[derive(Debug)]
+pub struct Client {
+    address: ServerAddress,
+    token: Option<Token>,
+    /// The connection of the last request, if it can serve another.
+    idle: Mutex<Option<Connection>>,
+    /// There has been a connection: whoever does not answer now is starting again.
+    was_reached: AtomicBool,
+}
+
+impl Client {
+    /// A service that nothing was sent to yet.
+    pub fn new(address: ServerAddress, token: Option<Token>) -> Self {
+        Self { address, token, idle: Mutex::default(), was_reached: AtomicBool::default() }
+    }
+
+    /// Whether others can read what is sent there.
+    pub fn is_exposed(&self) -> bool {
+        self.address.is_exposed()
+    }
+
+    /// Its address, for messages.
+    pub fn server(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Sends a request, and reads its response.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], after further attempts where the request may be sent again and that can help.
+    pub async fn call(&self, call: &Call) -> Result<Answer, Error> {
+        let until = Instant::now() + RETRY_FOR;
+        loop {
+            let (response, connection) = self.attempt(call, until).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_BODY_BYTES);
+            match timeout(BODY_TIMEOUT, body.collect()).await {
+                Ok(Ok(body)) => {
+                    if connection.is_open() {
+                        *self.idle.lock().await = Some(connection);
+                    }
+                    return Ok(Answer { status, body: body.to_bytes() });
+                }
+                Ok(Err(error)) if !call.is_repeatable() || Instant::now() > until => {
+                    return Err(self.lost(error));
+                }
+                Ok(Err(_)) => sleep(jittered(BACKOFF[0])).await,
+                Err(_) => return Err(self.no_response(BODY_TIMEOUT)),
+            }
+        }
+    }
+
+    /// Sends a request whose response is read as it comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call), until the body begins.
+    pub async fn stream(&self, call: &Call) -> Result<Stream, Error> {
+        let (response, connection) = self.attempt(call, Instant::now() + RETRY_FOR).await?;
+        Ok(Stream { body: response.into_body(), _connection: connection })
+    }
+
+    /// Tries until there is a response of success, it makes no sense any more, or the time is up.
+    async fn attempt(
+        &self,
+        call: &Call,
+        until: Instant,
+    ) -> Result<(Response<Incoming>, Connection), Error> {
+        let mut backoff = BACKOFF[0];
+        loop {
+            let failed = match self.send(call).await {
+                Ok((response, connection)) if response.status().is_success() => {
+                    return Ok((response, connection));
+                }
+                Ok((response, _connection)) => self.refusal(response).await,
+                Err(failed) => failed,
+            };
+            let (error, after) = match failed {
+                Failed::Finally(error) => return Err(error),
+                Failed::ForNow(error, _) if !call.is_repeatable() => return Err(error),
+                Failed::ForNow(error, after) => (error, after),
+            };
+            let pause = after.unwrap_or_else(|| jittered(backoff));
+            if Instant::now() + pause > until {
+                return Err(error);
+            }
+            sleep(pause).await;
+            backoff = BACKOFF[1].min(2 * backoff);
+        }
+    }
+
+    /// Sends it once; a kept connection that has ended meanwhile does not count.
+    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Connection), Failed> {
+        let kept = self.idle.lock().await.take().filter(Connection::is_open);
+        let was_kept = kept.is_some();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => self.open().await?,
+        };
+        let within = RESPONSE_TIMEOUT + call.wait;
+        let until = Instant::now() + within;
+        let response = timeout_at(until, connection.send(self.request(call))).await;
+        let response = response.map_err(|_| Failed::Finally(self.no_response(within)))?;
+        match response {
+            Ok(response) => Ok((response, connection)),
+            Err(_) if was_kept && call.is_repeatable() => {
+                let mut connection = self.open().await?;
+                let response = timeout_at(until, connection.send(self.request(call))).await;
+                let response = response.map_err(|_| Failed::Finally(self.no_response(within)))?;
+                response
+                    .map(|response| (response, connection))
+                    .map_err(|error| Failed::ForNow(self.lost(error), None))
+            }
+            Err(error) => Err(Failed::ForNow(self.lost(error), None)),
+        }
+    }
+
+    async fn open(&self) -> Result<Connection, Failed> {
+        match Connection::open(&self.address).await {
+            Ok(connection) => {
+                self.was_reached.store(true, Ordering::Relaxed);
+                Ok(connection)
+            }
+            Err(error) if self.was_reached.load(Ordering::Relaxed) => {
+                Err(Failed::ForNow(error, None))
+            }
+            Err(error) => Err(Failed::Finally(error)),
+        }
+    }
+
+    fn request(&self, call: &Call) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = call.method.clone();
+        let path = format!("{}{}", self.address.prefix(), call.path);
+        // Paths are encoded by whoever makes a call.
+        *request.uri_mut() = path.parse().unwrap_or_default();
+        *request.headers_mut() = call.headers.clone();
+        let headers = request.headers_mut();
+        if let Ok(authority) = HeaderValue::from_str(self.address.authority()) {
+            headers.insert(HOST, authority);
+        }
+        let agent = concat!("sandboxctl/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.header());
+        }
+        request
+    }
+
+    /// Why a response is none of success.
+    async fn refusal(&self, response: Response<Incoming>) -> Failed {
+        let status = response.status();
+        let after = response.headers().get(RETRY_AFTER);
+        let after = after.and_then(|it| it.to_str().ok()).and_then(|it| it.trim().parse().ok());
+        let after = after.map(Duration::from_secs);
+        const MOST: usize = 64 << 10;
+        let body = timeout(RESPONSE_TIMEOUT, Limited::new(response.into_body(), MOST).collect());
+        let body = match body.await {
+            Ok(Ok(body)) => body.to_bytes(),
+            _ => Bytes::new(),
+        };
+        let error = Error::refused(&self.server(), status, &body);
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Failed::ForNow(error, after)
+            }
+            _ => Failed::Finally(error),
+        }
+    }
+
+    fn lost(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Lost { server: self.server(), source: source.into() }
+    }
+
+    fn no_response(&self, after: Duration) -> Error {
+        Error::NoResponse { server: self.server(), after }
+    }
+}
+
+/// Up to half more, so that many clients do not come back at once.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(());
+    pause + pause.mul_f64(f64::from((random >> 56) as u8) / 512.0)
+}

@@ -1,0 +1,184 @@
+//! What can fail between here and a service.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use sandbox_api::ErrorKind;
+use serde::Deserialize;
+
+/// A request to a service failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no connection.
+    #[error("cannot connect to {server}")]
+    Connect {
+        /// The service.
+        server: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The certificate of the service is not one that this machine trusts, or TLS failed otherwise.
+    #[error("no encrypted connection to {server}")]
+    Tls {
+        /// The service.
+        server: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The connection was lost, and could not be made again in time.
+    #[error("the connection to {server} was lost")]
+    Lost {
+        /// The service.
+        server: String,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There was no response in time.
+    #[error("no response from {server} within {} s", .after.as_secs())]
+    NoResponse {
+        /// The service.
+        server: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The service refused the request.
+    #[error("{message}")]
+    Refused {
+        /// The status of the response.
+        status: StatusCode,
+        /// The kind of the error.
+        kind: ErrorKind,
+        /// Why.
+        message: String,
+        /// The next step.
+        hint: Option<String>,
+    },
+    /// The response is none of a service of ours.
+    #[error("unexpected response from {server}: {what}")]
+    Unexpected {
+        /// The service.
+        server: String,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Error {
+    /// The kind of the error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Lost { .. }
+            | Self::NoResponse { .. } => ErrorKind::Engine,
+            Self::Refused { kind, .. } => *kind,
+            Self::Unexpected { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// The exit code of a command that fails with it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.kind() {
+            // 1 would look like a failure of the script.
+            ErrorKind::Busy => sandbox_api::exit_code(ErrorKind::Engine),
+            kind => sandbox_api::exit_code(kind),
+        }
+    }
+
+    /// The next step, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("the socket is for the user who runs the service".to_owned())
+            }
+            Self::Connect { .. } | Self::NoResponse { .. } => {
+                Some("is `sandboxctl serve` running there?".to_owned())
+            }
+            Self::Tls { .. } => Some(
+                "SSL_CERT_FILE names a file with the certificates that are trusted, if it is one of \
+                 your own"
+                    .to_owned(),
+            ),
+            Self::Lost { .. } => Some(
+                "what was submitted is not lost: `sandboxctl executions ls` lists it".to_owned(),
+            ),
+            Self::Refused { status, hint: None, .. } if *status == StatusCode::UNAUTHORIZED => Some(
+                "SANDBOXCTL_TOKEN or --token-file FILE gives a token; `sandboxctl token create` \
+                 makes one where the service runs"
+                    .to_owned(),
+            ),
+            Self::Refused { hint, .. } => hint.clone(),
+            Self::Unexpected { .. } => Some("is it a `sandboxctl serve` that answers there?".to_owned()),
+        }
+    }
+
+    /// The refusal that a response is.
+    pub fn refused(server: &str, status: StatusCode, body: &[u8]) -> Self {
+        let Ok(problem) = serde_json::from_slice::<Problem>(body) else {
+            return Self::Unexpected {
+                server: server.to_owned(),
+                what: format!("{status}, without the details of a problem"),
+            };
+        };
+        let known = problem.kind.as_deref();
+        let known = known.and_then(|name| ErrorKind::ALL.iter().find(|kind| kind.as_str() == name));
+        let kind = known.copied().unwrap_or_else(|| kind_of(status));
+        let title = problem.title.unwrap_or_else(|| status.to_string());
+        let message = problem.detail.unwrap_or(title);
+        Self::Refused { status, kind, message, hint: problem.hint }
+    }
+}
+
+/// The details of a problem (RFC 9457), as far as they are printed.
+#[derive(Deserialize)]
+struct Problem {
+    title: Option<String>,
+    detail: Option<String>,
+    kind: Option<String>,
+    hint: Option<String>,
+}
+
+/// The kind of a refusal that does not name one that is known here.
+fn kind_of(status: StatusCode) -> ErrorKind {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::NotAllowed,
+        StatusCode::NOT_FOUND | StatusCode::GONE => ErrorKind::NotFound,
+        StatusCode::CONFLICT => ErrorKind::Conflict,
+        StatusCode::PAYLOAD_TOO_LARGE => ErrorKind::TooLarge,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Busy,
+        status if status.is_client_error() => ErrorKind::InvalidRequest,
+        _ => ErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_is_an_error_with_its_kind_and_hint() {
+        let body = br#"{"type":"about:blank","title":"No","status":403,"detail":"not yours",
+            "kind":"policy","hint":"ask","more":1}"#;
+        let error = Error::refused("s", StatusCode::FORBIDDEN, body);
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Policy, 121));
+        assert_eq!((error.to_string(), error.hint()), ("not yours".into(), Some("ask".into())));
+
+        let body = br#"{"title":"Unauthorized","kind":"unauthorized"}"#;
+        let error = Error::refused("s", StatusCode::UNAUTHORIZED, body);
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::NotAllowed, 121));
+        assert!(error.hint().is_some_and(|hint| hint.contains("SANDBOXCTL_TOKEN")));
+
+        let error = Error::refused("s", StatusCode::SERVICE_UNAVAILABLE, br#"{"title":"full"}"#);
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Busy, 125));
+        let error = Error::refused("http://s", StatusCode::BAD_GATEWAY, b"<html>");
+        assert!(
+            error.to_string().starts_with("unexpected response from http://s: 502 Bad Gateway")
+        );
+        assert_eq!(error.exit_code(), 125);
+    }
+}

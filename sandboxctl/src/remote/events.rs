@@ -1,0 +1,98 @@
+//! The events of an execution, resumed where a connection is lost.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use sandbox_api::service::ExecutionEvent;
+use tokio::time::{Instant, sleep};
+
+use super::client::{Call, Client, Stream};
+use super::error::Error;
+use super::sse::SseParser;
+
+/// How long it may go on that each connection ends before it has brought an event.
+const LOST_FOR: Duration = Duration::from_secs(60);
+/// Between two connections.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The events of an execution, each once, in their order.
+#[derive(Debug)]
+pub struct Events {
+    client: Arc<Client>,
+    id: String,
+    /// The number of the last one that was given.
+    last: u64,
+    open: Option<(Stream, SseParser)>,
+    ready: VecDeque<ExecutionEvent>,
+    has_ended: bool,
+    /// Since when no connection has brought anything.
+    lost_since: Option<Instant>,
+}
+
+impl Events {
+    /// Those after the event with this number.
+    pub fn new(client: Arc<Client>, id: &str, after: u64) -> Self {
+        let (open, ready, lost_since) = (None, VecDeque::new(), None);
+        Self { client, id: id.to_owned(), last: after, open, ready, has_ended: false, lost_since }
+    }
+
+    /// The next one; `None` after the last. It may be dropped and called again.
+    ///
+    /// # Errors
+    ///
+    /// If the service cannot be reached any more, or sends what is no event.
+    pub async fn next(&mut self) -> Result<Option<ExecutionEvent>, Error> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.last = event.seq;
+                self.has_ended = event.body.is_end();
+                return Ok(Some(event));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            let Some((stream, parser)) = &mut self.open else {
+                let last = (self.last > 0).then(|| self.last.to_string());
+                let path = format!("/v1/executions/{}/events", self.id);
+                let call = Call::new(Method::GET, path).events_after(last.as_deref());
+                let stream = self.client.stream(&call).await?;
+                self.open = Some((stream, SseParser::default()));
+                continue;
+            };
+            match stream.next().await {
+                Ok(Some(piece)) => {
+                    self.lost_since = None;
+                    let events =
+                        parser.push(&piece).map_err(|error| self.client.unexpected(error))?;
+                    for event in events {
+                        let event: ExecutionEvent =
+                            serde_json::from_str(&event.data).map_err(|error| {
+                                self.client.unexpected(format!("an event: {error}"))
+                            })?;
+                        if event.seq > self.ready.back().map_or(self.last, |ready| ready.seq) {
+                            self.ready.push_back(event);
+                        }
+                    }
+                }
+                Ok(None) => self.lose("it was closed before the last event".into()).await?,
+                Err(error) => self.lose(error).await?,
+            }
+        }
+    }
+
+    /// Counts a connection that has ended, and waits before the next one.
+    async fn lose(
+        &mut self,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    ) -> Result<(), Error> {
+        self.open = None;
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > LOST_FOR {
+            return Err(Error::Lost { server: self.client.server(), source });
+        }
+        sleep(PAUSE).await;
+        Ok(())
+    }
+}

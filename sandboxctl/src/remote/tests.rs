@@ -1,0 +1,184 @@
+//! The client, with services that answer as they are told.
+
+use std::sync::{Arc, Mutex};
+
+use sandbox_api::ErrorKind;
+use sandbox_api::service::{EventBody, ExecutionRequest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// What a service does with a request.
+enum Reaction {
+    /// Sends this, and keeps the connection.
+    Answer(String),
+    /// Sends this, and closes the connection.
+    Last(String),
+}
+
+use Reaction::{Answer, Last};
+
+/// A service that reacts to one request after another, and keeps what it was asked.
+struct Service {
+    client: Arc<Client>,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service {
+    async fn new(reactions: Vec<Reaction>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = requests.clone();
+        tokio::spawn(async move {
+            let mut reactions = reactions.into_iter();
+            let mut reaction = reactions.next();
+            while let Some(next) = reaction.take() {
+                let (mut connection, _) = listener.accept().await.unwrap();
+                let mut next = Some(next);
+                loop {
+                    let Some(request) = read(&mut connection).await else {
+                        reaction = next;
+                        break;
+                    };
+                    seen.lock().unwrap().push(request);
+                    match next.take() {
+                        Some(Answer(text)) => {
+                            connection.write_all(text.as_bytes()).await.unwrap();
+                            next = reactions.next();
+                        }
+                        Some(Last(text)) => {
+                            connection.write_all(text.as_bytes()).await.unwrap();
+                            reaction = reactions.next();
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+            }
+        });
+        Self { client: Arc::new(Client::new(address.parse().unwrap(), None)), requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+/// A request with its body; none at the end of the connection.
+async fn read(connection: &mut tokio::net::TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return Some(text);
+            }
+        }
+        if connection.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            return None;
+        }
+    }
+}
+
+fn json(status: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\n\r\n{body}")
+}
+
+fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
+    request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+const ACCEPTED: &str = r#"{"id":"e1","status":"queued"}"#;
+
+#[tokio::test]
+async fn lost_submission_is_sent_again_with_its_key() {
+    let service = Service::new(vec![
+        Last(String::new()),
+        Last(json("503 Service Unavailable", "retry-after: 0\r\n", r#"{"title":"full"}"#)),
+        Answer(json("202 Accepted", "", ACCEPTED)),
+        Answer(json("204 No Content", "", "")),
+    ])
+    .await;
+    let request = ExecutionRequest { script: Some("return 1".into()), ..Default::default() };
+    let id = service.client.submit(&request, "key-1").await.unwrap();
+    service.client.cancel(&id).await.unwrap();
+    let requests = service.requests();
+    let keys: Vec<_> = requests.iter().map(|it| header(it, "idempotency-key")).collect();
+    assert_eq!(keys, [Some("key-1"), Some("key-1"), Some("key-1"), None]);
+    assert!(requests[0].ends_with(r#"{"script":"return 1"}"#), "{requests:?}");
+    assert!(requests[3].starts_with("DELETE /v1/executions/e1 HTTP/1.1"), "{requests:?}");
+    assert_eq!(id, "e1");
+}
+
+#[tokio::test]
+async fn refusal_and_an_id_that_is_none_are_final() {
+    let service = Service::new(vec![
+        Answer(json("403 Forbidden", "", r#"{"title":"no","kind":"policy"}"#)),
+        Answer(json("202 Accepted", "", r#"{"id":"../e1"}"#)),
+        Answer(json("302 Found", "location: http://192.0.2.1/\r\n", "")),
+    ])
+    .await;
+    let request = ExecutionRequest::default();
+    let refused = service.client.submit(&request, "k").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Policy);
+    let strange = service.client.submit(&request, "k").await.unwrap_err();
+    assert!(strange.to_string().contains("an id that is none"), "{strange}");
+    // Whoever answers does not send scripts and tokens elsewhere.
+    let elsewhere = service.client.submit(&request, "k").await.unwrap_err();
+    assert!(elsewhere.to_string().contains("302 Found"), "{elsewhere}");
+    assert_eq!(service.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn events_come_once_and_in_order_though_connections_are_lost() {
+    let event = |seq: u64, rest: &str| {
+        let time = "2026-11-22T06:11:28.000Z";
+        format!("id: {seq}\ndata: {{\"seq\":{seq},\"time\":\"{time}\",{rest}}}\n\n")
+    };
+    let log = |seq, text| event(seq, &format!(r#""event":"log","level":"print","text":"{text}""#));
+    let end = event(4, r#""event":"end","exit_code":3,"document":{}"#);
+    let stream = |events: &[String]| {
+        let events = events.concat();
+        format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{events}\r\n",
+            events.len()
+        )
+    };
+    let service = Service::new(vec![
+        Last(stream(&[log(1, "a"), ": a comment\n\n".to_owned()])),
+        // A part of an event is none.
+        Last(stream(&[log(2, "b"), "id: 3\ndata: {\"seq\"".to_owned()])),
+        Last(stream(&[log(2, "b"), log(3, "c"), end])),
+    ])
+    .await;
+    let mut events = Events::new(service.client.clone(), "e1", 0);
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await.unwrap() {
+        seen.push(match event.body {
+            EventBody::Log { text, .. } => text,
+            EventBody::End { exit_code, .. } => exit_code.to_string(),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(seen, ["a", "b", "c", "3"]);
+    let requests = service.requests();
+    let last: Vec<_> = requests.iter().map(|it| header(it, "last-event-id")).collect();
+    assert_eq!(last, [None, Some("1"), Some("2")]);
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let client = Client::new(address.parse().unwrap(), None);
+    let error = client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Engine, 125));
+    assert!(error.to_string().starts_with("cannot connect to http://127.0.0.1:"), "{error}");
+    let client = Client::new("unix:/no/such.sock".parse().unwrap(), None);
+    assert!(client.submit(&ExecutionRequest::default(), "k").await.is_err());
+}
