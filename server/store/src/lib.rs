@@ -1,3 +1,249 @@
-//! What a service must not forget: executions, tokens and usage, in SQLite.
+//! What a service must not forget: executions with their events and results, kept sandboxes, usage
+//! and tokens, in one SQLite database of its data directory.
+//!
+//! Calls block. A change that has returned is durable: it survives `kill -9` and a power cut. One
+//! thread writes; changes that wait at the same time share a flush. Readers see every change that
+//! has returned.
 
 #![forbid(unsafe_code)]
+
+mod error;
+mod executions;
+mod retention;
+mod sandboxes;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod usage;
+mod writer;
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags};
+use rustix::fs::OFlags;
+use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
+
+pub use error::StoreError;
+pub use executions::{
+    Accepted, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered,
+    RecoveredExecution, StoredEvent, StoredExecution,
+};
+pub use sandboxes::{NamedSandbox, SandboxRecord};
+pub use tokens::TokenRecord;
+pub use usage::Usage;
+
+/// The database file in the data directory.
+const DATABASE: &str = "store.db";
+/// The file whose lock a server holds.
+const LOCK: &str = "lock";
+/// How long a server that starts waits for the lock of one that ends.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a statement waits for another program that holds the database.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most idle connections that readers keep.
+const MAX_READERS: usize = 8;
+/// The pages that one step of a backup copies.
+const BACKUP_PAGES: i32 = 1024;
+
+/// The store of a data directory. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    database: PathBuf,
+    readers: Mutex<Vec<Connection>>,
+    writer: writer::Writer,
+    /// Held by a server, so that there is only one; the last to be dropped.
+    _lock: Option<File>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Store").field("database", &self.0.database).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the store of a data directory for a server, alone. Creates it where there is none, and
+    /// migrates an older one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the directory belongs to another user or is open to others, if another
+    /// server has it, or if the store is damaged, or of a newer version.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
+        let lock = lock(data_dir)?;
+        Self::open_with(data_dir, Some(lock))
+    }
+
+    /// Opens the store of a data directory beside a server that may have it, for short
+    /// administration: tokens, a backup.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), but for the other server; also if there is no store, or one of an
+    /// older version.
+    pub fn attach(data_dir: &Path) -> Result<Self, StoreError> {
+        match check_private_dir(data_dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(StoreError::Missing { path: data_dir.to_owned() });
+            }
+            checked => checked.map_err(|error| directory(data_dir, error))?,
+        }
+        if !data_dir.join(DATABASE).exists() {
+            return Err(StoreError::Missing { path: data_dir.to_owned() });
+        }
+        // Without a server there is nobody to disturb by a migration.
+        let lock = match lock(data_dir) {
+            Ok(lock) => Some(lock),
+            Err(StoreError::InUse { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        Self::open_with(data_dir, lock)
+    }
+
+    fn open_with(data_dir: &Path, lock: Option<File>) -> Result<Self, StoreError> {
+        let database = data_dir.join(DATABASE);
+        // Created with a mode of its own; SQLite gives it to the files beside it.
+        private_file(&database, OpenOptions::new().create(true).append(true))
+            .map_err(|error| directory(data_dir, error))?;
+        let mut connection = connect(&database)?;
+        let flags = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+                     PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 67108864;";
+        if let Err(error) = connection.execute_batch(flags) {
+            // A file that is no database is told as such.
+            schema::check(&connection, &database)?;
+            return Err(error.into());
+        }
+        schema::migrate(&mut connection, &database)?;
+        let writer =
+            writer::Writer::start(connection).map_err(|error| directory(data_dir, error))?;
+        let inner = Inner { database, readers: Mutex::default(), writer, _lock: lock };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Whether changes can be made.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if not.
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        self.write(|connection| {
+            // It takes the lock, and writes a page of the log.
+            connection.pragma_update(None, "user_version", schema::VERSION)?;
+            Ok(())
+        })
+    }
+
+    /// Writes a copy of the store as it is now to a new file, while it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Backup`] if the file exists or cannot be written.
+    pub fn backup(&self, file: &Path) -> Result<(), StoreError> {
+        let failed = |source: io::Error| StoreError::Backup {
+            path: file.to_owned(),
+            source: Arc::new(source),
+        };
+        let mut part = file.as_os_str().to_owned();
+        part.push(format!(".{}.part", random_hex::<4>()));
+        let part = PathBuf::from(part);
+        let copy = || {
+            private_file(&part, OpenOptions::new().create_new(true).write(true)).map_err(failed)?;
+            self.read(|connection| {
+                let mut to = Connection::open_with_flags(&part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+                Backup::new(connection, &mut to)?.run_to_completion(
+                    BACKUP_PAGES,
+                    Duration::ZERO,
+                    None,
+                )?;
+                // One file, without a log beside it.
+                to.pragma_update(None, "journal_mode", "DELETE")?;
+                schema::check(&to, &part)?;
+                Ok(())
+            })?;
+            File::open(&part).and_then(|file| file.sync_all()).map_err(failed)?;
+            // Not a rename: it would replace a file.
+            std::fs::hard_link(&part, file).map_err(failed)
+        };
+        let copied = copy();
+        _ = std::fs::remove_file(&part);
+        copied
+    }
+
+    pub(crate) fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.0.writer.write(change)
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let readers = || self.0.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = readers().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connection = connect(&self.0.database)?;
+                connection.pragma_update(None, "query_only", true)?;
+                connection
+            }
+        };
+        let found = query(&connection)?;
+        let mut readers = readers();
+        if readers.len() < MAX_READERS {
+            readers.push(connection);
+        }
+        Ok(found)
+    }
+}
+
+fn directory(path: &Path, error: io::Error) -> StoreError {
+    StoreError::Directory { path: path.to_owned(), source: Arc::new(error) }
+}
+
+fn connect(database: &Path) -> Result<Connection, StoreError> {
+    // No other threading mode is needed: each connection is used by one thread at a time.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(database, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // What is removed is not to be found in free pages.
+    connection.pragma_update(None, "secure_delete", true)?;
+    Ok(connection)
+}
+
+fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+}
+
+fn lock(data_dir: &Path) -> Result<File, StoreError> {
+    let open = private_file(&data_dir.join(LOCK), OpenOptions::new().create(true).append(true));
+    let file = open.map_err(|error| directory(data_dir, error))?;
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // A server that was just killed, or that is between a fork and an exec, has it still.
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_TIMEOUT => {
+                std::thread::sleep(LOCK_TIMEOUT / 20);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(StoreError::InUse { path: data_dir.to_owned() });
+            }
+            Err(TryLockError::Error(error)) => return Err(directory(data_dir, error)),
+        }
+    }
+}

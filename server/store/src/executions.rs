@@ -1,0 +1,541 @@
+//! Executions, from the moment that they are accepted until they are forgotten.
+//!
+//! ```text
+//! queued ──> running ──> ended
+//!    └────────────────────^
+//! ```
+
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types};
+use sandbox_api::service::{ExecutionKind, ExecutionStatus, ExecutionSummary, Subject, Time};
+use sandbox_api::{Status, Usage};
+use serde_json::{Map, Value};
+
+use crate::error::StoreError;
+use crate::{Store, usage};
+
+/// The most executions of one page of a list.
+pub const EXECUTION_PAGE: usize = 500;
+
+/// An execution to accept.
+#[derive(Debug, Clone)]
+pub struct NewExecution {
+    /// Its id, which no other one has.
+    pub id: String,
+    /// Whose it is.
+    pub subject: Subject,
+    /// What runs.
+    pub kind: ExecutionKind,
+    /// The request as JSON, without its secrets.
+    pub request: String,
+    /// It has secrets, which are stored nowhere: it cannot be run after a restart.
+    pub has_secrets: bool,
+    /// The idempotency key and the digest of the request.
+    pub key: Option<(String, String)>,
+    /// When it was accepted.
+    pub created_at: Time,
+    /// What its caller said about it.
+    pub metadata: Map<String, Value>,
+    /// The kept sandbox that it runs in.
+    pub sandbox: Option<String>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is a new execution.
+    New,
+    /// The same request was accepted under its key before: this execution's id.
+    Same(String),
+    /// Another request was accepted under its key before.
+    Other,
+}
+
+/// The end of an execution.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    /// The execution.
+    pub id: String,
+    /// How it ended.
+    pub status: Status,
+    /// Its result document, as JSON.
+    pub document: String,
+    /// The bytes that are stored for it: document and files.
+    pub stored_bytes: u64,
+    /// What it used, if it ran.
+    pub usage: Option<Usage>,
+    /// When it ended.
+    pub ended_at: Time,
+    /// Its last events, with the end event as the last one.
+    pub events: Vec<StoredEvent>,
+}
+
+/// An event, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The event.
+    pub json: String,
+}
+
+/// An execution as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredExecution {
+    /// What lists show.
+    pub summary: ExecutionSummary,
+    /// Its result document, after its end.
+    pub document: Option<String>,
+}
+
+/// Which executions to list.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ExecutionQuery {
+    /// Those with one of these statuses; any if it is empty.
+    pub statuses: Vec<ExecutionStatus>,
+    /// Those of this kept sandbox.
+    pub sandbox: Option<String>,
+    /// Those accepted at this time or later.
+    pub created_from: Option<Time>,
+    /// Those accepted before this time.
+    pub created_before: Option<Time>,
+    /// Those with these members in their metadata.
+    pub metadata: Vec<(String, String)>,
+    /// Continues a list: the cursor of the page before.
+    pub cursor: Option<String>,
+    /// At most so many, up to [`EXECUTION_PAGE`].
+    pub limit: usize,
+}
+
+/// A page of a list, newest first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ExecutionPage {
+    /// The executions.
+    pub executions: Vec<ExecutionSummary>,
+    /// The cursor of the next page, if there is one.
+    pub next_cursor: Option<String>,
+}
+
+/// What a service that starts finds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Recovered {
+    /// Executions that wait, oldest first.
+    pub queued: Vec<RecoveredExecution>,
+    /// Executions that were running: nobody knows how they ended. They are to be finished as killed.
+    pub running: Vec<RecoveredExecution>,
+}
+
+/// An execution that had not ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecoveredExecution {
+    /// What lists show.
+    pub summary: ExecutionSummary,
+    /// Whose it is.
+    pub subject: Subject,
+    /// It has secrets, which are lost.
+    pub has_secrets: bool,
+    /// The number of its last event.
+    pub last_event: u64,
+}
+
+const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox";
+
+impl Store {
+    /// Accepts an execution. When this returns, it is never forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
+        self.write(move |connection| {
+            let NewExecution { id, subject, kind, request, has_secrets, key, .. } = new;
+            if let Some((key, digest)) = &key
+                && let Some(accepted) = find_key(connection, &subject, key, digest)?
+            {
+                return Ok(accepted);
+            }
+            let metadata = Value::Object(new.metadata).to_string();
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO executions
+                    (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at)
+                 VALUES (?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8)",
+            )?;
+            let seq = insert.insert(params![
+                id,
+                subject.as_str(),
+                kind_name(kind),
+                request,
+                has_secrets,
+                metadata,
+                new.sandbox,
+                new.created_at.unix_millis(),
+            ])?;
+            if let Some((key, digest)) = key {
+                let mut insert = connection
+                    .prepare_cached("INSERT INTO idempotency_keys VALUES (?1, ?2, ?3, ?4)")?;
+                insert.execute(params![subject.as_str(), key, digest, seq])?;
+            }
+            Ok(Accepted::New)
+        })
+    }
+
+    /// The execution that was accepted under a key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn find_key(
+        &self,
+        subject: &Subject,
+        key: &str,
+        digest: &str,
+    ) -> Result<Option<Accepted>, StoreError> {
+        self.read(|connection| find_key(connection, subject, key, digest))
+    }
+
+    /// The request of an execution that has not ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it has ended.
+    pub fn request(&self, id: &str) -> Result<String, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT request FROM executions WHERE id = ?1 AND request IS NOT NULL",
+            )?;
+            let request = query.query_row([id], |row| row.get(0)).optional()?;
+            request.ok_or_else(|| state(id, "queued"))
+        })
+    }
+
+    /// Records that an execution runs.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it does not wait: none runs twice.
+    pub fn mark_running(&self, id: &str, since: Time) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let mut update = connection.prepare_cached(
+                "UPDATE executions SET status = 'running', started_at = ?2
+                 WHERE id = ?1 AND status = 'queued'",
+            )?;
+            match update.execute(params![id, since.unix_millis()])? {
+                1 => Ok(()),
+                _ => Err(state(&id, "queued")),
+            }
+        })
+    }
+
+    /// Records the end of an execution, with its last events.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it has ended before.
+    pub fn finish(&self, finish: Finish) -> Result<(), StoreError> {
+        self.write(move |connection| {
+            let Finish { id, status, document, stored_bytes, usage, ended_at, events } = finish;
+            let mut update = connection.prepare_cached(
+                "UPDATE executions
+                 SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL
+                 WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject",
+            )?;
+            let ended = update
+                .query_row(
+                    params![
+                        id,
+                        status.as_str(),
+                        document,
+                        signed(stored_bytes),
+                        ended_at.unix_millis()
+                    ],
+                    |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)),
+                )
+                .optional()?;
+            let (seq, subject) = ended.ok_or_else(|| state(&id, "queued or running"))?;
+            insert_events(connection, seq, &events)?;
+            usage::add(connection, &subject, ended_at, &usage.unwrap_or_default())
+        })
+    }
+
+    /// Appends events to an execution that has not ended. Events that are there are left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it has ended.
+    pub fn append_events(&self, id: &str, events: Vec<StoredEvent>) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let mut query = connection
+                .prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND ended_at IS NULL")?;
+            let seq = query.query_row([&id], |row| row.get(0)).optional()?;
+            let seq: i64 = seq.ok_or_else(|| state(&id, "queued or running"))?;
+            insert_events(connection, seq, &events)
+        })
+    }
+
+    /// Up to `limit` events of an execution after the one with this number, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn events(
+        &self,
+        id: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT number, json FROM events
+                 WHERE execution = (SELECT seq FROM executions WHERE id = ?1) AND number > ?2
+                 ORDER BY number LIMIT ?3",
+            )?;
+            let limit = signed(limit as u64);
+            let events = query.query_map(params![id, signed(after), limit], event)?;
+            Ok(events.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// The last event of an execution, which is its end event once it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn last_event(&self, id: &str) -> Result<Option<StoredEvent>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT number, json FROM events
+                 WHERE execution = (SELECT seq FROM executions WHERE id = ?1)
+                 ORDER BY number DESC LIMIT 1",
+            )?;
+            Ok(query.query_row([id], event).optional()?)
+        })
+    }
+
+    /// An execution of a subject; another's is not found.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn execution(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Option<StoredExecution>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(&format!(
+                "SELECT {SUMMARY}, document FROM executions
+                 WHERE id = ?1 AND subject = ?2 AND NOT is_expired"
+            ))?;
+            let mut rows = query.query(params![id, subject.as_str()])?;
+            let Some(row) = rows.next()? else { return Ok(None) };
+            Ok(Some(StoredExecution { summary: summary(row)?, document: row.get(8)? }))
+        })
+    }
+
+    /// Which of these ids are of executions, whoever's.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT 1 FROM executions WHERE id = ?1")?;
+            let mut known = Vec::new();
+            for id in ids {
+                if query.exists([id])? {
+                    known.push(id.clone());
+                }
+            }
+            Ok(known)
+        })
+    }
+
+    /// Lists executions of a subject, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Row`] if the cursor is none of a page.
+    pub fn list(
+        &self,
+        subject: &Subject,
+        query: &ExecutionQuery,
+    ) -> Result<ExecutionPage, StoreError> {
+        let before = match &query.cursor {
+            Some(cursor) => cursor.parse().map_err(|_| StoreError::row("the cursor is none"))?,
+            None => i64::MAX,
+        };
+        let mut sql = format!(
+            "SELECT {SUMMARY}, seq FROM executions
+             WHERE subject = ? AND seq < ? AND NOT is_expired"
+        );
+        let mut values: Vec<types::Value> =
+            vec![subject.as_str().to_owned().into(), types::Value::Integer(before)];
+        let mut with = |condition: &str, value: types::Value| {
+            sql.push_str(condition);
+            values.push(value);
+        };
+        if let Some(sandbox) = &query.sandbox {
+            with(" AND sandbox = ?", sandbox.clone().into());
+        }
+        if let Some(from) = query.created_from {
+            with(" AND created_at >= ?", from.unix_millis().into());
+        }
+        if let Some(before) = query.created_before {
+            with(" AND created_at < ?", before.unix_millis().into());
+        }
+        for (name, value) in &query.metadata {
+            // The member by its exact name, whatever it contains.
+            with(
+                " AND EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ?",
+                name.clone().into(),
+            );
+            with(" AND atom = ?)", value.clone().into());
+        }
+        for (at, status) in query.statuses.iter().enumerate() {
+            let condition = if at == 0 { " AND status IN (?" } else { ", ?" };
+            with(condition, status.as_str().to_owned().into());
+        }
+        if !query.statuses.is_empty() {
+            sql.push(')');
+        }
+        let limit = query.limit.clamp(1, EXECUTION_PAGE);
+        sql.push_str(" ORDER BY seq DESC LIMIT ?");
+        values.push(types::Value::Integer(signed(limit as u64 + 1)));
+        self.read(|connection| {
+            let mut query = connection.prepare(&sql)?;
+            let mut rows = query.query(params_from_iter(values))?;
+            let mut page = ExecutionPage::default();
+            let mut last = 0;
+            while let Some(row) = rows.next()? {
+                if page.executions.len() == limit {
+                    page.next_cursor = Some(last.to_string());
+                    break;
+                }
+                page.executions.push(summary(row)?);
+                last = row.get::<_, i64>(8)?;
+            }
+            Ok(page)
+        })
+    }
+
+    /// The executions that have not ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn recover(&self) -> Result<Recovered, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare(&format!(
+                "SELECT {SUMMARY}, subject, has_secrets, last_event FROM executions
+                 WHERE ended_at IS NULL ORDER BY seq"
+            ))?;
+            let mut rows = query.query([])?;
+            let mut recovered = Recovered::default();
+            while let Some(row) = rows.next()? {
+                let execution = RecoveredExecution {
+                    summary: summary(row)?,
+                    subject: Subject::new(row.get::<_, String>(8)?).map_err(StoreError::row)?,
+                    has_secrets: row.get(9)?,
+                    last_event: unsigned(row.get(10)?),
+                };
+                match execution.summary.status {
+                    ExecutionStatus::Queued => recovered.queued.push(execution),
+                    _ => recovered.running.push(execution),
+                }
+            }
+            Ok(recovered)
+        })
+    }
+}
+
+fn find_key(
+    connection: &Connection,
+    subject: &Subject,
+    key: &str,
+    digest: &str,
+) -> Result<Option<Accepted>, StoreError> {
+    let mut query = connection.prepare_cached(
+        "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
+         WHERE k.subject = ?1 AND k.key = ?2",
+    )?;
+    let found = query
+        .query_row(params![subject.as_str(), key], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+        })
+        .optional()?;
+    Ok(found.map(|(before, id)| match before == digest {
+        true => Accepted::Same(id),
+        false => Accepted::Other,
+    }))
+}
+
+fn insert_events(
+    connection: &Connection,
+    seq: i64,
+    events: &[StoredEvent],
+) -> Result<(), StoreError> {
+    let mut insert =
+        connection.prepare_cached("INSERT OR IGNORE INTO events VALUES (?1, ?2, ?3)")?;
+    for event in events {
+        insert.execute(params![seq, signed(event.number), event.json])?;
+    }
+    if let Some(last) = events.iter().map(|event| event.number).max() {
+        let mut update = connection.prepare_cached(
+            "UPDATE executions SET last_event = max(last_event, ?2) WHERE seq = ?1",
+        )?;
+        update.execute(params![seq, signed(last)])?;
+    }
+    Ok(())
+}
+
+fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+    Ok(StoredEvent { number: unsigned(row.get(0)?), json: row.get(1)? })
+}
+
+/// The columns of [`SUMMARY`].
+fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
+    let (kind, status): (String, String) = (row.get(1)?, row.get(2)?);
+    let time = |column| -> Result<Option<Time>, StoreError> {
+        Ok(row.get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
+    };
+    let metadata = serde_json::from_str(&row.get::<_, String>(6)?).map_err(StoreError::row)?;
+    Ok(ExecutionSummary {
+        id: row.get(0)?,
+        kind: match kind.as_str() {
+            SCRIPT => ExecutionKind::Script,
+            COMMAND => ExecutionKind::Command,
+            other => return Err(StoreError::row(format!("the kind '{other}'"))),
+        },
+        status: ExecutionStatus::from_name(&status)
+            .ok_or_else(|| StoreError::row(format!("the status '{status}'")))?,
+        created_at: Time::from_unix_millis(row.get(3)?),
+        started_at: time(4)?,
+        ended_at: time(5)?,
+        metadata,
+        sandbox: row.get(7)?,
+    })
+}
+
+const SCRIPT: &str = "script";
+const COMMAND: &str = "command";
+
+const fn kind_name(kind: ExecutionKind) -> &'static str {
+    match kind {
+        ExecutionKind::Script => SCRIPT,
+        ExecutionKind::Command => COMMAND,
+    }
+}
+
+fn state(id: &str, expected: &'static str) -> StoreError {
+    StoreError::State { id: id.to_owned(), expected }
+}
+
+/// SQLite's integers have a sign.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,75 @@
+//! Executions that are not kept any longer: first they are hidden, then their files are removed,
+//! then they are forgotten. An interruption leaves nothing that the next call does not find.
+
+use rusqlite::{OptionalExtension, params};
+use sandbox_api::service::Time;
+
+use crate::Store;
+use crate::error::StoreError;
+use crate::executions::signed;
+
+/// The most executions that one call expires.
+const BATCH: i64 = 500;
+
+impl Store {
+    /// Hides executions that ended before a time, and the oldest of those whose bytes together are
+    /// above `max_bytes`. Returns the ids of hidden ones, whose files are to be removed before they
+    /// are [forgotten](Self::forget); there may be more.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, StoreError> {
+        self.write(move |connection| {
+            connection.execute(
+                "UPDATE executions SET is_expired = 1 WHERE seq IN (
+                    SELECT seq FROM executions
+                    WHERE ended_at < ?1 AND NOT is_expired ORDER BY ended_at LIMIT ?2)",
+                params![before.unix_millis(), BATCH],
+            )?;
+            connection.execute(
+                "UPDATE executions SET is_expired = 1 WHERE seq IN (
+                    SELECT seq FROM (
+                        SELECT seq, sum(stored_bytes) OVER (ORDER BY ended_at DESC, seq DESC) AS newer
+                        FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired)
+                    WHERE newer > ?1 ORDER BY seq LIMIT ?2)",
+                params![signed(max_bytes), BATCH],
+            )?;
+            let mut query = connection
+                .prepare_cached("SELECT id FROM executions WHERE is_expired ORDER BY seq LIMIT ?1")?;
+            let ids = query.query_map([BATCH], |row| row.get(0))?;
+            Ok(ids.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// Removes executions that are hidden, with their events and keys.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn forget(&self, ids: Vec<String>) -> Result<(), StoreError> {
+        self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM executions WHERE id = ?1 AND is_expired")?;
+            for id in &ids {
+                delete.execute([id])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// When the oldest execution that is not hidden ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn oldest_end(&self) -> Result<Option<Time>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT ended_at FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired
+                 ORDER BY ended_at LIMIT 1",
+            )?;
+            Ok(query.query_row([], |row| row.get(0)).optional()?.map(Time::from_unix_millis))
+        })
+    }
+}

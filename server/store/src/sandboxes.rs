@@ -1,0 +1,176 @@
+//! Kept sandboxes. A record outlives its container: the next use of the sandbox starts another one,
+//! its next generation.
+
+use rusqlite::{Row, params};
+use sandbox_api::service::{Subject, Time};
+use serde_json::{Map, Value};
+
+use crate::Store;
+use crate::error::StoreError;
+use crate::executions::{signed, unsigned};
+
+/// A kept sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: String,
+    /// Whose it is.
+    pub subject: Subject,
+    /// The name that its creator gave it, which none of the subject's others has.
+    pub name: Option<String>,
+    /// The number of containers that it has had.
+    pub generation: u64,
+    /// Its spec, as JSON.
+    pub spec: String,
+    /// What its creator said about it.
+    pub metadata: Map<String, Value>,
+    /// When it was created.
+    pub created_at: Time,
+    /// When it was last used.
+    pub last_used_at: Time,
+    /// When it is removed.
+    pub expires_at: Time,
+    /// The latest that it can be extended to.
+    pub max_expires_at: Time,
+    /// The time in milliseconds without a use after which its container ends.
+    pub idle_ms: Option<u64>,
+}
+
+/// Whether a sandbox is new.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NamedSandbox {
+    /// It is.
+    New,
+    /// The subject has one of this name.
+    Existing(SandboxRecord),
+}
+
+const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, last_used_at, \
+                       expires_at, max_expires_at, idle_ms";
+
+impl Store {
+    /// Stores a new sandbox, unless the subject has one of its name.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn create_sandbox(&self, new: SandboxRecord) -> Result<NamedSandbox, StoreError> {
+        self.write(move |connection| {
+            if let Some(name) = &new.name {
+                let mut query = connection.prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM sandboxes WHERE subject = ?1 AND name = ?2"
+                ))?;
+                let mut rows = query.query(params![new.subject.as_str(), name])?;
+                if let Some(row) = rows.next()? {
+                    return Ok(NamedSandbox::Existing(record(row)?));
+                }
+            }
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO sandboxes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            )?;
+            insert.execute(params![
+                new.id,
+                new.subject.as_str(),
+                new.name,
+                signed(new.generation),
+                new.spec,
+                Value::Object(new.metadata).to_string(),
+                new.created_at.unix_millis(),
+                new.last_used_at.unix_millis(),
+                new.expires_at.unix_millis(),
+                new.max_expires_at.unix_millis(),
+                new.idle_ms.map(signed),
+            ])?;
+            Ok(NamedSandbox::New)
+        })
+    }
+
+    /// Records what changes of a sandbox: its generation, its last use, its expiry.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it is not stored.
+    pub fn update_sandbox(
+        &self,
+        id: &str,
+        generation: u64,
+        last_used_at: Time,
+        expires_at: Time,
+    ) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let mut update = connection.prepare_cached(
+                "UPDATE sandboxes SET generation = ?2, last_used_at = ?3,
+                    expires_at = min(?4, max_expires_at) WHERE id = ?1",
+            )?;
+            let (used, expires) = (last_used_at.unix_millis(), expires_at.unix_millis());
+            match update.execute(params![id, signed(generation), used, expires])? {
+                0 => Err(StoreError::State { id: id.clone(), expected: "a kept sandbox" }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// All kept sandboxes, whoever's, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection
+                .prepare(&format!("SELECT {COLUMNS} FROM sandboxes ORDER BY created_at, id"))?;
+            let mut rows = query.query([])?;
+            let mut records = Vec::new();
+            while let Some(row) = rows.next()? {
+                records.push(record(row)?);
+            }
+            Ok(records)
+        })
+    }
+
+    /// A kept sandbox.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn sandbox(&self, id: &str) -> Result<Option<SandboxRecord>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM sandboxes WHERE id = ?1"))?;
+            let mut rows = query.query([id])?;
+            rows.next()?.map(record).transpose()
+        })
+    }
+
+    /// Forgets a sandbox. Whether it was stored.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let mut delete = connection.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?;
+            Ok(delete.execute([id])? > 0)
+        })
+    }
+}
+
+fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
+    let time =
+        |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.get(column)?)) };
+    Ok(SandboxRecord {
+        id: row.get(0)?,
+        subject: Subject::new(row.get::<_, String>(1)?).map_err(StoreError::row)?,
+        name: row.get(2)?,
+        generation: unsigned(row.get(3)?),
+        spec: row.get(4)?,
+        metadata: serde_json::from_str(&row.get::<_, String>(5)?).map_err(StoreError::row)?,
+        created_at: time(6)?,
+        last_used_at: time(7)?,
+        expires_at: time(8)?,
+        max_expires_at: time(9)?,
+        idle_ms: row.get::<_, Option<i64>>(10)?.map(unsigned),
+    })
+}

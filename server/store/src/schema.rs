@@ -1,0 +1,194 @@
+//! The tables, and how those of older versions become today's.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::error::StoreError;
+
+/// Marks a database as a store: "sbx1".
+const APPLICATION_ID: i64 = 0x7362_7831;
+
+/// Each version's change of the tables, from an empty database on. Entries are never edited: a change
+/// is a new entry.
+const MIGRATIONS: &[&str] = &[
+    // 1: executions, their events, idempotency keys, usage.
+    "
+    CREATE TABLE executions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        subject TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        status TEXT NOT NULL,
+        request TEXT,
+        has_secrets INTEGER NOT NULL,
+        metadata TEXT NOT NULL,
+        sandbox TEXT,
+        created_at INTEGER NOT NULL,
+        started_at INTEGER,
+        ended_at INTEGER,
+        document TEXT,
+        stored_bytes INTEGER NOT NULL DEFAULT 0,
+        last_event INTEGER NOT NULL DEFAULT 0,
+        is_expired INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+    CREATE INDEX executions_by_subject ON executions (subject, seq);
+    CREATE INDEX executions_under_way ON executions (status) WHERE ended_at IS NULL;
+    CREATE INDEX executions_by_end ON executions (ended_at) WHERE ended_at IS NOT NULL;
+    CREATE TABLE events (
+        execution INTEGER NOT NULL REFERENCES executions (seq) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        json TEXT NOT NULL,
+        PRIMARY KEY (execution, number)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE idempotency_keys (
+        subject TEXT NOT NULL,
+        key TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        execution INTEGER NOT NULL REFERENCES executions (seq) ON DELETE CASCADE,
+        PRIMARY KEY (subject, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX keys_by_execution ON idempotency_keys (execution);
+    CREATE TABLE usage (
+        subject TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        executions INTEGER NOT NULL,
+        cpu_ms INTEGER NOT NULL,
+        wall_ms INTEGER NOT NULL,
+        written_bytes INTEGER NOT NULL,
+        PRIMARY KEY (subject, day)
+    ) STRICT, WITHOUT ROWID;
+    ",
+    // 2: kept sandboxes and tokens.
+    "
+    CREATE TABLE sandboxes (
+        id TEXT PRIMARY KEY,
+        subject TEXT NOT NULL,
+        name TEXT,
+        generation INTEGER NOT NULL,
+        spec TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        last_used_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL,
+        max_expires_at INTEGER NOT NULL,
+        idle_ms INTEGER
+    ) STRICT;
+    CREATE UNIQUE INDEX sandboxes_by_name ON sandboxes (subject, name) WHERE name IS NOT NULL;
+    CREATE TABLE tokens (
+        id TEXT PRIMARY KEY,
+        hash BLOB NOT NULL,
+        subject TEXT NOT NULL,
+        scopes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER,
+        last_used_at INTEGER
+    ) STRICT;
+    ",
+];
+
+/// The newest version.
+pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Checks a database, and brings its tables to the newest version.
+pub(crate) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let found = check(connection, path)?;
+    if found == VERSION {
+        return Ok(());
+    }
+    let transaction = connection.transaction()?;
+    let missing = MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default());
+    for migration in missing {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.commit()?;
+    if found > 0 {
+        tracing::info!(from = found, to = VERSION, "the store was migrated");
+    }
+    Ok(())
+}
+
+/// Checks that a database is whole and a store, and returns its version; 0 for an empty one.
+pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let damaged = |detail: String| StoreError::Damaged { path: path.to_owned(), detail };
+    let as_damaged = |error: rusqlite::Error| match StoreError::from(error) {
+        StoreError::Database(error) => damaged(error.to_string()),
+        other => other,
+    };
+    let pragma = |name| {
+        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(as_damaged)
+    };
+    let (version, application) = (pragma("user_version")?, pragma("application_id")?);
+    let result: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(as_damaged)?;
+    if result != "ok" {
+        return Err(damaged(result));
+    }
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(as_damaged)?;
+    match (version, application) {
+        (0, 0) if tables == 0 => Ok(0),
+        (version, APPLICATION_ID) if version > VERSION => {
+            Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION })
+        }
+        (version, APPLICATION_ID) if version > 0 => Ok(version),
+        _ => Err(damaged("it is a database of another program".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(connection: &Connection) -> i64 {
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    }
+
+    fn tables(connection: &Connection) -> Vec<String> {
+        let mut query =
+            connection.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").unwrap();
+        query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn older_store_is_migrated_and_keeps_its_rows() {
+        let path = Path::new("x");
+        let mut new = Connection::open_in_memory().unwrap();
+        migrate(&mut new, path).unwrap();
+        for before in 1..MIGRATIONS.len() {
+            let mut old = Connection::open_in_memory().unwrap();
+            for migration in &MIGRATIONS[..before] {
+                old.execute_batch(migration).unwrap();
+            }
+            old.pragma_update(None, "user_version", before as i64).unwrap();
+            old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+            let row = "INSERT INTO usage VALUES ('s', 1, 2, 3, 4, 5)";
+            old.execute(row, []).unwrap();
+            migrate(&mut old, path).unwrap();
+            assert_eq!(version(&old), VERSION);
+            assert_eq!(tables(&old), tables(&new));
+            let kept: i64 = old.query_row("SELECT cpu_ms FROM usage", [], |it| it.get(0)).unwrap();
+            assert_eq!(kept, 3);
+        }
+    }
+
+    #[test]
+    fn newer_store_and_foreign_database_are_refused() {
+        let path = Path::new("x");
+        let mut newer = Connection::open_in_memory().unwrap();
+        migrate(&mut newer, path).unwrap();
+        newer.pragma_update(None, "user_version", VERSION + 1).unwrap();
+        let error = migrate(&mut newer, path).unwrap_err();
+        assert!(matches!(error, StoreError::Newer { .. }), "{error}");
+
+        let mut foreign = Connection::open_in_memory().unwrap();
+        foreign.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
+        let error = migrate(&mut foreign, path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        assert_eq!(tables(&foreign).len(), 1);
+    }
+}

@@ -1,0 +1,449 @@
+//! The store on real files.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sandbox_api::service::{ExecutionKind, ExecutionStatus, Subject, Time};
+use sandbox_api::{Status, Usage};
+use serde_json::{Map, json};
+
+use super::*;
+use crate::usage as used;
+
+fn subject(name: &str) -> Subject {
+    Subject::new(name).unwrap()
+}
+
+fn new(id: &str, created: i64) -> NewExecution {
+    NewExecution {
+        id: id.to_owned(),
+        subject: subject("alice"),
+        kind: ExecutionKind::Script,
+        request: r#"{"script":"return 1"}"#.to_owned(),
+        has_secrets: false,
+        key: None,
+        created_at: Time::from_unix_millis(created),
+        metadata: Map::new(),
+        sandbox: None,
+    }
+}
+
+fn finish(id: &str, ended: i64) -> Finish {
+    Finish {
+        id: id.to_owned(),
+        status: Status::Ok,
+        document: r#"{"status":"ok"}"#.to_owned(),
+        stored_bytes: 100,
+        usage: Some(Usage {
+            wall_ms: 5,
+            cpu_ms: Some(3),
+            written_bytes: Some(7),
+            ..Usage::default()
+        }),
+        ended_at: Time::from_unix_millis(ended),
+        events: Vec::new(),
+    }
+}
+
+fn event(number: u64) -> StoredEvent {
+    StoredEvent { number, json: format!(r#"{{"seq":{number}}}"#) }
+}
+
+fn data_dir() -> (tempfile::TempDir, Store) {
+    let parent = tempfile::tempdir().unwrap();
+    let store = Store::open(&parent.path().join("data")).unwrap();
+    (parent, store)
+}
+
+#[test]
+fn execution_goes_from_queued_to_ended_and_never_back() {
+    let (_dir, store) = data_dir();
+    store.accept(new("a", 1)).unwrap();
+    let at = Time::from_unix_millis(2);
+    store.mark_running("a", at).unwrap();
+    let again = store.mark_running("a", at).unwrap_err();
+    assert_eq!(again.to_string(), "the execution a is not queued");
+    store.finish(finish("a", 3)).unwrap();
+    assert!(matches!(store.finish(finish("a", 4)), Err(StoreError::State { .. })));
+    assert!(matches!(store.append_events("a", vec![event(1)]), Err(StoreError::State { .. })));
+    let stored = store.execution(&subject("alice"), "a").unwrap().unwrap();
+    assert_eq!(stored.summary.status, ExecutionStatus::Ok);
+    assert_eq!(stored.summary.started_at, Some(at));
+    assert_eq!(stored.document.as_deref(), Some(r#"{"status":"ok"}"#));
+    assert_eq!(store.execution(&subject("bob"), "a").unwrap(), None);
+    assert!(store.request("a").is_err());
+    let usage = store.usage(&subject("alice")).unwrap();
+    let expected =
+        used::Usage { executions: 1, cpu_ms: 3, wall_ms: 5, written_bytes: 7, stored_bytes: 100 };
+    assert_eq!(usage, expected);
+    assert_eq!(store.usage(&subject("bob")).unwrap(), used::Usage::default());
+}
+
+#[test]
+fn a_key_belongs_to_one_request_of_one_subject() {
+    let (_dir, store) = data_dir();
+    let with_key = |id: &str, digest: &str| NewExecution {
+        key: Some(("k".to_owned(), digest.to_owned())),
+        ..new(id, 1)
+    };
+    assert_eq!(store.accept(with_key("a", "1")).unwrap(), Accepted::New);
+    assert_eq!(store.accept(with_key("b", "1")).unwrap(), Accepted::Same("a".to_owned()));
+    assert_eq!(store.accept(with_key("c", "2")).unwrap(), Accepted::Other);
+    let bobs = NewExecution { subject: subject("bob"), ..with_key("d", "2") };
+    assert_eq!(store.accept(bobs).unwrap(), Accepted::New);
+    assert_eq!(store.known(&["a", "b", "c", "d"].map(str::to_owned)).unwrap(), ["a", "d"]);
+}
+
+#[test]
+fn events_are_read_from_where_a_reader_was() {
+    let (_dir, store) = data_dir();
+    store.accept(new("a", 1)).unwrap();
+    store.append_events("a", (1..=5).map(event).collect()).unwrap();
+    // A batch that is written again adds nothing.
+    store.append_events("a", (4..=6).map(event).collect()).unwrap();
+    let end = Finish { events: vec![event(7)], ..finish("a", 2) };
+    store.finish(end).unwrap();
+    let numbers = |after, limit| {
+        let events = store.events("a", after, limit).unwrap();
+        events.into_iter().map(|event| event.number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(0, 100), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(numbers(4, 2), [5, 6]);
+    assert_eq!(store.last_event("a").unwrap(), Some(event(7)));
+    assert_eq!(store.last_event("b").unwrap(), None);
+}
+
+#[test]
+fn lists_are_paged_from_the_newest_and_filtered() {
+    let (_dir, store) = data_dir();
+    for number in 0..7 {
+        let metadata = json!({ "job": if number % 2 == 0 { "even" } else { "odd" } });
+        let metadata = metadata.as_object().unwrap().clone();
+        store.accept(NewExecution { metadata, ..new(&format!("e{number}"), number) }).unwrap();
+    }
+    store.finish(finish("e2", 9)).unwrap();
+    let ids = |query: &ExecutionQuery| {
+        let page = store.list(&subject("alice"), query).unwrap();
+        let ids: Vec<_> = page.executions.into_iter().map(|it| it.id).collect();
+        (ids, page.next_cursor)
+    };
+    let query = ExecutionQuery { limit: 3, ..ExecutionQuery::default() };
+    let (first, cursor) = ids(&query);
+    assert_eq!(first, ["e6", "e5", "e4"]);
+    let (second, cursor) = ids(&ExecutionQuery { cursor, ..query.clone() });
+    assert_eq!(second, ["e3", "e2", "e1"]);
+    let (third, cursor) = ids(&ExecutionQuery { cursor, ..query.clone() });
+    assert_eq!((third, cursor), (vec!["e0".to_owned()], None));
+
+    let all = ExecutionQuery { limit: 100, ..ExecutionQuery::default() };
+    let ended = ExecutionQuery {
+        statuses: vec![ExecutionStatus::Ok, ExecutionStatus::Exit],
+        ..all.clone()
+    };
+    assert_eq!(ids(&ended).0, ["e2"]);
+    let odd = vec![("job".to_owned(), "odd".to_owned())];
+    assert_eq!(ids(&ExecutionQuery { metadata: odd, ..all.clone() }).0, ["e5", "e3", "e1"]);
+    let (from, before) = (Time::from_unix_millis(2), Time::from_unix_millis(4));
+    let range =
+        ExecutionQuery { created_from: Some(from), created_before: Some(before), ..all.clone() };
+    assert_eq!(ids(&range).0, ["e3", "e2"]);
+    let odd_cursor = ExecutionQuery { cursor: Some("x' OR 1".to_owned()), ..all };
+    assert!(matches!(store.list(&subject("alice"), &odd_cursor), Err(StoreError::Row { .. })));
+    assert!(store.list(&subject("bob"), &query).unwrap().executions.is_empty());
+}
+
+#[test]
+fn ended_executions_are_hidden_before_they_are_forgotten() {
+    let (_dir, store) = data_dir();
+    for (number, id) in (1..).zip(["a", "b", "c", "d"]) {
+        store.accept(new(id, number)).unwrap();
+        store.append_events(id, vec![event(1)]).unwrap();
+    }
+    for (number, id) in (11..).zip(["a", "b", "c"]) {
+        store.finish(finish(id, number)).unwrap();
+    }
+    let time = Time::from_unix_millis;
+    assert_eq!(store.oldest_end().unwrap(), Some(time(11)));
+    // By age, and again while they are not forgotten.
+    for _ in 0..2 {
+        assert_eq!(store.expire(time(12), u64::MAX).unwrap(), ["a"]);
+    }
+    assert_eq!(store.execution(&subject("alice"), "a").unwrap(), None);
+    assert_eq!(store.known(&["a".to_owned()]).unwrap(), ["a"]);
+    store.forget(vec!["a".to_owned(), "d".to_owned()]).unwrap();
+    assert!(store.known(&["a".to_owned()]).unwrap().is_empty());
+    assert!(store.events("a", 0, 9).unwrap().is_empty());
+    // By bytes: the newest is kept, and what has not ended.
+    assert_eq!(store.expire(time(0), 100).unwrap(), ["b"]);
+    assert_eq!(store.known(&["c", "d"].map(str::to_owned)).unwrap(), ["c", "d"]);
+    let usage = store.usage(&subject("alice")).unwrap();
+    assert_eq!((usage.executions, usage.stored_bytes), (3, 200));
+}
+
+#[test]
+fn name_of_a_kept_sandbox_is_taken_once_by_a_subject() {
+    let (_dir, store) = data_dir();
+    let record = |id: &str, name: Option<&str>| SandboxRecord {
+        id: id.to_owned(),
+        subject: subject("alice"),
+        name: name.map(str::to_owned),
+        generation: 1,
+        spec: "{}".to_owned(),
+        metadata: Map::new(),
+        created_at: Time::from_unix_millis(1),
+        last_used_at: Time::from_unix_millis(1),
+        expires_at: Time::from_unix_millis(50),
+        max_expires_at: Time::from_unix_millis(100),
+        idle_ms: Some(9),
+    };
+    let first = record("a", Some("n"));
+    assert_eq!(store.create_sandbox(first.clone()).unwrap(), NamedSandbox::New);
+    let second = store.create_sandbox(record("b", Some("n"))).unwrap();
+    assert_eq!(second, NamedSandbox::Existing(first));
+    assert_eq!(store.create_sandbox(record("c", None)).unwrap(), NamedSandbox::New);
+    // Never past its maximum.
+    let (used, expires) = (Time::from_unix_millis(7), Time::from_unix_millis(1000));
+    store.update_sandbox("a", 2, used, expires).unwrap();
+    let after = store.sandbox("a").unwrap().unwrap();
+    assert_eq!((after.generation, after.expires_at.unix_millis()), (2, 100));
+    assert!(store.update_sandbox("z", 2, used, expires).is_err());
+    assert_eq!(store.sandboxes().unwrap().len(), 2);
+    assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
+}
+
+#[test]
+fn token_is_revoked_once_and_its_use_is_recorded() {
+    let (_dir, store) = data_dir();
+    let token = TokenRecord {
+        id: "t".to_owned(),
+        hash: [7; 32],
+        subject: subject("ci"),
+        scopes: vec!["executions:write".to_owned(), "executions:read".to_owned()],
+        created_at: Time::from_unix_millis(1),
+        expires_at: None,
+        revoked_at: None,
+        last_used_at: None,
+    };
+    store.create_token(token.clone()).unwrap();
+    assert!(store.create_token(token.clone()).is_err());
+    assert_eq!(store.tokens().unwrap(), [token]);
+    for (at, recorded) in [(1_000, 1_000), (2_000, 1_000), (61_000, 61_000)] {
+        store.use_token("t", Time::from_unix_millis(at)).unwrap();
+        let used = store.token("t").unwrap().unwrap().last_used_at;
+        assert_eq!(used, Some(Time::from_unix_millis(recorded)));
+    }
+    let at = Time::from_unix_millis(9);
+    assert!(store.revoke_token("t", at).unwrap() && !store.revoke_token("t", at).unwrap());
+    assert_eq!(store.token("t").unwrap().unwrap().revoked_at, Some(at));
+}
+
+#[test]
+fn second_server_on_a_data_directory_is_refused() {
+    let (dir, store) = data_dir();
+    let path = dir.path().join("data");
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("--data-dir"));
+    // Administration goes on beside it, and sees what the server writes.
+    let beside = Store::attach(&path).unwrap();
+    store.accept(new("a", 1)).unwrap();
+    assert!(beside.execution(&subject("alice"), "a").unwrap().is_some());
+    beside.check_writable().unwrap();
+    drop((store, beside));
+    Store::open(&path).unwrap();
+}
+
+#[test]
+fn directory_of_others_and_a_missing_store_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&open, mode).unwrap();
+    let error = Store::open(&open).unwrap_err();
+    assert!(matches!(error, StoreError::Directory { .. }), "{error}");
+    let error = Store::attach(&dir.path().join("none")).unwrap_err();
+    assert!(matches!(error, StoreError::Missing { .. }), "{error}");
+    assert!(!dir.path().join("none").exists());
+}
+
+#[test]
+fn damaged_store_is_refused_with_the_way_out() {
+    let (dir, store) = data_dir();
+    for number in 0..200 {
+        store.accept(new(&format!("e{number}"), number)).unwrap();
+    }
+    drop(store);
+    let path = dir.path().join("data");
+    let database = path.join(DATABASE);
+    let mut bytes = fs::read(&database).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at..].fill(0xa5);
+    fs::write(&database, &bytes).unwrap();
+    for suffix in ["-wal", "-shm"] {
+        _ = fs::remove_file(path.join(format!("{DATABASE}{suffix}")));
+    }
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("server backup"));
+    fs::write(&database, "no database at all, but text that is long enough to be read").unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn backup_has_what_was_accepted_and_replaces_no_file() {
+    let (dir, store) = data_dir();
+    store.accept(new("a", 1)).unwrap();
+    let copy = dir.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(&copy, mode).unwrap();
+    let file = copy.join(DATABASE);
+    store.backup(&file).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 1);
+    assert!(matches!(store.backup(&file), Err(StoreError::Backup { .. })));
+    let restored = Store::open(&copy).unwrap();
+    assert_eq!(restored.recover().unwrap().queued[0].summary.id, "a");
+}
+
+#[test]
+fn changes_of_many_callers_are_all_made() {
+    let (_dir, store) = data_dir();
+    thread::scope(|scope| {
+        for caller in 0..16 {
+            let store = &store;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    store.accept(new(&format!("{caller}-{number}"), number)).unwrap();
+                }
+                // One that fails takes no other one of its transaction with it.
+                assert!(store.accept(new("0-0", 0)).is_err() || caller == 0);
+            });
+        }
+    });
+    let recovered = store.recover().unwrap();
+    assert_eq!(recovered.queued.len(), 320);
+}
+
+/// Set in the process that [`what_was_accepted_survives_a_kill`] kills.
+const CHILD: &str = "SANDBOX_STORE_TEST_DIR";
+
+#[test]
+fn what_was_accepted_survives_a_kill() {
+    if let Some(dir) = std::env::var_os(CHILD) {
+        let store = Store::open(Path::new(&dir)).unwrap();
+        for number in 0_i64.. {
+            let id = format!("e{number}");
+            store.accept(new(&id, number)).unwrap();
+            println!("accepted {number}");
+            store.mark_running(&id, Time::from_unix_millis(1)).unwrap();
+            if number % 2 == 0 {
+                store.finish(finish(&id, 2)).unwrap();
+                println!("finished {number}");
+            }
+        }
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("data");
+    for kill_after in [1, 7, 40] {
+        _ = fs::remove_dir_all(&dir);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::what_was_accepted_survives_a_kill", "--nocapture"])
+            .env(CHILD, &dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut accepted, mut finished) = (Vec::new(), Vec::new());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut read = |line: io::Result<String>| {
+            let line = line.unwrap_or_default();
+            let number =
+                |prefix| line.strip_prefix(prefix).map(|it: &str| it.parse::<i64>().unwrap());
+            accepted.extend(number("accepted "));
+            finished.extend(number("finished "));
+            accepted.len()
+        };
+        while read(lines.next().unwrap()) < kill_after {}
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lines.for_each(|line| _ = read(line));
+
+        let store = Store::open(&dir).unwrap();
+        for number in accepted {
+            let stored = store.execution(&subject("alice"), &format!("e{number}")).unwrap();
+            let status = stored.unwrap().summary.status;
+            assert!(!finished.contains(&number) || status == ExecutionStatus::Ok);
+        }
+    }
+}
+
+#[test]
+fn locked_database_is_an_error_and_the_next_change_works() {
+    let (dir, store) = data_dir();
+    let other = Connection::open(dir.path().join("data").join(DATABASE)).unwrap();
+    store.write(|connection| Ok(connection.busy_timeout(Duration::from_millis(1))?)).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let error = store.accept(new("a", 1)).unwrap_err();
+    assert!(matches!(error, StoreError::Locked) && error.is_transient(), "{error}");
+    other.execute_batch("ROLLBACK").unwrap();
+    store.accept(new("a", 1)).unwrap();
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Accept,
+    Run,
+    Finish,
+    Reopen,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn states_only_go_forward(steps in prop::collection::vec(
+        (0_usize..3, prop::sample::select(vec![Step::Accept, Step::Run, Step::Finish, Step::Reopen])),
+        0..24,
+    )) {
+        let (dir, mut store) = data_dir();
+        let path = dir.path().join("data");
+        // 0: none, 1: queued, 2: running, 3: ended.
+        let mut states = [0; 3];
+        for (which, step) in steps {
+            let id = format!("e{which}");
+            let state = &mut states[which];
+            match step {
+                Step::Accept => {
+                    prop_assert_eq!(store.accept(new(&id, 1)).is_ok(), *state == 0);
+                    *state = (*state).max(1);
+                }
+                Step::Run => {
+                    let ran = store.mark_running(&id, Time::from_unix_millis(2)).is_ok();
+                    prop_assert_eq!(ran, *state == 1);
+                    *state = if ran { 2 } else { *state };
+                }
+                Step::Finish => {
+                    let ended = store.finish(finish(&id, 3)).is_ok();
+                    prop_assert_eq!(ended, *state == 1 || *state == 2);
+                    *state = if ended { 3 } else { *state };
+                }
+                Step::Reopen => {
+                    drop(store);
+                    store = Store::open(&path).unwrap();
+                }
+            }
+        }
+        let recovered = store.recover().unwrap();
+        let count = |state| states.iter().filter(|it| **it == state).count();
+        prop_assert_eq!(recovered.queued.len(), count(1));
+        prop_assert_eq!(recovered.running.len(), count(2));
+    }
+}

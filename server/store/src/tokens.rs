@@ -1,0 +1,146 @@
+//! API tokens. Of the secret part only a digest is stored.
+
+use rusqlite::{OptionalExtension, Row, params};
+use sandbox_api::service::{Subject, Time};
+
+use crate::Store;
+use crate::error::StoreError;
+
+/// A token as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRecord {
+    /// Its id, which is no secret.
+    pub id: String,
+    /// The digest of its secret.
+    pub hash: [u8; 32],
+    /// Who calls with it.
+    pub subject: Subject,
+    /// The names of its scopes.
+    pub scopes: Vec<String>,
+    /// When it was created.
+    pub created_at: Time,
+    /// When it stops to be valid.
+    pub expires_at: Option<Time>,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+    /// When it was last used, to the minute.
+    pub last_used_at: Option<Time>,
+}
+
+/// A use is recorded once in this time.
+const USE_MS: i64 = 60_000;
+const COLUMNS: &str = "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
+
+impl Store {
+    /// Stores a new token.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
+        self.write(move |connection| {
+            let millis = |time: Option<Time>| time.map(Time::unix_millis);
+            connection.execute(
+                "INSERT INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![
+                    token.id,
+                    token.hash,
+                    token.subject.as_str(),
+                    token.scopes.join(" "),
+                    token.created_at.unix_millis(),
+                    millis(token.expires_at),
+                    millis(token.revoked_at),
+                    millis(token.last_used_at),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// A token.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM tokens WHERE id = ?1"))?;
+            let mut rows = query.query([id])?;
+            rows.next()?.map(record).transpose()
+        })
+    }
+
+    /// All tokens, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection
+                .prepare(&format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id"))?;
+            let mut rows = query.query([])?;
+            let mut records = Vec::new();
+            while let Some(row) = rows.next()? {
+                records.push(record(row)?);
+            }
+            Ok(records)
+        })
+    }
+
+    /// Revokes a token. Whether there is one that was valid.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let changed = connection.execute(
+                "UPDATE tokens SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL",
+                params![id, at.unix_millis()],
+            )?;
+            Ok(changed > 0)
+        })
+    }
+
+    /// Records a use of a token, at most once a minute.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError> {
+        let used = self.read(|connection| {
+            let mut query =
+                connection.prepare_cached("SELECT last_used_at FROM tokens WHERE id = ?1")?;
+            let used = query.query_row([id], |row| row.get::<_, Option<i64>>(0)).optional()?;
+            Ok(used.flatten())
+        })?;
+        if used.is_some_and(|used| at.unix_millis() < used.saturating_add(USE_MS)) {
+            return Ok(());
+        }
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let change = "UPDATE tokens SET last_used_at = ?2 WHERE id = ?1";
+            connection.execute(change, params![id, at.unix_millis()])?;
+            Ok(())
+        })
+    }
+}
+
+fn record(row: &Row<'_>) -> Result<TokenRecord, StoreError> {
+    let time = |column| -> Result<Option<Time>, StoreError> {
+        Ok(row.get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
+    };
+    Ok(TokenRecord {
+        id: row.get(0)?,
+        hash: row.get(1)?,
+        subject: Subject::new(row.get::<_, String>(2)?).map_err(StoreError::row)?,
+        scopes: row.get::<_, String>(3)?.split_whitespace().map(str::to_owned).collect(),
+        created_at: Time::from_unix_millis(row.get(4)?),
+        expires_at: time(5)?,
+        revoked_at: time(6)?,
+        last_used_at: time(7)?,
+    })
+}

@@ -1,0 +1,88 @@
+//! What subjects have used.
+
+use rusqlite::{Connection, params};
+use sandbox_api::service::{Subject, Time};
+
+use crate::error::StoreError;
+use crate::{Store, executions};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// What a subject has used: all that ended, and what is stored now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Executions that ended.
+    pub executions: u64,
+    /// Their processor time in milliseconds.
+    pub cpu_ms: u64,
+    /// Their time in milliseconds.
+    pub wall_ms: u64,
+    /// The bytes that they wrote.
+    pub written_bytes: u64,
+    /// The bytes of results and files that are stored now; whatever the period.
+    pub stored_bytes: u64,
+}
+
+impl Store {
+    /// What a subject has used ever.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
+        self.usage_from(subject, i64::MIN)
+    }
+
+    /// What a subject has used since the beginning of the UTC day of `since`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
+        self.usage_from(subject, day(since))
+    }
+
+    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT ifnull(sum(executions), 0), ifnull(sum(cpu_ms), 0), ifnull(sum(wall_ms), 0),
+                    ifnull(sum(written_bytes), 0),
+                    (SELECT ifnull(sum(stored_bytes), 0) FROM executions WHERE subject = ?1)
+                 FROM usage WHERE subject = ?1 AND day >= ?2",
+            )?;
+            let usage = query.query_row(params![subject.as_str(), day], |row| {
+                Ok(Usage {
+                    executions: executions::unsigned(row.get(0)?),
+                    cpu_ms: executions::unsigned(row.get(1)?),
+                    wall_ms: executions::unsigned(row.get(2)?),
+                    written_bytes: executions::unsigned(row.get(3)?),
+                    stored_bytes: executions::unsigned(row.get(4)?),
+                })
+            })?;
+            Ok(usage)
+        })
+    }
+}
+
+fn day(time: Time) -> i64 {
+    time.unix_millis().div_euclid(DAY_MS)
+}
+
+/// Adds an execution that ended.
+pub(crate) fn add(
+    connection: &Connection,
+    subject: &str,
+    ended_at: Time,
+    used: &sandbox_api::Usage,
+) -> Result<(), StoreError> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO usage VALUES (?1, ?2, 1, ?3, ?4, ?5)
+         ON CONFLICT (subject, day) DO UPDATE SET executions = executions + 1,
+            cpu_ms = cpu_ms + excluded.cpu_ms, wall_ms = wall_ms + excluded.wall_ms,
+            written_bytes = written_bytes + excluded.written_bytes",
+    )?;
+    let (cpu, written) = (used.cpu_ms.unwrap_or(0), used.written_bytes.unwrap_or(0));
+    let [cpu, wall, written] = [cpu, used.wall_ms, written].map(executions::signed);
+    insert.execute(params![subject, day(ended_at), cpu, wall, written])?;
+    Ok(())
+}

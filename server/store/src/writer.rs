@@ -1,0 +1,99 @@
+//! The one thread that writes. Changes that wait at the same time share one transaction, and so one
+//! flush to the disk; each of them takes effect whole or not at all.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use rusqlite::Connection;
+
+use crate::error::StoreError;
+
+/// The most changes that wait; a caller of one more waits itself.
+const QUEUE: usize = 1024;
+/// The most changes of one transaction.
+const BATCH: usize = 256;
+
+/// Tells the caller of a change whether it is durable.
+type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// Makes a change, or learns why it cannot be made.
+type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Answer + Send>;
+
+/// Hands changes to the thread that writes. Dropping it waits until what it was handed is written, and
+/// the thread's connection is closed.
+pub(crate) struct Writer {
+    changes: Option<SyncSender<Change>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub fn start(connection: Connection) -> std::io::Result<Self> {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || write_all(&connection, &receiver))?;
+        Ok(Self { changes: Some(sender), thread: Some(thread) })
+    }
+
+    /// Makes a change, and waits until it is durable.
+    pub fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (sender, receiver) = sync_channel(1);
+        let change: Change = Box::new(move |connection| {
+            let made = connection.and_then(|connection| whole(connection, change));
+            Box::new(move |committed: Result<(), StoreError>| {
+                // A caller that is gone needs no answer.
+                _ = sender.send(made.and_then(|made| committed.map(|()| made)));
+            })
+        });
+        let changes = self.changes.as_ref().ok_or(StoreError::Closed)?;
+        changes.send(change).map_err(|_| StoreError::Closed)?;
+        receiver.recv().unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.changes = None;
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+fn write_all(connection: &Connection, changes: &Receiver<Change>) {
+    while let Ok(first) = changes.recv() {
+        if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+            first(Err(error.into()))(Ok(()));
+            continue;
+        }
+        let mut answers = vec![first(Ok(connection))];
+        while answers.len() < BATCH
+            && let Ok(change) = changes.try_recv()
+        {
+            answers.push(change(Ok(connection)));
+        }
+        let committed = connection.execute_batch("COMMIT").map_err(StoreError::from);
+        if !connection.is_autocommit() {
+            _ = connection.execute_batch("ROLLBACK");
+        }
+        for answer in answers {
+            answer(committed.clone());
+        }
+    }
+}
+
+/// Makes a change whole, or not at all.
+fn whole<T>(
+    connection: &Connection,
+    change: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.execute_batch("SAVEPOINT change")?;
+    let made = catch_unwind(AssertUnwindSafe(|| change(connection)))
+        .unwrap_or_else(|_| Err(StoreError::row("a change panicked")));
+    let end = if made.is_ok() { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" };
+    let ended = connection.execute_batch(end).map_err(StoreError::from);
+    made.and_then(|made| ended.map(|()| made))
+}
