@@ -68,7 +68,7 @@ const CRATES: &[Row] = &[
         "what a service must not forget",
         &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
     ),
-    ("sandbox-auth", "who calls a service", &["sandbox-dirfd"]),
+    ("sandbox-auth", "who calls a service", &["sandbox-api", "sandbox-dirfd"]),
     (
         "sandbox-service",
         "executions and sandboxes that are kept",

@@ -1,3 +1,42 @@
-//! Who calls a service, and what they may do.
+//! Who calls a service, and what they may do: API tokens, JSON Web Tokens, and users of a socket.
+//!
+//! Nothing here talks to a network or a database: credentials and stored tokens come in, a
+//! [`Caller`] or the reason of a refusal goes out. No error and no reason has a part of a token.
 
 #![forbid(unsafe_code)]
+
+mod caller;
+mod failures;
+mod jwt;
+mod key_file;
+mod token;
+
+pub use caller::{Caller, Scope, UnknownScope};
+pub use failures::Failures;
+pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
+pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES};
+pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
+
+/// The caller behind the peer of a socket: the user that the server runs as has every scope, and
+/// nobody else has any.
+#[must_use]
+pub fn local_caller(peer_uid: u32, own_uid: u32) -> Option<Caller> {
+    let subject = sandbox_api::service::Subject::new(LOCAL_SUBJECT).ok()?;
+    (peer_uid == own_uid).then(|| Caller { subject, scopes: Scope::ALL.to_vec() })
+}
+
+/// The subject of the server's own user, and of everybody where there is no authentication.
+pub const LOCAL_SUBJECT: &str = "local";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_servers_user_is_local() {
+        let caller = local_caller(1000, 1000).unwrap();
+        assert!(caller.may(Scope::Admin) && caller.subject.as_str() == LOCAL_SUBJECT);
+        assert_eq!(local_caller(0, 1000), None);
+        assert_eq!(local_caller(1001, 1000), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! API tokens: `sbx_ID_SECRET`. Only a digest of the secret is stored.
+
+use std::fmt;
+
+use sandbox_api::service::{Subject, Time};
+use sandbox_dirfd::random_hex;
+use sha2::{Digest, Sha256};
+
+use crate::caller::{Caller, Scope};
+
+/// How every token begins, so that scanners for leaked secrets find them.
+pub const TOKEN_PREFIX: &str = "sbx_";
+const ID_BYTES: usize = 8;
+const SECRET_BYTES: usize = 32;
+
+/// A token as its holder sends it. Its `Debug` does not show the secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    id: String,
+    secret: String,
+}
+
+/// A token that was just made.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// Its id, which is no secret.
+    pub id: String,
+    /// The digest of its secret, to store.
+    pub hash: [u8; 32],
+    /// The token itself, to show once.
+    pub token: Token,
+}
+
+/// What is stored of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredToken {
+    /// The digest of its secret.
+    pub hash: [u8; 32],
+    /// Who calls with it.
+    pub subject: Subject,
+    /// What it is for.
+    pub scopes: Vec<Scope>,
+    /// When it stops to be valid.
+    pub expires_at: Option<Time>,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+}
+
+/// Why a token is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRefusal {
+    /// None of this id is stored.
+    #[error("the token is unknown")]
+    Unknown,
+    /// Its secret is another one.
+    #[error("the token's secret is wrong")]
+    WrongSecret,
+    /// Its time is over.
+    #[error("the token has expired")]
+    Expired,
+    /// It was revoked.
+    #[error("the token was revoked")]
+    Revoked,
+}
+
+impl Token {
+    /// Makes a token.
+    #[must_use]
+    pub fn generate() -> NewToken {
+        let token = Self { id: random_hex::<ID_BYTES>(), secret: random_hex::<SECRET_BYTES>() };
+        NewToken { id: token.id.clone(), hash: token.hash(), token }
+    }
+
+    /// Reads a token; `None` if the text has not the form of one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(TOKEN_PREFIX)?.split_once('_')?;
+        let is_hex = |text: &str, bytes: usize| {
+            text.len() == 2 * bytes
+                && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        let is_token = is_hex(id, ID_BYTES) && is_hex(secret, SECRET_BYTES);
+        is_token.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
+    }
+
+    /// Its id, which is no secret.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The token as text, for its holder.
+    #[must_use]
+    pub fn expose(&self) -> String {
+        format!("{TOKEN_PREFIX}{}_{}", self.id, self.secret)
+    }
+
+    fn hash(&self) -> [u8; 32] {
+        Sha256::digest(&self.secret).into()
+    }
+
+    /// Checks it against what is stored under its id.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenRefusal`].
+    pub fn check(&self, stored: Option<&StoredToken>, now: Time) -> Result<Caller, TokenRefusal> {
+        let stored = stored.ok_or(TokenRefusal::Unknown)?;
+        // The secret first: an expired or revoked token is told to its holder alone.
+        if !is_equal(&self.hash(), &stored.hash) {
+            return Err(TokenRefusal::WrongSecret);
+        }
+        if stored.revoked_at.is_some() {
+            return Err(TokenRefusal::Revoked);
+        }
+        if stored.expires_at.is_some_and(|expires| expires <= now) {
+            return Err(TokenRefusal::Expired);
+        }
+        Ok(Caller { subject: stored.subject.clone(), scopes: stored.scopes.clone() })
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{TOKEN_PREFIX}{}_***", self.id)
+    }
+}
+
+/// In the same time wherever they differ. They are digests of random secrets, so that little would
+/// be learnt in any case.
+fn is_equal(one: &[u8; 32], other: &[u8; 32]) -> bool {
+    one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(new: &NewToken) -> StoredToken {
+        StoredToken {
+            hash: new.hash,
+            subject: Subject::new("ci").unwrap(),
+            scopes: vec![Scope::ExecutionsRead],
+            expires_at: Some(Time::from_unix_millis(1_000)),
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn token_is_valid_until_it_expires_or_is_revoked() {
+        let new = Token::generate();
+        let token = Token::parse(&new.token.expose()).unwrap();
+        assert_eq!((token.id(), &token), (new.id.as_str(), &new.token));
+        let stored = stored(&new);
+        let at = Time::from_unix_millis;
+        let caller = token.check(Some(&stored), at(999)).unwrap();
+        assert!(caller.may(Scope::ExecutionsRead) && !caller.may(Scope::ExecutionsWrite));
+        assert_eq!(token.check(Some(&stored), at(1_000)), Err(TokenRefusal::Expired));
+        let revoked = StoredToken { revoked_at: Some(at(1)), ..stored.clone() };
+        assert_eq!(token.check(Some(&revoked), at(2)), Err(TokenRefusal::Revoked));
+        assert_eq!(token.check(None, at(2)), Err(TokenRefusal::Unknown));
+        // Another secret under the same id, also of a revoked token.
+        let other = Token { secret: Token::generate().token.secret, ..token };
+        assert_eq!(other.check(Some(&stored), at(2)), Err(TokenRefusal::WrongSecret));
+        assert_eq!(other.check(Some(&revoked), at(2)), Err(TokenRefusal::WrongSecret));
+    }
+
+    #[test]
+    fn what_has_not_the_form_of_a_token_is_none() {
+        let whole = Token::generate().token.expose();
+        let upper = whole.to_uppercase();
+        let long = format!("{whole}0");
+        for text in
+            ["", "sbx_", "sbx__", "x", &whole[1..], &upper, &long, &whole[..whole.len() - 1]]
+        {
+            assert_eq!(Token::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let new = Token::generate();
+        let text = format!("{new:?}");
+        assert!(!text.contains(&new.token.secret) && text.contains(&new.id), "{text}");
+    }
+}
