@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::changes::CommitPolicy;
 use crate::engine_kind::EngineKind;
+use crate::outcome::Status;
 use crate::spec::SandboxSpec;
 
 /// A receipt: an in-toto Statement v1.
@@ -53,12 +54,12 @@ pub struct Subject {
     pub name: String,
     /// Its content.
     pub digest: DigestSet,
-    /// More of it.
+    /// Further facts about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<SubjectAnnotations>,
 }
 
-/// More of a subject.
+/// Further facts about a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectAnnotations {
@@ -85,6 +86,15 @@ pub struct DigestSet {
     /// SHA-256, in lower-case hexadecimal.
     #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: String,
+}
+
+impl DigestSet {
+    /// Whether it has the form of a digest.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        self.sha256.len() == 64 && self.sha256.bytes().all(is_digit)
+    }
 }
 
 impl Subject {
@@ -124,13 +134,13 @@ impl Subject {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Provenance {
-    /// What was asked for.
+    /// The request, and what the run was made of.
     pub build_definition: BuildDefinition,
-    /// What happened.
+    /// The run itself.
     pub run_details: RunDetails,
 }
 
-/// What was asked for.
+/// The request, and what the run was made of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BuildDefinition {
@@ -186,7 +196,7 @@ pub struct InternalParameters {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptEngine {
-    /// Which.
+    /// Its kind.
     pub kind: EngineKind,
     /// Its name and version.
     pub version: String,
@@ -202,24 +212,25 @@ pub struct Dependency {
     pub name: String,
     /// Its content: of a file; of a directory, that of its listing; of an image, its id.
     pub digest: DigestSet,
-    /// More of it: of a directory, the number of files and bytes; of an image, its reference.
+    /// Further facts: of a directory, the number of files and bytes; of an image, its reference.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
 }
 
-/// What happened.
+/// The run itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunDetails {
-    /// Who says so.
+    /// The program that made it.
     pub builder: Builder,
     /// When it ran.
     pub metadata: RunMetadata,
-    /// What else came of it: `outcome`, and `network` where hosts were allowed.
+    /// What else came of it: `outcome`; `network` where hosts were allowed; `tests` where the script had
+    /// test cases, whose results are a statement beside the receipt.
     pub byproducts: Vec<Dependency>,
 }
 
-/// Who says so.
+/// The program that ran it and wrote the receipt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Builder {
@@ -232,7 +243,7 @@ pub struct Builder {
 /// The program that makes receipts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BuilderId {
-    /// This one.
+    /// sandboxctl.
     #[serde(rename = "urn:sandboxctl")]
     Sandboxctl,
 }
@@ -249,6 +260,35 @@ pub struct RunMetadata {
     pub finished_on: String,
 }
 
+impl Dependency {
+    /// The name of the script.
+    pub const SCRIPT: &str = "script";
+    /// The name of the arguments of a script.
+    pub const ARGS: &str = "args";
+    /// The name of a command's words.
+    pub const COMMAND: &str = "command";
+    /// The name of the agent.
+    pub const AGENT: &str = "agent";
+    /// The name of the image that programs ran in.
+    pub const IMAGE: &str = "image";
+    /// The name of the directory or archive that programs ran in.
+    pub const ROOTFS: &str = "rootfs";
+    /// The name of the io dir, where it had files before the run.
+    pub const IO: &str = "io";
+    /// The name of the byproduct that is how the run ended.
+    pub const OUTCOME: &str = "outcome";
+    /// The name of the byproduct that is the hosts that were reached and refused.
+    pub const NETWORK: &str = "network";
+    /// The name of the byproduct that is the results of the test cases.
+    pub const TESTS: &str = "tests";
+
+    /// A dependency or byproduct of this name and content.
+    #[must_use]
+    pub fn new(name: &str, sha256: String) -> Self {
+        Self { name: name.to_owned(), digest: DigestSet { sha256 }, annotations: Map::new() }
+    }
+}
+
 impl Provenance {
     /// The digest of what it was made of, by its name.
     #[must_use]
@@ -257,12 +297,32 @@ impl Provenance {
         all.iter().find(|it| it.name == name).map(|it| &*it.digest.sha256)
     }
 
-    /// The digest of what else came of it, by its name.
+    /// What else came of it, by its name.
     #[must_use]
-    pub fn byproduct(&self, name: &str) -> Option<&str> {
-        let all = &self.run_details.byproducts;
-        all.iter().find(|it| it.name == name).map(|it| &*it.digest.sha256)
+    pub fn byproduct(&self, name: &str) -> Option<&Dependency> {
+        self.run_details.byproducts.iter().find(|it| it.name == name)
     }
+
+    /// How the run ended, for people and programs.
+    #[must_use]
+    pub fn outcome(&self) -> RecordedOutcome {
+        let annotations = self.byproduct(Dependency::OUTCOME).map(|it| &it.annotations);
+        let member = |name| annotations.and_then(|it| it.get(name));
+        RecordedOutcome {
+            status: member("status").and_then(|it| Status::deserialize(it).ok()),
+            exit_code: member("exit_code").and_then(|it| u8::deserialize(it).ok()),
+        }
+    }
+}
+
+/// How a run ended, as its receipt has it. `None` where it does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedOutcome {
+    /// Its status.
+    pub status: Option<Status>,
+    /// The exit code of the process that ran it.
+    pub exit_code: Option<u8>,
 }
 
 /// What tests said of what was made: an in-toto Statement v1.
@@ -314,9 +374,22 @@ pub enum TestVerdict {
 }
 
 impl TestStatement {
-    /// The results of a script's test cases, as a statement beside its receipt. `None` if it has none.
+    /// The results of test cases, as a statement beside a receipt.
     #[must_use]
-    pub fn new(receipt: &Receipt, cases: &[TestCase]) -> Option<Self> {
+    pub fn new(receipt: &Receipt, predicate: TestResult) -> Self {
+        Self {
+            statement: StatementType::V1,
+            subject: receipt.subject.clone(),
+            predicate_type: TestPredicateType::TestResult,
+            predicate,
+        }
+    }
+}
+
+impl TestResult {
+    /// The results of the test cases of a script. `None` if it has none.
+    #[must_use]
+    pub fn new(script: Dependency, cases: &[TestCase]) -> Option<Self> {
         let names = |status: TestStatus| -> Vec<String> {
             cases.iter().filter(|it| it.status == status).map(|it| it.name.clone()).collect()
         };
@@ -325,14 +398,8 @@ impl TestStatement {
             true => TestVerdict::Passed,
             false => TestVerdict::Failed,
         };
-        let made_of = &receipt.predicate.build_definition.resolved_dependencies;
-        let configuration = made_of.iter().filter(|it| it.name == "script").cloned().collect();
-        (!cases.is_empty()).then(|| Self {
-            statement: StatementType::V1,
-            subject: receipt.subject.clone(),
-            predicate_type: TestPredicateType::TestResult,
-            predicate: TestResult { result, configuration, passed_tests, failed_tests },
-        })
+        let configuration = vec![script];
+        (!cases.is_empty()).then_some(Self { result, configuration, passed_tests, failed_tests })
     }
 }
 
@@ -343,7 +410,7 @@ impl TestStatement {
 pub struct Envelope {
     /// The type of the payload.
     pub payload_type: PayloadType,
-    /// The bytes that are signed: a [`Receipt`] as JSON.
+    /// The bytes that are signed: a [`Receipt`] or a [`TestStatement`] as JSON.
     pub payload: Base64,
     /// At least one.
     pub signatures: Vec<Signature>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandbox_api::receipt::{Dependency, DigestSet};
+use sandbox_api::receipt::Dependency;
 use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec};
 use serde_json::{Map, Value, json};
 
@@ -46,8 +46,7 @@ pub fn outcome(outcome: &Outcome) -> Dependency {
     if let Some(kind) = kind {
         annotations.insert("error".to_owned(), kind.into());
     }
-    let digest = DigestSet { sha256: sha256(text) };
-    Dependency { name: "outcome".to_owned(), digest, annotations }
+    Dependency { annotations, ..Dependency::new(Dependency::OUTCOME, sha256(text)) }
 }
 
 /// The hosts that were reached and refused.
@@ -63,7 +62,7 @@ pub fn traffic(network: &Network) -> Dependency {
         "refused": list(&mut refused.into_iter()),
         "truncated": network.truncated,
     });
-    let digest = DigestSet { sha256: sha256(hosts.to_string()) };
+    let digest = sha256(hosts.to_string());
     let Value::Object(annotations) = hosts else { unreachable!("it is an object") };
-    Dependency { name: "network".to_owned(), digest, annotations }
+    Dependency { annotations, ..Dependency::new(Dependency::NETWORK, digest) }
 }

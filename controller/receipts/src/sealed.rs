@@ -1,12 +1,20 @@
 //! Receipts as files: one statement a line, each as it is or in a DSSE envelope that signs it.
 
+use std::collections::HashSet;
+
 use sandbox_api::Base64;
-use sandbox_api::receipt::{Envelope, PayloadType, Receipt, Signature, TestStatement};
+use sandbox_api::receipt::{
+    Dependency, DigestSet, Envelope, PayloadType, Receipt, Signature, TestResult, TestStatement,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::key::{PublicKey, SigningKey};
+use crate::sha256;
+
+/// The most statements of one receipt: provenance and test results.
+const MAX_STATEMENTS: usize = 2;
 
 const STATEMENT: &str = "https://in-toto.io/Statement/v1";
 const PROVENANCE: &str = "https://slsa.dev/provenance/v1";
@@ -70,7 +78,11 @@ pub fn sign(statement: &impl Serialize, key: &SigningKey) -> serde_json::Result<
 pub fn open(text: &[u8]) -> Result<Opened, ReceiptError> {
     let mut statements = Vec::new();
     let mut envelopes = Vec::new();
-    for document in serde_json::Deserializer::from_slice(text).into_iter::<Box<RawValue>>() {
+    // One more than a receipt has shows that it is none: whatever follows is not kept.
+    for document in serde_json::Deserializer::from_slice(text)
+        .into_iter::<Box<RawValue>>()
+        .take(MAX_STATEMENTS + 1)
+    {
         let document = document.map_err(malformed)?;
         let document = document.get().as_bytes();
         let head: Head = serde_json::from_slice(document).map_err(malformed)?;
@@ -96,11 +108,54 @@ pub fn open(text: &[u8]) -> Result<Opened, ReceiptError> {
             return Err(ReceiptError::Malformed { reason });
         }
     };
-    if tests.as_ref().is_some_and(|tests| tests.subject != receipt.subject) {
-        let reason = "its tests are of other subjects".to_owned();
-        return Err(ReceiptError::Malformed { reason });
-    }
+    check(&receipt, tests.as_ref())
+        .map_err(|reason| ReceiptError::Malformed { reason: reason.to_owned() })?;
     Ok(Opened { receipt, tests, envelopes })
+}
+
+/// Checks what the types leave open: a name has one digest, a digest is one, and the tests are those
+/// of this run.
+fn check(receipt: &Receipt, tests: Option<&TestStatement>) -> Result<(), &'static str> {
+    let Receipt { subject, predicate, .. } = receipt;
+    let dependencies = &predicate.build_definition.resolved_dependencies;
+    let byproducts = &predicate.run_details.byproducts;
+    let named = dependencies.iter().chain(byproducts);
+    let digests = subject.iter().map(|it| &it.digest).chain(named.map(|it| &it.digest));
+    if !digests.into_iter().all(DigestSet::is_valid) {
+        return Err("a digest is not 64 lower-case hexadecimal digits");
+    }
+    if subject.is_empty() {
+        return Err("it has no subject");
+    }
+    let (mut paths, mut names, mut results) = (HashSet::new(), HashSet::new(), HashSet::new());
+    if !subject.iter().all(|it| paths.insert(it.path())) {
+        return Err("it has two subjects of one name");
+    }
+    if !dependencies.iter().all(|it| names.insert(&it.name))
+        || !byproducts.iter().all(|it| results.insert(&it.name))
+    {
+        return Err("it has two dependencies or byproducts of one name");
+    }
+    let digest = predicate.byproduct(Dependency::TESTS).map(|it| &it.digest.sha256);
+    match (tests, digest) {
+        (None, None) => Ok(()),
+        (Some(tests), Some(digest)) if tests_digest(&tests.predicate) == *digest => {
+            let script = dependencies.iter().filter(|it| it.name == Dependency::SCRIPT);
+            match tests.subject == *subject && script.eq(&tests.predicate.configuration) {
+                true => Ok(()),
+                false => Err("its tests are of another run"),
+            }
+        }
+        (Some(_), _) => Err("its tests are of another run"),
+        (None, Some(_)) => Err("the results of its tests are missing"),
+    }
+}
+
+/// The digest of test results in their receipt: of them as JSON.
+#[must_use]
+pub fn tests_digest(tests: &TestResult) -> String {
+    // A value of plain strings can be written.
+    sha256(serde_json::to_vec(tests).unwrap_or_default())
 }
 
 impl Opened {
@@ -168,3 +223,6 @@ fn encoded(payload_type: PayloadType, payload: &[u8]) -> Vec<u8> {
     message.extend_from_slice(payload);
     message
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,26 +24,33 @@ pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
     subjects.collect()
 }
 
-/// How files differ from a receipt's, sorted by path.
+/// How files differ from a receipt's, sorted by path. Each has its path and its digest; what has no
+/// digest is no regular file.
 #[must_use]
-pub fn differences(receipt: &Receipt, found: &[Subject]) -> Vec<PathDifference<CheckDifference>> {
-    let by_path = |subjects: &[Subject]| -> BTreeMap<Vec<u8>, String> {
-        let files = subjects.iter().filter_map(|it| Some((it.path()?, it)));
-        files.map(|(path, it)| (path.to_vec(), it.digest.sha256.clone())).collect()
-    };
-    let (expected, mut found) = (by_path(&receipt.subject), by_path(found));
+pub fn differences(
+    receipt: &Receipt,
+    found: impl IntoIterator<Item = (Vec<u8>, Option<String>)>,
+) -> Vec<PathDifference<CheckDifference>> {
+    let mut found: BTreeMap<Vec<u8>, Option<String>> = found.into_iter().collect();
     let mut differences = Vec::new();
-    for (path, digest) in &expected {
-        match found.remove(path) {
-            None => differences.push(PathDifference::new(path, CheckDifference::Missing)),
-            Some(other) if other != *digest => {
-                differences.push(PathDifference::new(path, CheckDifference::Changed));
-            }
-            Some(_) => {}
-        }
+    for subject in &receipt.subject {
+        let Some(path) = subject.path() else { continue };
+        let change = match found.remove(path) {
+            None => CheckDifference::Missing,
+            Some(Some(digest)) if digest == subject.digest.sha256 => continue,
+            Some(_) => CheckDifference::Changed,
+        };
+        differences.push(PathDifference::new(path, change));
     }
     let unexpected = |path: &Vec<u8>| PathDifference::new(path, CheckDifference::Unexpected);
     differences.extend(found.keys().map(unexpected));
     differences.sort_by(|one, other| one.path().cmp(other.path()));
     differences
+}
+
+/// The files among subjects, with their digests.
+#[must_use]
+pub fn digests(subjects: Vec<Subject>) -> Vec<(Vec<u8>, Option<String>)> {
+    let file = |it: Subject| Some((it.path()?.to_vec(), Some(it.digest.sha256.clone())));
+    subjects.into_iter().filter_map(file).collect()
 }

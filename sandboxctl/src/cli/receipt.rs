@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueHint};
 
 use super::allow::AllowArgs;
-use super::root::RootArgs;
 use super::secret::SecretArgs;
 use super::{input, text};
 use crate::input::{Argument, InputArgument};
@@ -86,12 +85,13 @@ Examples:
 pub enum ReceiptCommand {
     /// Verify a receipt: its form, its signature, its artifacts
     ///
-    /// Without --key the signature is not checked: anybody may have written the receipt. Exits with 1
-    /// if the receipt is not by the key, or artifacts differ.
+    /// Without --key the signature is not checked: anybody may have written the receipt. A run that
+    /// failed has a receipt too: --require-ok refuses it. Exits with 1 if the receipt is not by the
+    /// key, or artifacts differ.
     #[command(after_long_help = "\
 Examples:
   sandboxctl receipt verify receipt.json
-  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
+  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist --require-ok")]
     Verify {
         /// The receipt
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -103,7 +103,11 @@ Examples:
         /// SHA256SUMS of an artifacts directory do not count
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         artifacts: Option<PathBuf>,
-        /// Print JSON: {"signed", "verified", "subjects", "tests", "differences": [{"path", "change"}]}
+        /// Exit with 1 also if the run of the receipt did not end with the status ok
+        #[arg(long)]
+        require_ok: bool,
+        /// Print JSON: {"signed", "verified", "subjects", "outcome", "script", "tests", "differences":
+        /// [{"path", "change"}]}
         #[arg(long)]
         json: bool,
     },
@@ -137,30 +141,37 @@ pub struct ReplayArgs {
     pub args_file: Option<PathBuf>,
 
     /// An input of the receipt, with its name there; repeatable
-    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input())]
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input(),
+        allow_hyphen_values = true)]
     pub inputs: Vec<InputArgument>,
 
     /// The io dir as it was before the run, if it had files; it is not changed
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub io_dir: Option<PathBuf>,
 
-    /// The public key that must have signed the receipt
+    /// The directory that programs ran in, if it was one (embedded engine)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
+        conflicts_with = "image_archive")]
+    pub rootfs: Option<PathBuf>,
+
+    /// The image archive that programs ran in, if it was one (embedded engine)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image_archive: Option<PathBuf>,
+
+    /// The public key that must have signed the receipt; without it anybody may have written it
     #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
 
-    /// What the script was told and nobody else.
+    /// Print JSON: {"identical", "verified", "stage": "materials" or "results", "outcome": "same" or
+    /// "changed", "differences": [{"path", "change"}]}
+    #[arg(long)]
+    pub json: bool,
+
+    /// The secrets of the script.
     #[command(flatten)]
     pub secrets: SecretArgs,
 
-    /// What programs ran in, if that was a directory or an archive.
-    #[command(flatten)]
-    pub root: RootArgs,
-
-    /// Whom its programs may reach.
+    /// The hosts that its programs may reach.
     #[command(flatten)]
     pub allow: AllowArgs,
-
-    /// Print JSON: {"identical", "differences": [{"path", "change"}]}
-    #[arg(long)]
-    pub json: bool,
 }

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use sandbox_api::artifacts::CheckDifference;
 use sandbox_api::receipt::{
-    BuildDefinition, BuildType, Builder, BuilderId, Dependency, DigestSet, ExternalParameters,
-    InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RunDetails, RunMetadata,
-    StatementType, Subject, TestStatement, TestVerdict,
+    BuildDefinition, BuildType, Builder, BuilderId, Dependency, ExternalParameters,
+    InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RecordedOutcome,
+    RunDetails, RunMetadata, StatementType, Subject, TestResult, TestStatement, TestVerdict,
 };
 use sandbox_api::{
-    ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script, TestCase,
+    ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script, Status, TestCase,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
@@ -94,17 +94,17 @@ impl Issuer {
             AgentSource::File(path) => digest(&path)?.sha256,
             _ => AGENT_SHA256.to_owned(),
         };
-        let mut made_of = vec![dependency("agent", agent)];
+        let mut made_of = vec![Dependency::new(Dependency::AGENT, agent)];
         let mut inputs = Vec::new();
         if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
-            inputs.push(("rootfs".to_owned(), path.clone()));
+            inputs.push((Dependency::ROOTFS.to_owned(), path.clone()));
         }
         for input in &spec.inputs {
             let name = name_of(&input.name);
             match &input.source {
                 InputSource::Path(path) => inputs.push((name, path.clone())),
                 InputSource::Bytes(bytes) => {
-                    made_of.push(dependency(&name, receipts::sha256(bytes)))
+                    made_of.push(Dependency::new(&name, receipts::sha256(bytes)))
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Issuer {
         }
         // It changes, and nothing is said of it afterwards.
         if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
-            made_of.push(described("io", &digest(io_dir)?));
+            made_of.push(described(Dependency::IO, &digest(io_dir)?));
         }
         Ok(Some(Self {
             file: file.clone(),
@@ -168,18 +168,19 @@ impl Issuer {
         let mut made_of = self.made_of.clone();
         let (build_type, seed, now) = match ran {
             Subjected::Script(script, _) => {
-                made_of.push(dependency("script", receipts::sha256(&script.source)));
-                made_of.push(dependency("args", args_digest(&script.args)));
+                made_of.push(script_dependency(script));
+                made_of.push(Dependency::new(Dependency::ARGS, args_digest(&script.args)));
                 (BuildType::Script, script.seed, script.now.and_then(moment))
             }
             Subjected::Command(command) => {
-                made_of.push(dependency("command", command_digest(command)));
+                made_of.push(Dependency::new(Dependency::COMMAND, command_digest(command)));
                 (BuildType::Command, None, None)
             }
         };
         let image = sandbox.image_id();
         if let (Some(id), RootFs::Image { reference, .. }) = (image, &self.spec.root) {
-            let mut image = dependency("image", id.trim_start_matches("sha256:").to_owned());
+            let digest = id.trim_start_matches("sha256:").to_owned();
+            let mut image = Dependency::new(Dependency::IMAGE, digest);
             image.annotations.insert("reference".to_owned(), reference.as_str().into());
             made_of.push(image);
         }
@@ -195,6 +196,10 @@ impl Issuer {
         }
         let mut byproducts = vec![outcome];
         byproducts.extend(report.network.as_ref().map(receipts::traffic));
+        byproducts.extend(
+            ran.tests()
+                .map(|tests| Dependency::new(Dependency::TESTS, receipts::tests_digest(&tests))),
+        );
         let version =
             BTreeMap::from([("sandboxctl".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
         Ok(Receipt {
@@ -238,9 +243,8 @@ impl Issuer {
         let what = || format!("--receipt {}", self.file.display());
         let unwritten = |source: std::io::Error| Error::Content { what: what(), source };
         let mut text = self.line(receipt).map_err(|error| unwritten(error.into()))?;
-        if let Subjected::Script(_, cases) = ran
-            && let Some(tests) = TestStatement::new(receipt, cases)
-        {
+        if let Some(tests) = ran.tests() {
+            let tests = TestStatement::new(receipt, tests);
             text.extend(self.line(&tests).map_err(|error| unwritten(error.into()))?);
         }
         let target = open(&self.file)?;
@@ -259,6 +263,21 @@ impl Issuer {
         text.push(b'\n');
         Ok(text)
     }
+}
+
+impl Subjected<'_> {
+    /// The results of its test cases, if it has some.
+    fn tests(&self) -> Option<TestResult> {
+        match self {
+            Self::Script(script, cases) => TestResult::new(script_dependency(script), cases),
+            Self::Command(_) => None,
+        }
+    }
+}
+
+/// A script as a dependency.
+pub fn script_dependency(script: &Script) -> Dependency {
+    Dependency::new(Dependency::SCRIPT, receipts::sha256(&script.source))
 }
 
 impl Issued {
@@ -288,12 +307,8 @@ fn has_entries(directory: &Path) -> bool {
     directory.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
-fn dependency(name: &str, sha256: String) -> Dependency {
-    Dependency { name: name.to_owned(), digest: DigestSet { sha256 }, annotations: Map::new() }
-}
-
 fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
-    let mut described = dependency(name, digest.sha256.clone());
+    let mut described = Dependency::new(name, digest.sha256.clone());
     if digest.is_directory {
         described.annotations.insert("files".to_owned(), digest.files.into());
         described.annotations.insert("bytes".to_owned(), digest.bytes.into());
@@ -417,26 +432,34 @@ struct Verification<'a> {
     /// Whether the key signed it; null without a key.
     verified: Option<bool>,
     subjects: usize,
+    /// How the run ended.
+    outcome: RecordedOutcome,
+    /// The digest of the script; null if it was a command.
+    script: Option<&'a str>,
     /// What its tests said; null if it had none.
     tests: Option<TestVerdict>,
     differences: &'a [sandbox_api::artifacts::PathDifference<CheckDifference>],
 }
 
 pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Error> {
-    let ReceiptCommand::Verify { file, key, artifacts, json } = command;
+    let ReceiptCommand::Verify { file, key, artifacts, require_ok, json } = command;
     let output = context.output;
     let opened = read_receipt(file)?;
     let verified = key.as_deref().map(public_key).transpose()?.map(|key| opened.verify(&key));
     let found = artifacts.as_deref().map(files_of).transpose()?;
     let differences =
-        found.map(|found| receipts::differences(&opened.receipt, &found)).unwrap_or_default();
+        found.map(|found| receipts::differences(&opened.receipt, found)).unwrap_or_default();
     let is_bad = matches!(verified, Some(Err(_)));
-    let code = u8::from(is_bad || !differences.is_empty());
+    let outcome = opened.receipt.predicate.outcome();
+    let has_failed = outcome.status != Some(Status::Ok);
+    let code = u8::from(is_bad || !differences.is_empty() || (*require_ok && has_failed));
     if *json {
         let verification = Verification {
             signed: opened.is_signed(),
             verified: verified.as_ref().map(Result::is_ok),
             subjects: opened.receipt.subject.len(),
+            outcome,
+            script: opened.receipt.predicate.dependency(Dependency::SCRIPT),
             tests: opened.tests.as_ref().map(|it| it.predicate.result),
             differences: &differences,
         };
@@ -448,16 +471,28 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         return Ok(code);
     }
     list(context, &differences, CheckDifference::as_str)?;
-    if code == 0 {
+    if differences.is_empty() {
         let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
         let files = count(files as u64);
         let done = match (&verified, artifacts) {
             (Some(_), Some(_)) => format!("verified the signature and {files}\n"),
             (Some(_), None) => format!("verified the signature; the receipt is of {files}\n"),
             (None, Some(_)) => format!("verified {files}; not the signature\n"),
-            (None, None) => format!("a receipt of {files}; its signature is not verified\n"),
+            (None, None) if opened.is_signed() => {
+                format!("a receipt of {files}; its signature is not verified\n")
+            }
+            (None, None) => format!("a receipt of {files}; it is not signed\n"),
         };
         output.text(&done)?;
+    }
+    if has_failed {
+        let status = outcome.status.map_or("an unknown status", Status::as_str);
+        let code = outcome.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        let ended = format!("its run ended with {status}{code}");
+        match require_ok {
+            true => output.failure(&ended, None),
+            false => output.notice(&ended),
+        }
     }
     if let Some(TestStatement { predicate: it, .. }) = &opened.tests {
         let (passed, failed) = (it.passed_tests.len(), it.failed_tests.len());
@@ -470,11 +505,9 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
 }
 
 /// The files of a directory, without what `--artifacts-dir` adds.
-fn files_of(directory: &Path) -> Result<Vec<Subject>, Error> {
+fn files_of(directory: &Path) -> Result<Vec<(Vec<u8>, Option<String>)>, Error> {
     let directory = directory.to_owned();
     let files = cancellable(move |proceed| artifacts::digest_files(&directory, proceed))?;
-    // What is no regular file has no digest, and is none of the receipt's.
-    let subject =
-        |file: artifacts::FileDigest| Subject::file(&file.path, file.sha256.unwrap_or_default());
-    Ok(files.into_iter().map(subject).collect())
+    // What is no regular file has no digest, and differs from every one of a receipt.
+    Ok(files.into_iter().map(|file| (file.path, file.sha256)).collect())
 }

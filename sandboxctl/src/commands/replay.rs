@@ -2,162 +2,299 @@
 
 use sandbox_api::artifacts::{CheckDifference, PathDifference};
 use sandbox_api::changes::CommitPolicy;
-use sandbox_api::receipt::{BuildType, Provenance, Receipt, Subject};
-use sandbox_api::{InputSource, Lifespan, PrivateIo, RootFs, RunResult, SandboxSpec, Script};
+use sandbox_api::receipt::{BuildType, Dependency, Provenance, Receipt, TestResult};
+use sandbox_api::{
+    DEFAULT_LIFETIME, InputSource, Lifespan, Outcome, PrivateIo, Pull, RootFs, RunResult,
+    SandboxSpec, Script,
+};
 use sandbox_controller::artifacts::{Request, Selection, Unmatched};
 use sandbox_controller::{FinishOptions, Run, Sandbox, receipts};
 use serde::Serialize;
 
 use super::artifacts::list;
-use super::receipt::{args_digest, digest, name_of, public_key, read_receipt, unverified};
+use super::receipt::{
+    args_digest, digest, name_of, public_key, read_receipt, script_dependency, unverified,
+};
 use super::{Context, block_on, launch};
 use crate::cli::receipt::ReplayArgs;
-use crate::config::Settings;
+use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input::{self, ScriptArgument};
 
-/// What `replay --json` prints.
-#[derive(Serialize)]
-struct Replayed<'a> {
+const IMAGE_PREFIX: &str = "sha256:";
+
+/// How a replay differs from its receipt. What `replay --json` prints.
+#[derive(Debug, Serialize)]
+struct Comparison {
     identical: bool,
-    differences: &'a [PathDifference<CheckDifference>],
+    /// Whether the key signed the receipt; null without a key.
+    verified: Option<bool>,
+    /// What was compared.
+    stage: Stage,
+    /// Whether status, exit code, result and test results are the receipt's; null if nothing ran.
+    outcome: Option<SameOutcome>,
+    /// The materials or the files that differ.
+    differences: Vec<PathDifference<CheckDifference>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Stage {
+    /// What the run is made of. Nothing ran.
+    Materials,
+    /// What it made.
+    Results,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum SameOutcome {
+    Same,
+    Changed,
+}
+
+impl Comparison {
+    fn of_materials(differences: Vec<PathDifference<CheckDifference>>) -> Self {
+        let identical = differences.is_empty();
+        Self { identical, verified: None, stage: Stage::Materials, outcome: None, differences }
+    }
 }
 
 pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
-    let settings = context.settings_with(|flags| {
-        args.allow.add_flags(flags);
-        args.root.add_flags(flags);
-    })?;
+    let settings = context.settings_with(|flags| args.allow.add_flags(flags))?;
     let opened = read_receipt(&args.receipt)?;
-    if let Some(key) = &args.key
-        && let Err(error) = opened.verify(&public_key(key)?)
-    {
-        context.output.failure(&unverified(&error).message, None);
-        return Ok(1);
+    let verified = args.key.as_deref().map(public_key).transpose()?.map(|key| opened.verify(&key));
+    let is_verified = verified.as_ref().map(Result::is_ok);
+    let answer = |comparison: Comparison| {
+        answer(context, args, Comparison { verified: is_verified, ..comparison })
+    };
+    if let Some(Err(error)) = &verified {
+        context.output.failure(&unverified(error).message, None);
+        let unread = Comparison { identical: false, ..Comparison::of_materials(Vec::new()) };
+        return if args.json { answer(unread) } else { Ok(1) };
+    }
+    if verified.is_none() {
+        context.output.notice("without --key anybody may have written this receipt");
     }
     let receipt = opened.receipt;
     if receipt.predicate.build_definition.build_type != BuildType::Script {
-        let why = "it is the receipt of a command, and scripts alone are replayed";
-        return Err(Error::usage("RECEIPT", why));
+        return Err(refuse(args, "it is the receipt of a command, and scripts alone are replayed"));
     }
     let source = input::script(ScriptArgument::File(&args.script))?.source;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let stdin = input::is_stdin(&args.script).then_some("--script -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
-    let mut made_of = vec![
-        ("script".to_owned(), receipts::sha256(&source)),
-        ("args".to_owned(), args_digest(&arguments)),
-    ];
-    for it in &spec.inputs {
-        let digest = match &it.source {
-            InputSource::Path(path) => digest(path)?.sha256,
-            InputSource::Bytes(bytes) => receipts::sha256(bytes),
-        };
-        made_of.push((name_of(&it.name), digest));
-    }
-    if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
-        made_of.push(("rootfs".to_owned(), digest(path)?.sha256));
-    }
-    if let Some(io_dir) = &spec.io_dir {
-        made_of.push(("io".to_owned(), digest(io_dir)?.sha256));
-    }
-    let differences = other_origin(&receipt.predicate, &made_of);
-    if !differences.is_empty() {
-        context.output.failure(
-            "it is not made of what the receipt says",
-            Some("--script, --arg, --args-file, --in, --io-dir, --rootfs and --image-archive name it"),
-        );
-        return answer(context, args, &differences);
-    }
     let parameters = &receipt.predicate.build_definition.external_parameters;
     let now = match &parameters.now {
         None => None,
         Some(text) => match sandbox_api::time::parse_rfc3339(text) {
             Some((seconds, 0)) if seconds >= 0 => Some(seconds.unsigned_abs()),
-            _ => return Err(Error::usage("RECEIPT", format!("its time '{text}' is invalid"))),
+            _ => return Err(refuse(args, format!("its time '{text}' is invalid"))),
         },
     };
     let script =
         Script::new(source).args(arguments).seed(parameters.seed).now(now).secrets(secrets);
+    let differences = material_differences(&receipt.predicate, &materials(&script, &spec)?);
+    if !differences.is_empty() {
+        context.output.failure(
+            "the materials are not those of the receipt: nothing ran",
+            Some(
+                "name each as the run did: --script FILE, --arg KEY=VALUE, --args-file FILE, \
+                 --in SRC:NAME, --io-dir DIR, --rootfs DIR or --image-archive FILE",
+            ),
+        );
+        return answer(Comparison::of_materials(differences));
+    }
+    let tests = script_dependency(&script);
     let config = context.controller(&settings);
-    let differences = block_on(launch::in_sandbox(
+    let image = receipt.predicate.dependency(Dependency::IMAGE);
+    let comparison = block_on(launch::in_sandbox(
         context,
         &settings,
         config,
         spec,
         async |sandbox, signals| {
+            // The engine's word for what it started, beside what it was asked for.
+            let started = sandbox.image_id().map(|id| id.trim_start_matches(IMAGE_PREFIX));
+            if started != image {
+                let why = "the engine started another image than the receipt's";
+                return Err(refuse(args, why));
+            }
             let run = sandbox.start(script);
-            let follow = async |run: Run| compare(sandbox, run.wait().await?, &receipt).await;
+            let follow = async |run: Run| {
+                let result = run.wait().await?;
+                if let Some(failure) = result.outcome.failure()
+                    && receipt.predicate.outcome().status != Some(result.outcome.status())
+                {
+                    let text = format!("the replay ended otherwise: {}", failure.message);
+                    context.output.failure(&text, result.hint().as_deref());
+                }
+                compare(args, sandbox, result, &receipt, tests).await
+            };
             launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
         },
     ))?;
-    answer(context, args, &differences)
+    answer(comparison)
 }
 
-fn answer(
-    context: &Context<'_>,
-    args: &ReplayArgs,
-    differences: &[PathDifference<CheckDifference>],
-) -> Result<u8, Error> {
-    let identical = differences.is_empty();
-    match (args.json, identical) {
-        (true, _) => context.output.document(&Replayed { identical, differences })?,
-        (false, true) => context.output.text("identical\n")?,
-        (false, false) => list(context, differences, CheckDifference::as_str)?,
+/// A receipt that is not replayed here.
+fn refuse(args: &ReplayArgs, why: impl Into<String>) -> Error {
+    Error::usage(args.receipt.display().to_string(), why)
+}
+
+fn answer(context: &Context<'_>, args: &ReplayArgs, comparison: Comparison) -> Result<u8, Error> {
+    let code = u8::from(!comparison.identical);
+    if args.json {
+        context.output.document(&comparison)?;
+    } else if comparison.identical {
+        context.output.text("identical\n")?;
+    } else {
+        list(context, &comparison.differences, CheckDifference::as_str)?;
+        if comparison.outcome == Some(SameOutcome::Changed) {
+            context.output.text("outcome    differs\n")?;
+        }
     }
-    Ok(u8::from(!identical))
+    Ok(code)
 }
 
-/// The sandbox of the receipt. What it may do is what is allowed here: a receipt allows nothing.
+/// The sandbox of the receipt. What it may do is what is allowed here: a receipt allows nothing, and
+/// names nothing of this host.
 fn spec(
     args: &ReplayArgs,
     settings: &Settings,
     predicate: &Provenance,
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
-    let recorded = predicate.build_definition.external_parameters.sandbox.clone();
-    let refuse = |why: String| Error::usage("RECEIPT", why);
-    let allowed = settings.allow()?;
-    if let Some(rule) = recorded.allow.rules().iter().find(|rule| !allowed.covers(rule)) {
-        return Err(refuse(format!(
-            "its run was allowed to reach {rule}, which is not allowed here"
-        ))
-        .with_hint(format!("--allow {rule} allows it")));
-    }
-    let root = match &recorded.root {
-        RootFs::Directory(_) | RootFs::Archive(_) if !args.root.is_named() => {
-            return Err(refuse("its programs ran in a directory or an archive".to_owned())
-                .with_hint("--rootfs DIR or --image-archive FILE names it"));
-        }
-        RootFs::Directory(_) | RootFs::Archive(_) => args.root.root(settings),
-        root => root.clone(),
-    };
-    if predicate.dependency("io").is_some() && args.io_dir.is_none() {
-        return Err(refuse("its io dir had files before the run".to_owned())
+    let recorded = &predicate.build_definition.external_parameters.sandbox;
+    check_policy(args, settings, recorded)?;
+    if predicate.dependency(Dependency::IO).is_some() && args.io_dir.is_none() {
+        return Err(refuse(args, "its io dir had files before the run")
             .with_hint("--io-dir DIR names a directory with these files; it is not changed"));
     }
-    let mut spec = SandboxSpec {
-        root,
+    let private_io = (args.io_dir.is_none() && !recorded.io_is_off).then_some(PrivateIo::Disk);
+    let spec = SandboxSpec {
+        root: root(args, predicate)?,
         io_dir: args.io_dir.clone(),
-        private_io: None,
+        io_is_off: recorded.io_is_off,
+        private_io,
         staged: args.io_dir.is_some(),
+        mount_path: recorded.mount_path.clone(),
+        workdir: recorded.workdir.clone(),
+        inputs: Vec::new(),
+        limits: recorded.limits,
+        io_errors: recorded.io_errors,
+        allowed_paths: recorded.allowed_paths.clone(),
+        protected: recorded.protected.clone(),
+        user: None,
+        lifetime: DEFAULT_LIFETIME,
+        idle_limit: None,
+        default_encoding: recorded.default_encoding,
         lifespan: Lifespan::OneRun,
-        ..recorded
+        container_name: None,
+        title: None,
+        allow: recorded.allow.clone(),
     };
-    if spec.io_dir.is_none() && !spec.io_is_off {
-        spec.private_io = Some(PrivateIo::Disk);
-    }
     Ok(input::inputs(&args.inputs, stdin)?.into_iter().fold(spec, SandboxSpec::input))
 }
 
-/// What this is made of and the receipt is not, or the other way round.
-fn other_origin(
+/// Refuses what a run could not do here.
+fn check_policy(
+    args: &ReplayArgs,
+    settings: &Settings,
+    recorded: &SandboxSpec,
+) -> Result<(), Error> {
+    if recorded.io_dir.is_some() || !recorded.inputs.is_empty() {
+        return Err(refuse(args, "it names files of a host, and no receipt does"));
+    }
+    let allowed = settings.allow()?;
+    if let Some(rule) = recorded.allow.rules().iter().find(|rule| !allowed.covers(rule)) {
+        let why = format!("its run was allowed to reach {rule}, which is not allowed here");
+        return Err(refuse(args, why).with_hint(format!("--allow {rule} allows it")));
+    }
+    if let Err(over) = recorded.limits.check(&settings.ceiling()) {
+        let why = format!(
+            "its run had {} = {}, and the ceiling here is {}",
+            over.key.key(),
+            over.asked,
+            over.ceiling
+        );
+        return Err(refuse(args, why)
+            .with_hint(format!("limits.ceiling of your configuration raises {}", over.key.key())));
+    }
+    let narrower = |key| {
+        let why = format!("its run was allowed more than {} allows here", settings.named(key));
+        Err(refuse(args, why).with_hint("`sandboxctl config show --origin` says where it is set"))
+    };
+    if !settings.io_enabled() && !recorded.io_is_off {
+        return narrower(Key::IoEnabled);
+    }
+    if settings.allowed_paths().is_some_and(|paths| recorded.allowed_paths.as_ref() != Some(&paths))
+    {
+        return narrower(Key::AllowedPaths);
+    }
+    if settings.protected().iter().any(|name| !recorded.protected.contains(name)) {
+        return narrower(Key::Protected);
+    }
+    Ok(())
+}
+
+/// What programs run in: an image by the digest that the receipt has of it, which must be there.
+fn root(args: &ReplayArgs, predicate: &Provenance) -> Result<RootFs, Error> {
+    let recorded = &predicate.build_definition.external_parameters.sandbox.root;
+    let image = predicate.dependency(Dependency::IMAGE);
+    let named = match (&args.rootfs, &args.image_archive) {
+        (Some(directory), _) => Some(RootFs::Directory(directory.clone())),
+        (None, Some(file)) => Some(RootFs::Archive(file.clone())),
+        (None, None) => None,
+    };
+    match (recorded, image, named) {
+        (RootFs::Builtin, None, None) => Ok(RootFs::Builtin),
+        (RootFs::Image { reference, .. }, Some(digest), None)
+            if reference.strip_prefix(IMAGE_PREFIX) == Some(digest) =>
+        {
+            Ok(RootFs::Image { reference: reference.clone(), pull: Pull::Never })
+        }
+        (RootFs::Directory(_) | RootFs::Archive(_), None, Some(named)) => Ok(named),
+        (RootFs::Directory(_) | RootFs::Archive(_), None, None) => {
+            Err(refuse(args, "its programs ran in a directory or an archive")
+                .with_hint("--rootfs DIR or --image-archive FILE names it"))
+        }
+        (_, _, Some(_)) => Err(refuse(args, "its run was in no directory and no archive")
+            .with_hint("leave out --rootfs and --image-archive")),
+        _ => Err(refuse(args, "its image is not named by the digest that it has of it")),
+    }
+}
+
+/// What the run is made of: names of dependencies, with digests.
+fn materials(script: &Script, spec: &SandboxSpec) -> Result<Vec<(String, String)>, Error> {
+    let mut materials = vec![
+        (Dependency::SCRIPT.to_owned(), script_dependency(script).digest.sha256),
+        (Dependency::ARGS.to_owned(), args_digest(&script.args)),
+    ];
+    for it in &spec.inputs {
+        let digest = match &it.source {
+            InputSource::Path(path) => digest(path)?.sha256,
+            InputSource::Bytes(bytes) => receipts::sha256(bytes),
+        };
+        materials.push((name_of(&it.name), digest));
+    }
+    if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
+        materials.push((Dependency::ROOTFS.to_owned(), digest(path)?.sha256));
+    }
+    if let Some(io_dir) = &spec.io_dir {
+        materials.push((Dependency::IO.to_owned(), digest(io_dir)?.sha256));
+    }
+    Ok(materials)
+}
+
+/// The materials that differ from those of the receipt.
+fn material_differences(
     predicate: &Provenance,
-    made_of: &[(String, String)],
+    materials: &[(String, String)],
 ) -> Vec<PathDifference<CheckDifference>> {
     let mut differences = Vec::new();
-    for (name, digest) in made_of {
+    for (name, digest) in materials {
         let change = match predicate.dependency(name) {
             Some(known) if known == digest => continue,
             Some(_) => CheckDifference::Changed,
@@ -166,9 +303,10 @@ fn other_origin(
         differences.push(PathDifference::new(name.as_bytes(), change));
     }
     for it in &predicate.build_definition.resolved_dependencies {
-        // An image is named by its id, and what runs beside the script is this version's.
-        let is_known = ["agent", "image"].contains(&&*it.name)
-            || made_of.iter().any(|(name, _)| *name == it.name);
+        // The image is compared with the one that the engine starts, and what runs beside the script
+        // is this version's.
+        let is_known = [Dependency::AGENT, Dependency::IMAGE].contains(&&*it.name)
+            || materials.iter().any(|(name, _)| *name == it.name);
         if !is_known {
             differences.push(PathDifference::new(it.name.as_bytes(), CheckDifference::Missing));
         }
@@ -179,12 +317,13 @@ fn other_origin(
 
 /// Compares what the run left with the receipt.
 async fn compare(
+    args: &ReplayArgs,
     sandbox: &Sandbox,
     result: RunResult,
     receipt: &Receipt,
-) -> Result<Vec<PathDifference<CheckDifference>>, Error> {
+    script: Dependency,
+) -> Result<Comparison, Error> {
     let parameters = &receipt.predicate.build_definition.external_parameters;
-    let outcome = receipts::outcome(&result.outcome).digest.sha256;
     let is_of_files = receipt.subject.iter().any(|it| it.path().is_some());
     let found = match (parameters.artifacts.is_empty(), sandbox.io_dir()) {
         _ if !is_of_files => Vec::new(),
@@ -193,19 +332,34 @@ async fn compare(
             let end = sandbox.finish(options, &result.outcome).await?;
             end.map(|end| receipts::changed_files(&end.changes.manifest)).unwrap_or_default()
         }
+        // A fresh io dir has what the run made, and nothing else.
         (is_everything, _) => {
             let everything = ["**".to_owned()];
             let globs = if is_everything { &everything[..] } else { &parameters.artifacts };
             let mount = &parameters.sandbox.mount_path;
-            let selection = Selection::new(globs, mount)
-                .map_err(|error| Error::usage("RECEIPT", error.to_string()))?;
+            let selection =
+                Selection::new(globs, mount).map_err(|error| refuse(args, error.to_string()))?;
             let request = Request { selection, destination: None, unmatched: Unmatched::Allow };
             receipts::files(&sandbox.start_artifacts(request).wait().await?.manifest.files)
         }
     };
-    let mut differences = receipts::differences(receipt, &found);
-    if receipt.predicate.byproduct("outcome") != Some(&*outcome) {
-        differences.push(PathDifference::new(Subject::RESULT.as_bytes(), CheckDifference::Changed));
+    let differences = receipts::differences(receipt, receipts::digests(found));
+    let outcome = outcome(receipt, &result.outcome, TestResult::new(script, &result.tests));
+    Ok(Comparison {
+        identical: differences.is_empty() && outcome == SameOutcome::Same,
+        verified: None,
+        stage: Stage::Results,
+        outcome: Some(outcome),
+        differences,
+    })
+}
+
+fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> SameOutcome {
+    let recorded = |name| receipt.predicate.byproduct(name).map(|it| it.digest.sha256.clone());
+    let ended = receipts::outcome(outcome).digest.sha256;
+    let tests = tests.map(|tests| receipts::tests_digest(&tests));
+    match recorded(Dependency::OUTCOME) == Some(ended) && recorded(Dependency::TESTS) == tests {
+        true => SameOutcome::Same,
+        false => SameOutcome::Changed,
     }
-    Ok(differences)
 }

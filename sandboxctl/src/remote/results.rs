@@ -125,6 +125,7 @@ fn report(
         changes: None,
         limits,
         usage,
+        timing: document.timing,
         confinement: confinement.clone().into_owned(),
     })
 }

@@ -181,9 +181,13 @@ fn script_that_is_not_reproducible_differs_in_its_replay() {
     assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
     let replayed = replay(&place, &["--json"]);
     let told: Value = serde_json::from_str(&replayed.assert_code(0).stdout).unwrap();
-    assert_eq!(told, json!({"identical": true, "differences": []}));
+    let expected = json!({
+        "identical": true, "verified": null, "stage": "results", "outcome": "same",
+        "differences": [],
+    });
+    assert_eq!(told, expected);
     run(&[]);
-    assert_eq!(replay(&place, &[]).assert_code(1).stdout, "changed    result\n");
+    assert_eq!(replay(&place, &[]).assert_code(1).stdout, "outcome    differs\n");
 }
 
 #[test]
@@ -197,6 +201,12 @@ fn failed_run_has_a_receipt_of_its_failure() {
     let expected = json!({"status": "script_error", "exit_code": 1, "error": "runtime"});
     assert_eq!(outcome, &expected);
     assert_eq!(statement["subject"][0]["name"], "half");
+    // A receipt of a failure is verified as such.
+    let verified = verify(&place, &["--artifacts", "out"]);
+    verified.assert_code(0).assert_stderr_has("its run ended with script_error, exit code 1");
+    let required = verify(&place, &["--artifacts", "out", "--require-ok", "--json"]);
+    let told: Value = serde_json::from_str(&required.assert_code(1).stdout).unwrap();
+    assert_eq!(told["outcome"], json!({"status": "script_error", "exit_code": 1}));
     assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
 }
 
@@ -245,7 +255,9 @@ fn test_cases_of_a_script_are_in_its_receipt() {
     let other = place.read("receipt.json");
     let other = other.lines().nth(1).unwrap();
     place.write("receipt.json", format!("{receipt}\n{other}\n"));
-    verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("of other subjects");
+    verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("of another run");
+    place.write("receipt.json", format!("{receipt}\n"));
+    verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("tests are missing");
 }
 
 #[test]
@@ -280,13 +292,52 @@ fn receipts_and_keys_that_are_none_are_refused() {
     place.write("receipt.json", wider.to_string());
     let refused = replay(&place, &MADE_OF);
     refused.assert_code(2).assert_stderr_has("--allow example.org:443 allows it");
-    let mut larger = receipt;
-    let sandbox = &mut larger["predicate"]["buildDefinition"]["externalParameters"]["sandbox"];
-    sandbox["limits"]["memory"] = json!(1_u64 << 50);
-    place.write("receipt.json", larger.to_string());
-    let refused = replay(&place, &MADE_OF);
-    assert_ne!(refused.code, 0);
-    assert!(refused.stderr.starts_with("error: "), "{}", refused.stderr);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut changed = receipt.clone();
+        change(&mut changed["predicate"]["buildDefinition"]);
+        place.write("receipt.json", changed.to_string());
+        replay(&place, &MADE_OF)
+    };
+    let sandbox = |it: &mut Value, name: &str, value: Value| {
+        it["externalParameters"]["sandbox"][name] = value;
+    };
+    with(&|it| it["externalParameters"]["sandbox"]["limits"]["memory_bytes"] = json!(1_u64 << 50))
+        .assert_code(2)
+        .assert_stderr_has("the ceiling here is 4GiB");
+    // It names nothing of this host: no input, no io dir, no image but by its digest.
+    let input = json!([{"name": "h", "source": {"path": "/etc/hostname"}}]);
+    let names_files = "it names files of a host";
+    with(&|it| sandbox(it, "inputs", input.clone())).assert_code(2).assert_stderr_has(names_files);
+    with(&|it| sandbox(it, "io_dir", json!("/etc"))).assert_code(2).assert_stderr_has(names_files);
+    let images = ["registry.invalid:5000/evil:latest", "sha256:00"];
+    for reference in images {
+        let image = json!({"image": {"reference": reference, "pull": "always"}});
+        with(&|it| sandbox(it, "root", image.clone()))
+            .assert_code(2)
+            .assert_stderr_has("its image is not named by the digest");
+    }
+}
+
+#[test]
+fn replay_may_do_what_a_run_may_do_here() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('a.sh', 'x') return 1");
+    let run = ["run", "script.luau", "--artifact", "a.sh", "--artifacts-dir", "out"];
+    place.sandboxctl([&run[..], &["--receipt", "receipt.json"]].concat()).assert_code(0);
+    assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
+    for (narrower, name) in [
+        ("[filesystem]\nprotected = ['a.sh']\n", "filesystem.protected"),
+        (
+            "[filesystem]\nallowed_paths = [{ path = '/io', access = 'read' }]\n",
+            "filesystem.allowed_paths",
+        ),
+        ("[io]\nenabled = false\n", "io.enabled"),
+    ] {
+        place.write("sandboxctl.toml", narrower);
+        let refused = replay(&place, &[]);
+        refused.assert_code(2).assert_stderr_has("its run was allowed more than");
+        refused.assert_stderr_has(name);
+    }
 }
 
 #[test]
