@@ -90,12 +90,12 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Before {
-    /// As [`Change::bytes`].
+    /// The size of a file, and of a link's target; null for anything else.
     pub bytes: Option<u64>,
-    /// As [`Change::sha256`].
+    /// The SHA-256 of a file's content or a link's target, in hexadecimal digits.
     #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
     pub sha256: Option<String>,
-    /// As [`Change::mode`].
+    /// The permission bits, such as `0644`; null for links, which have none.
     #[schemars(extend("pattern" = "^[0-7]{4}$"))]
     pub mode: Option<String>,
 }

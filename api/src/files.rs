@@ -23,7 +23,7 @@ pub struct ReadOptions {
     pub limit: Option<u64>,
 }
 
-/// The lines that `Sandbox::view` returns.
+/// The lines of a file that are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ViewOptions {

@@ -1,3 +1,93 @@
 //! The HTTP API of a service.
+//!
+//! One table of routes makes the router, the OpenAPI document and the tests of all routes. A
+//! [`Backend`] is what the API needs of a service; [`Authenticate`] says who asks. Every connection
+//! is bounded in what it may send, take, hold and wait for.
 
 #![forbid(unsafe_code)]
+
+mod access;
+mod app;
+mod backend;
+mod config;
+mod metrics;
+mod openapi;
+mod refusal;
+mod request;
+mod route;
+mod routes;
+mod serve;
+
+use std::sync::Arc;
+
+use axum::Router;
+use tokio_util::sync::CancellationToken;
+
+pub use access::{
+    AccessDecision, Audit, Authenticate, Authenticator, Caller, Peer, Scope, Unauthenticated,
+};
+pub use backend::{
+    ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Reply, SandboxHandle,
+};
+pub use config::{HttpConfig, Mount, ResourceMetadata};
+pub use refusal::Refusal;
+pub use serve::{
+    ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, Tls, TlsError,
+};
+
+use crate::app::App;
+use crate::serve::Server;
+
+/// When a server stops.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// No more connections and requests; whoever waits is answered what there is.
+    pub stop: CancellationToken,
+    /// Connections that are still open are dropped.
+    pub kill: CancellationToken,
+}
+
+/// The API as a server.
+pub struct Http {
+    app: App,
+    router: Router,
+    shutdown: Shutdown,
+}
+
+impl Http {
+    /// The API over this service, and what is mounted beside it.
+    #[must_use]
+    pub fn new(
+        config: HttpConfig,
+        backend: Arc<dyn Backend>,
+        auth: Arc<dyn Authenticate>,
+        mount: Option<Mount>,
+        shutdown: Shutdown,
+    ) -> Self {
+        let app = App::new(config, backend, auth, shutdown.stop.clone());
+        let router = app.router(mount);
+        Self { app, router, shutdown }
+    }
+
+    /// Its router, for a server of the caller's own. Requests need the [`Peer`] among their
+    /// extensions.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns when it was
+    /// [told to stop](Shutdown::stop) and every connection has ended.
+    pub async fn serve(self, listeners: Vec<Listener>, tls: Option<Arc<Tls>>) {
+        let Shutdown { stop, kill } = self.shutdown;
+        let limits = self.app.config().connections;
+        let metrics = Arc::clone(self.app.metrics());
+        let server = Server { router: self.router, tls, limits, metrics, stop, kill };
+        server.run(listeners).await;
+    }
+}
+
+/// The OpenAPI document, as `/v1/openapi.json` gives it.
+#[must_use]
+pub fn openapi_document() -> serde_json::Value {
+    openapi::document(&routes::table())
+}

@@ -1,0 +1,360 @@
+//! Who may ask: hosts and origins, authentication, scopes, and how many requests at one time.
+
+mod authenticator;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use authenticator::Authenticator;
+use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use futures_util::future::BoxFuture;
+use sandbox_api::ProblemKind;
+use sandbox_api::service::Subject;
+pub use sandbox_auth::{Caller, Scope};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::refusal::{Refusal, Result};
+
+/// The other side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// At this address.
+    Tcp(SocketAddr),
+    /// A process of this user, by the kernel's word.
+    Unix {
+        /// Its uid.
+        uid: u32,
+    },
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(formatter, "{address}"),
+            Self::Unix { uid } => write!(formatter, "uid {uid}"),
+        }
+    }
+}
+
+/// Why nobody is known to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unauthenticated {
+    /// The request has no credentials.
+    Missing,
+    /// They are not valid. The reason is for the audit: the caller is not told it.
+    Invalid {
+        /// Why.
+        reason: String,
+    },
+    /// Too many have failed from this address.
+    TooMany {
+        /// When it may try again.
+        retry_after: Duration,
+    },
+    /// They cannot be checked now. The reason is for the log.
+    Unavailable {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How requests are authenticated.
+pub trait Authenticate: Send + Sync + 'static {
+    /// Who sends a request with these headers over this connection.
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        peer: Peer,
+    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>>;
+}
+
+/// A decision about a request, for the audit.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AccessDecision<'a> {
+    /// The id of the request.
+    pub request: &'a str,
+    /// Where it came from.
+    pub peer: Peer,
+    /// Who sent it, if that is known.
+    pub subject: Option<&'a Subject>,
+    /// Its method.
+    pub method: &'a Method,
+    /// Its path, without the query.
+    pub path: &'a str,
+    /// The name of its route, if there is one.
+    pub route: Option<&'a str>,
+    /// The status of the answer.
+    pub status: u16,
+    /// Why it was refused, if it was.
+    pub refused: Option<ProblemKind>,
+    /// What only the audit is told.
+    pub reason: Option<&'a str>,
+}
+
+/// Who gets the decisions.
+pub type Audit = Arc<dyn Fn(&AccessDecision<'_>) + Send + Sync>;
+
+/// What only the audit is told of a refusal.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason(pub String);
+
+/// The hosts that a server answers for, and the origins whose pages may call it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sites {
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl Sites {
+    /// Names are compared without case; origins as browsers send them.
+    pub fn new(hosts: &[String], origins: &[String]) -> Self {
+        let lower = |texts: &[String]| texts.iter().map(|text| text.to_ascii_lowercase()).collect();
+        Self { hosts: lower(hosts), origins: lower(origins) }
+    }
+
+    /// Refuses a request for another host, or from another site's page.
+    pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<()> {
+        let authority = authority(uri, headers)?;
+        let host = host_of(authority);
+        // An address cannot be pointed elsewhere, as a name can (DNS rebinding); and over a UNIX
+        // socket nobody was led here by a name.
+        let is_known = matches!(peer, Peer::Unix { .. })
+            || host.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host));
+        if !is_known {
+            return Err(Refusal::new(ProblemKind::Misdirected, "this server has another name")
+                .hint(Some("server.allowed_hosts lists the names of a server"))
+                .at("Host", "not one of this server"));
+        }
+        match headers.get(ORIGIN) {
+            None => Ok(()),
+            Some(origin) if self.allows_origin(origin) || is_of(origin, authority) => Ok(()),
+            Some(_) => Err(Refusal::new(
+                ProblemKind::Forbidden,
+                "pages of this origin may not call this server",
+            )
+            .hint(Some("server.allowed_origins lists those that may"))
+            .at("Origin", "not allowed")),
+        }
+    }
+
+    /// Whether pages of this origin may call.
+    pub fn allows_origin(&self, origin: &HeaderValue) -> bool {
+        let origin = origin.to_str().unwrap_or_default();
+        self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+    }
+}
+
+/// The host and port that the request is for.
+fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next().map(|host| host.to_str().unwrap_or_default());
+    let malformed = |detail| Err(Refusal::new(ProblemKind::Malformed, detail).at("Host", detail));
+    match (uri.authority(), host) {
+        _ if hosts.next().is_some() => malformed("there is more than one host"),
+        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(host) => {
+            malformed("it is not the host of the target")
+        }
+        (Some(authority), _) => Ok(authority.as_str()),
+        (None, Some(host)) if !host.is_empty() => Ok(host),
+        (None, _) => malformed("the request has no host"),
+    }
+}
+
+/// Without the port, and without the brackets of IPv6.
+fn host_of(authority: &str) -> &str {
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split_once(']').map_or("", |(host, _)| host);
+    }
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
+/// Whether the origin is this server itself.
+fn is_of(origin: &HeaderValue, authority: &str) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    rest.is_some_and(|rest| rest.eq_ignore_ascii_case(authority))
+}
+
+impl From<Unauthenticated> for (Refusal, Option<Reason>) {
+    fn from(error: Unauthenticated) -> Self {
+        match error {
+            Unauthenticated::Missing => {
+                let hint = "send Authorization: Bearer TOKEN; `sandboxctl token create` makes one";
+                let refusal =
+                    Refusal::new(ProblemKind::Unauthenticated, "the request has no credentials")
+                        .hint(Some(hint));
+                (refusal, None)
+            }
+            Unauthenticated::Invalid { reason } => {
+                let refusal =
+                    Refusal::new(ProblemKind::Unauthenticated, "the credentials are not valid");
+                (refusal, Some(Reason(reason)))
+            }
+            Unauthenticated::TooMany { retry_after } => {
+                let detail = "too many failed attempts from this address";
+                let refusal = Refusal::new(ProblemKind::RateLimited, detail);
+                (refusal.retry_after(Some(retry_after)), None)
+            }
+            Unauthenticated::Unavailable { reason } => {
+                tracing::error!(reason, "credentials cannot be checked");
+                let refusal =
+                    Refusal::new(ProblemKind::Unavailable, "credentials cannot be checked now");
+                (refusal.retry_after(Some(Duration::from_secs(1))), Some(Reason(reason)))
+            }
+        }
+    }
+}
+
+/// The challenge of a 401, with the error that RFC 6750 has for it.
+pub(crate) fn challenge(refusal: Refusal, metadata: Option<&str>, is_invalid: bool) -> Refusal {
+    let mut challenge = "Bearer realm=\"sandboxctl\"".to_owned();
+    if is_invalid {
+        challenge.push_str(", error=\"invalid_token\"");
+    }
+    if let Some(url) = metadata {
+        challenge.push_str(&format!(", resource_metadata=\"{url}\""));
+    }
+    match HeaderValue::from_str(&challenge) {
+        Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
+        Err(_) => refusal,
+    }
+}
+
+/// The refusal of a caller without a scope.
+pub(crate) fn lacks(scope: Scope) -> Refusal {
+    let detail = format!("this needs the scope '{}'", scope.as_str());
+    let challenge = format!(
+        "Bearer realm=\"sandboxctl\", error=\"insufficient_scope\", scope=\"{}\"",
+        scope.as_str()
+    );
+    let refusal = Refusal::new(ProblemKind::Forbidden, detail);
+    match HeaderValue::from_str(&challenge) {
+        Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
+        Err(_) => refusal,
+    }
+}
+
+/// How many requests there are at one time: in all, and of each subject.
+#[derive(Debug, Clone)]
+pub(crate) struct InFlight {
+    all: Arc<Semaphore>,
+    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
+    most_of_a_subject: usize,
+}
+
+/// One request in flight.
+#[derive(Debug)]
+pub(crate) struct InFlightRequest {
+    _permit: OwnedSemaphorePermit,
+    subject: Subject,
+    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
+}
+
+impl InFlight {
+    pub fn new(all: usize, most_of_a_subject: usize) -> Self {
+        let all = Arc::new(Semaphore::new(all.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { all, by_subject: Arc::default(), most_of_a_subject }
+    }
+
+    /// Adds a request of this subject.
+    pub fn begin(&self, subject: &Subject) -> Result<InFlightRequest> {
+        let soon = Some(Duration::from_secs(1));
+        let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
+            Refusal::new(ProblemKind::Full, "too many requests at one time").retry_after(soon)
+        })?;
+        let mut counts = self.by_subject.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(subject.clone()).or_default();
+        if *count >= self.most_of_a_subject {
+            return Err(Refusal::new(
+                ProblemKind::RateLimited,
+                format!("more than {} requests at one time", self.most_of_a_subject),
+            )
+            .retry_after(soon));
+        }
+        *count += 1;
+        let by_subject = Arc::clone(&self.by_subject);
+        Ok(InFlightRequest { _permit: permit, subject: subject.clone(), by_subject })
+    }
+}
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        let mut counts = self.by_subject.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.subject) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.subject);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1));
+
+    fn check(peer: Peer, host: Option<&str>, origin: Option<&str>) -> Result<(), u16> {
+        let sites = Sites::new(
+            &["Sandbox.Example.org".to_owned()],
+            &["https://console.example.org".to_owned()],
+        );
+        let mut headers = HeaderMap::new();
+        for (name, value) in [(HOST, host), (ORIGIN, origin)] {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_str(value).unwrap());
+            }
+        }
+        sites.check(peer, &Uri::from_static("/v1"), &headers).map_err(|it| it.problem().status)
+    }
+
+    #[test]
+    fn server_answers_for_its_own_names_and_for_addresses() {
+        for host in
+            ["127.0.0.1:80", "[::1]:80", "[2001:db8::1]", "localhost", "sandbox.EXAMPLE.org:8"]
+        {
+            assert_eq!(check(TCP, Some(host), None), Ok(()), "{host}");
+        }
+        for host in ["example.org", "sandbox.example.org.evil.example", "localhost.example", "[::1"]
+        {
+            assert_eq!(check(TCP, Some(host), None), Err(421), "{host}");
+        }
+        assert_eq!(check(TCP, None, None), Err(400));
+        assert_eq!(check(TCP, Some(""), None), Err(400));
+        assert_eq!(check(Peer::Unix { uid: 0 }, Some("anything"), None), Ok(()));
+    }
+
+    #[test]
+    fn page_of_another_site_is_refused() {
+        let from = |origin| check(TCP, Some("127.0.0.1:80"), Some(origin));
+        assert_eq!(from("http://127.0.0.1:80"), Ok(()));
+        assert_eq!(from("https://console.example.org"), Ok(()));
+        for origin in
+            ["http://127.0.0.1:81", "null", "https://evil.example", "console.example.org", ""]
+        {
+            assert_eq!(from(origin), Err(403), "{origin}");
+        }
+    }
+
+    #[test]
+    fn subject_has_few_requests_at_one_time() {
+        let (one, other) = (Subject::new("a").unwrap(), Subject::new("b").unwrap());
+        let in_flight = InFlight::new(3, 2);
+        let first = in_flight.begin(&one).unwrap();
+        let _second = in_flight.begin(&one).unwrap();
+        let refused = |result: Result<InFlightRequest>| result.unwrap_err().problem().status;
+        assert_eq!(refused(in_flight.begin(&one)), 429);
+        let _third = in_flight.begin(&other).unwrap();
+        assert_eq!(refused(in_flight.begin(&other)), 503);
+        drop(first);
+        let _fourth = in_flight.begin(&one).unwrap();
+    }
+}

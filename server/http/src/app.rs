@@ -1,0 +1,385 @@
+//! The application: state, and what stands around every request.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use sandbox_api::ProblemKind;
+use sandbox_api::service::Subject;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::access::{
+    AccessDecision, Authenticate, Caller, InFlight, Peer, Reason, Scope, Sites, Unauthenticated,
+    challenge, lacks,
+};
+use crate::backend::Backend;
+use crate::config::{HttpConfig, Mount};
+use crate::metrics::Metrics;
+use crate::refusal::{Refusal, Result};
+use crate::request::id::{self, RequestId, X_REQUEST_ID};
+use crate::request::{BodyLimit, BodyMemory, content_length, too_large};
+use crate::route::{Limit, Route};
+use crate::serve::body::BoundedBody;
+use crate::{openapi, routes};
+
+/// Bodies of a few members.
+const SMALL_BODY: u64 = 64 << 10;
+/// The route of what has none, in figures.
+const NO_ROUTE: &str = "none";
+
+/// The state of all handlers.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    auth: Arc<dyn Authenticate>,
+    config: HttpConfig,
+    sites: Sites,
+    in_flight: InFlight,
+    memory: BodyMemory,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    openapi: Bytes,
+    reference: openapi::page::Page,
+}
+
+/// What a route asks of a request before it is handled.
+#[derive(Clone, Copy)]
+struct Gate {
+    name: &'static str,
+    scope: Option<Scope>,
+    limit: Option<Limit>,
+}
+
+/// Which route a request went to.
+#[derive(Clone, Copy)]
+struct RouteName(&'static str);
+
+impl App {
+    pub fn new(
+        config: HttpConfig,
+        backend: Arc<dyn Backend>,
+        auth: Arc<dyn Authenticate>,
+        stop: CancellationToken,
+    ) -> Self {
+        let document = openapi::document(&routes::table());
+        let mut openapi = serde_json::to_vec_pretty(&document).unwrap_or_default();
+        openapi.push(b'\n');
+        Self(Arc::new(Inner {
+            sites: Sites::new(&config.hosts, &config.origins),
+            in_flight: InFlight::new(config.max_requests, config.max_requests_of_a_subject),
+            memory: BodyMemory::new(config.body_memory.as_u64()),
+            metrics: Arc::new(Metrics::new(Some(Arc::clone(&backend)))),
+            openapi: openapi.into(),
+            reference: openapi::page::page(&document),
+            backend,
+            auth,
+            config,
+            stop,
+        }))
+    }
+
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.0.backend
+    }
+
+    pub fn body_memory(&self) -> &BodyMemory {
+        &self.0.memory
+    }
+
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
+    pub fn config(&self) -> &HttpConfig {
+        &self.0.config
+    }
+
+    /// Ends when the server stops: whoever waits is to answer what there is.
+    pub fn stop(&self) -> &CancellationToken {
+        &self.0.stop
+    }
+
+    pub fn openapi(&self) -> &Bytes {
+        &self.0.openapi
+    }
+
+    pub fn reference(&self) -> &openapi::page::Page {
+        &self.0.reference
+    }
+
+    fn limit(&self, limit: Limit) -> u64 {
+        match limit {
+            Limit::Small => SMALL_BODY,
+            Limit::Request => self.0.config.max_request.as_u64(),
+            Limit::Upload => self.0.config.max_upload.as_u64(),
+        }
+    }
+
+    /// The router of all routes, and of what is mounted beside them.
+    pub fn router(&self, mount: Option<Mount>) -> Router {
+        let mut router = Router::new();
+        for route in routes::table() {
+            let path = route.router_path();
+            let Route { name, scope, body, handler, .. } = route;
+            let gate = Gate { name, scope, limit: body.map(|body| body.limit) };
+            let gated = from_fn_with_state((self.clone(), gate), pass);
+            router = router.route(&path, handler.route_layer(gated));
+        }
+        let mut router = router.with_state(self.clone());
+        if let Some(Mount { path, service, scope }) = mount {
+            let gate = Gate { name: path, scope: Some(scope), limit: Some(Limit::Request) };
+            let gated = from_fn_with_state((self.clone(), gate), pass);
+            router = router.route_service(path, service.layer(gated));
+        }
+        router
+            .method_not_allowed_fallback(async |method: Method| {
+                let detail = format!("this path has no {method}");
+                Refusal::new(ProblemKind::MethodNotAllowed, detail)
+            })
+            .fallback(async || {
+                Refusal::new(ProblemKind::NotFound, "there is no such path")
+                    .hint(Some("/v1/openapi.json lists all of them"))
+            })
+            // Ours says more, and bounds the time too.
+            .layer(DefaultBodyLimit::disable())
+            .layer(from_fn_with_state(self.clone(), around))
+            .layer(from_fn(identify))
+    }
+}
+
+/// The outermost: every answer, refusals of the rest included, has an id.
+async fn identify(request: Request, next: Next) -> Response {
+    let id = RequestId::of(request.headers());
+    let header = id.header();
+    let mut response = id.scope(next.run(request)).await;
+    if let Some(header) = header {
+        response.headers_mut().insert(X_REQUEST_ID, header);
+    }
+    response
+}
+
+/// Hosts and origins, spans, figures, the audit, and headers of answers.
+async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let in_flight = app.metrics().request_begun();
+    let peer = request.extensions().get().copied().unwrap_or(Peer::Unix { uid: u32::MAX });
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let origin = request.headers().get(ORIGIN).cloned();
+    let span = span(request.headers(), &method, &path, peer);
+
+    let handled = handle(&app, peer, request, next).instrument(span.clone());
+    let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => Refusal::internal("a handler has panicked").into_response(),
+    };
+
+    let status = response.status().as_u16();
+    let extensions = response.extensions_mut();
+    let route = extensions.remove::<RouteName>().map(|route| route.0);
+    let subject = extensions.remove::<Subject>();
+    let refused = extensions.remove::<ProblemKind>();
+    let reason = extensions.remove::<Reason>();
+    app.metrics().request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
+    drop(in_flight);
+    span.record("status", status);
+    if let Some(subject) = &subject {
+        span.record("subject", subject.as_str());
+    }
+    span.in_scope(|| tracing::debug!(took = ?started.elapsed(), "answered"));
+    if let Some(audit) = &app.config().audit {
+        let request = id::current().map(|id| id.to_string());
+        audit(&AccessDecision {
+            request: request.as_deref().unwrap_or_default(),
+            peer,
+            subject: subject.as_ref(),
+            method: &method,
+            path: &path,
+            route,
+            status,
+            refused,
+            reason: reason.as_ref().map(|reason| reason.0.as_str()),
+        });
+    }
+    add_headers(&app, origin.as_ref(), response.headers_mut());
+    response
+}
+
+fn span(headers: &HeaderMap, method: &Method, path: &str, peer: Peer) -> tracing::Span {
+    let trace = id::trace(headers);
+    let id_of_request = id::current();
+    tracing::info_span!(
+        "request",
+        id = id_of_request.as_ref().map(tracing::field::display),
+        %method,
+        path,
+        %peer,
+        trace_id = trace.map(|(trace, _)| trace),
+        parent_span_id = trace.map(|(_, span)| span),
+        subject = tracing::field::Empty,
+        status = tracing::field::Empty,
+    )
+}
+
+async fn handle(app: &App, peer: Peer, request: Request, next: Next) -> Response {
+    if let Err(refusal) = app.0.sites.check(peer, request.uri(), request.headers()) {
+        return refusal.into_response();
+    }
+    if is_preflight(app, &request) {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether a browser asks what pages of a configured origin may do.
+fn is_preflight(app: &App, request: &Request) -> bool {
+    let headers = request.headers();
+    request.method() == Method::OPTIONS
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+        && headers.get(ORIGIN).is_some_and(|origin| app.0.sites.allows_origin(origin))
+}
+
+/// Authentication, scope, bounds: a request that passes is handled.
+async fn pass(
+    State((app, gate)): State<(App, Gate)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let mut subject = None;
+    let mut response = match admit(&app, gate, &mut request, &mut subject).await {
+        Err((refusal, reason)) => {
+            let mut response = refusal.into_response();
+            if let Some(reason) = reason {
+                response.extensions_mut().insert(reason);
+            }
+            response
+        }
+        Ok(in_flight) => {
+            let response = next.run(request).await;
+            match in_flight {
+                // Its place is free when its last byte is sent.
+                Some(held) => response.map(|body| Body::new(HeldBody { body, _held: held })),
+                None => response,
+            }
+        }
+    };
+    response.extensions_mut().insert(RouteName(gate.name));
+    if let Some(subject) = subject {
+        response.extensions_mut().insert(subject);
+    }
+    response
+}
+
+async fn admit(
+    app: &App,
+    gate: Gate,
+    request: &mut Request,
+    subject: &mut Option<Subject>,
+) -> Result<Option<crate::access::InFlightRequest>, (Refusal, Option<Reason>)> {
+    let mut in_flight = None;
+    if let Some(scope) = gate.scope {
+        let peer = request.extensions().get().copied().unwrap_or(Peer::Unix { uid: u32::MAX });
+        let caller = app.0.auth.authenticate(request.headers(), peer).await;
+        let caller: Caller = caller.map_err(|error| refuse_caller(app, error))?;
+        *subject = Some(caller.subject.clone());
+        if !caller.may(scope) {
+            return Err((lacks(scope), None));
+        }
+        let begun = app.0.in_flight.begin(&caller.subject);
+        in_flight = Some(begun.map_err(|refusal| (refusal, None))?);
+        request.extensions_mut().insert(caller);
+    }
+    let limit = gate.limit.map_or(0, |limit| app.limit(limit));
+    let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
+    if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
+        return Err((too_large(limit), None));
+    }
+    request.extensions_mut().insert(BodyLimit(limit));
+    let body = std::mem::take(request.body_mut());
+    *request.body_mut() = Body::new(BoundedBody::new(body, limit));
+    Ok(in_flight)
+}
+
+fn refuse_caller(app: &App, error: Unauthenticated) -> (Refusal, Option<Reason>) {
+    let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
+    let (refusal, reason) = error.into();
+    if refusal.problem().kind != ProblemKind::Unauthenticated {
+        return (refusal, reason);
+    }
+    let metadata = app.config().resource.as_ref().map(|it| it.metadata_url());
+    (challenge(refusal, metadata.as_deref(), is_invalid), reason)
+}
+
+/// An answer whose request is in flight until its last byte is sent.
+struct HeldBody {
+    body: Body,
+    _held: crate::access::InFlightRequest,
+}
+
+impl hyper::body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<std::result::Result<hyper::body::Frame<Bytes>, axum::Error>>> {
+        std::pin::Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
+/// What browsers are told, and what no cache may keep.
+fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    let mut add = |name: HeaderName, value: &'static str| {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    };
+    add(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    add(CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'");
+    add(REFERRER_POLICY, "no-referrer");
+    add(CACHE_CONTROL, "no-store");
+    let allowed = origin.filter(|origin| app.0.sites.allows_origin(origin));
+    let Some(origin) = allowed else {
+        add(CROSS_ORIGIN_RESOURCE_POLICY, "same-origin");
+        return;
+    };
+    add(CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin");
+    add(VARY, "origin");
+    add(ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE");
+    add(
+        ACCESS_CONTROL_ALLOW_HEADERS,
+        "authorization, content-type, idempotency-key, if-none-match, last-event-id, range, \
+         traceparent, x-request-id",
+    );
+    add(
+        ACCESS_CONTROL_EXPOSE_HEADERS,
+        "content-disposition, content-range, etag, location, retry-after, x-request-id",
+    );
+    add(ACCESS_CONTROL_MAX_AGE, "600");
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+}

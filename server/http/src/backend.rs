@@ -1,0 +1,200 @@
+//! What the API needs of a service.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use sandbox_api::changes::ChangeManifest;
+use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::service::{
+    AcceptedExecution, Execution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
+    ExecutionStatus, ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView,
+    Subject, UsageTotals,
+};
+
+use crate::refusal::Refusal;
+
+/// The answer of a [`Backend`].
+pub type Reply<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
+
+/// What a subject has and asks. An object of another subject is not found.
+pub trait Backend: Send + Sync + 'static {
+    /// Accepts an execution: from then on it is never forgotten. With the key of an earlier request
+    /// it is that one. In a kept sandbox where one is named.
+    fn submit<'a>(
+        &'a self,
+        subject: &'a Subject,
+        request: ExecutionRequest,
+        key: Option<String>,
+        sandbox: Option<SandboxHandle>,
+    ) -> Reply<'a, AcceptedExecution>;
+    /// An execution; one that has not ended is waited for up to this long.
+    fn execution<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        wait: Duration,
+    ) -> Reply<'a, Execution>;
+    /// Cancels an execution, if it has not ended.
+    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, Execution>;
+    /// A page of executions.
+    fn executions<'a>(
+        &'a self,
+        subject: &'a Subject,
+        filter: ListFilter,
+    ) -> Reply<'a, ExecutionList>;
+    /// The events of an execution after this number, up to its end.
+    fn events<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        after: u64,
+    ) -> Reply<'a, BoxStream<'static, Result<ExecutionEvent, Refusal>>>;
+    /// The files that an execution left.
+    fn files<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, FileList>;
+    /// One of them.
+    fn open_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        path: &'a [u8],
+    ) -> Reply<'a, OpenFile>;
+    /// All of them.
+    fn archive<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        format: ArchiveFormat,
+    ) -> Reply<'a, BoxStream<'static, io::Result<Bytes>>>;
+    /// What an execution changed in its io dir.
+    fn changes<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ChangeManifest>;
+
+    /// Creates a sandbox, or finds the one of this name.
+    fn create_sandbox<'a>(
+        &'a self,
+        subject: &'a Subject,
+        request: SandboxRequest,
+    ) -> Reply<'a, (SandboxView, IsNew)>;
+    /// A sandbox. Looking at it is no use.
+    fn sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, SandboxView>;
+    /// All sandboxes.
+    fn sandboxes<'a>(&'a self, subject: &'a Subject) -> Reply<'a, SandboxList>;
+    /// Removes a sandbox and its files.
+    fn delete_sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ()>;
+    /// Lets a sandbox exist for longer.
+    fn extend_sandbox<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        request: ExtendRequest,
+    ) -> Reply<'a, SandboxView>;
+    /// Performs a file operation.
+    fn operate<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        operation: Operation,
+    ) -> Reply<'a, Envelope>;
+    /// The content of a file.
+    fn read_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        path: &'a [u8],
+    ) -> Reply<'a, BoxStream<'static, Result<Bytes, Refusal>>>;
+    /// Writes a file whole, or not at all.
+    fn write_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        path: &'a [u8],
+        content: BoxStream<'static, Result<Bytes, Refusal>>,
+    ) -> Reply<'a, sandbox_api::files::WriteData>;
+
+    /// What a subject has used.
+    fn usage<'a>(&'a self, subject: &'a Subject) -> Reply<'a, UsageTotals>;
+    /// Whether it can do its work.
+    fn health(&self) -> BoxFuture<'_, Health>;
+    /// Its figures: a name, a text that says what it is, its kind and its value.
+    fn figures(&self) -> Vec<Figure>;
+}
+
+/// A kept sandbox, and the generation that is meant, if one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxHandle {
+    /// Its id.
+    pub id: String,
+    /// The generation; `None` for whichever there is.
+    pub generation: Option<u64>,
+}
+
+/// Whether a sandbox was created or found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IsNew {
+    /// Created.
+    Yes,
+    /// Found.
+    No,
+}
+
+/// Which executions of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListFilter {
+    /// Those with this status.
+    pub status: Option<ExecutionStatus>,
+    /// Those of this kind.
+    pub kind: Option<ExecutionKind>,
+    /// Those that ran in this kept sandbox.
+    pub sandbox: Option<String>,
+    /// Those after this one, from an earlier page.
+    pub cursor: Option<String>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// An open file of an execution.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// It, at its beginning.
+    pub file: File,
+    /// Its size.
+    pub bytes: u64,
+    /// The SHA-256 of its content, in lower-case hexadecimal.
+    pub sha256: String,
+    /// When it was last modified, in seconds since 1970, if that is known.
+    pub modified: Option<i64>,
+}
+
+/// The format of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArchiveFormat {
+    /// Zstandard.
+    TarZst,
+    /// gzip.
+    TarGz,
+}
+
+/// A figure of a service, for `/metrics`.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Its name, such as `executions_queued`.
+    pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// Its kind.
+    pub kind: FigureKind,
+    /// Its value.
+    pub value: f64,
+}
+
+/// The kind of a [`Figure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FigureKind {
+    /// It only grows.
+    Counter,
+    /// It is what it is now.
+    Gauge,
+}

@@ -1,0 +1,97 @@
+//! What a server is told.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::Router;
+use sandbox_api::ByteSize;
+
+use crate::access::{Audit, Scope};
+use crate::serve::ConnectionLimits;
+
+/// The configuration of a server.
+#[derive(Clone)]
+pub struct HttpConfig {
+    /// How many connections there may be.
+    pub connections: ConnectionLimits,
+    /// The names that it answers for, beside `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// The origins whose pages may call it, beside its own: `https://console.example.org`. Without
+    /// any there is no CORS.
+    pub origins: Vec<String>,
+    /// The most bytes of a request with its inputs.
+    pub max_request: ByteSize,
+    /// The most bytes of a file that is written to a sandbox.
+    pub max_upload: ByteSize,
+    /// The bytes that bodies of requests may take in memory, all together.
+    pub body_memory: ByteSize,
+    /// Authenticated requests at one time.
+    pub max_requests: usize,
+    /// Those of one subject.
+    pub max_requests_of_a_subject: usize,
+    /// After this long a stream of events has a comment, so that nobody takes it for dead.
+    pub keep_alive: Duration,
+    /// Where clients of the protected resource get their tokens (RFC 9728), if it is told.
+    pub resource: Option<ResourceMetadata>,
+    /// Who is told each decision about a request.
+    pub audit: Option<Audit>,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            connections: ConnectionLimits::default(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            // 32 MiB of inputs in base64, and the rest.
+            max_request: ByteSize::b(48 << 20),
+            max_upload: ByteSize::b(1 << 30),
+            body_memory: ByteSize::b(256 << 20),
+            max_requests: 4096,
+            max_requests_of_a_subject: 512,
+            keep_alive: Duration::from_secs(15),
+            resource: None,
+            audit: None,
+        }
+    }
+}
+
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("HttpConfig")
+            .field("connections", &self.connections)
+            .field("hosts", &self.hosts)
+            .field("origins", &self.origins)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What protects the server as a resource of OAuth: RFC 9728.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceMetadata {
+    /// The URL of the server as its clients see it, without a path: `https://sandbox.example.org`.
+    pub url: String,
+    /// The issuers of tokens.
+    pub authorization_servers: Vec<String>,
+}
+
+impl ResourceMetadata {
+    /// Where the metadata are.
+    #[must_use]
+    pub fn metadata_url(&self) -> String {
+        format!("{}/.well-known/oauth-protected-resource", self.url.trim_end_matches('/'))
+    }
+}
+
+/// Something that is served beside the API, behind the same checks and bounds. It finds the
+/// [`Caller`](crate::Caller) in the extensions of its requests.
+#[derive(Debug, Clone)]
+pub struct Mount {
+    /// Its path, such as `/mcp`.
+    pub path: &'static str,
+    /// What serves it: its own routes have this path too.
+    pub service: Router,
+    /// What its callers need.
+    pub scope: Scope,
+}

@@ -1,0 +1,115 @@
+//! Answers that refuse a request: Problem Details, always as `application/problem+json`.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use sandbox_api::{Failure, Problem, ProblemKind};
+
+use crate::request::id as request_id;
+
+/// The content type of problems.
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why a request is refused or failed.
+#[derive(Debug, Clone)]
+pub struct Refusal(Box<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
+    problem: Problem,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// What handlers return.
+pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
+impl Refusal {
+    /// A refusal of this kind. The detail has no path of the host and no secret.
+    #[must_use]
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Problem::new(kind, detail).into()
+    }
+
+    /// A mistake of ours, which the log explains and the caller cannot mend.
+    #[must_use]
+    pub fn internal(detail: &str) -> Self {
+        tracing::error!(detail, "internal error");
+        Self::new(ProblemKind::Internal, detail)
+    }
+
+    /// The same with a suggested next step, if there is one.
+    #[must_use]
+    pub fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
+        self.0.problem = self.0.problem.hint(hint);
+        self
+    }
+
+    /// The same with the place of what is invalid.
+    #[must_use]
+    pub fn at(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        self.0.problem = self.0.problem.at(pointer, detail);
+        self
+    }
+
+    /// The same with the time after which it may succeed, if that is known.
+    #[must_use]
+    pub fn retry_after(self, time: Option<Duration>) -> Self {
+        let Some(time) = time else { return self };
+        // Never 0: a client would come back at once.
+        let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        self.header(RETRY_AFTER, seconds.max(1).into())
+    }
+
+    /// The same with one more header.
+    #[must_use]
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
+        self
+    }
+
+    /// The problem.
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
+        &self.0.problem
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.0.problem.detail)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(Inner { problem, headers: Vec::new() }))
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.kind.into(), failure.message).hint(failure.hint)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Inner { mut problem, headers } = *self.0;
+        problem.instance = request_id::current().map(|id| format!("urn:sandboxctl:request:{id}"));
+        let status =
+            StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // Its members are texts and numbers, which JSON can represent.
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let all = response.headers_mut();
+        all.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        all.extend(headers);
+        response.extensions_mut().insert(problem.kind);
+        response
+    }
+}

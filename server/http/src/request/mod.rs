@@ -1,0 +1,375 @@
+//! What handlers read of a request. One rule for what is wrong with it: 400 for what is no JSON, 415
+//! for another type, 422 for anything that was read and is not valid, in the body as in parameters.
+
+pub(crate) mod id;
+mod strict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequestParts, Query, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use sandbox_api::ProblemKind;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::access::Caller;
+use crate::app::App;
+use crate::refusal::{Refusal, Result};
+use crate::serve::body::{BodyError, body_error};
+
+/// Bodies that are shorter need no share of the memory for bodies: there are few connections.
+const SMALL_BODY: u64 = 64 << 10;
+/// How long a body waits for its share.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The memory that bodies of requests may take, all together.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyMemory(Arc<Semaphore>);
+
+/// A body's share of it, in KiB.
+#[derive(Debug)]
+pub(crate) struct BodyShare {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl BodyMemory {
+    pub fn new(bytes: u64) -> Self {
+        Self(Arc::new(Semaphore::new(kib(bytes).max(1) as usize)))
+    }
+
+    /// Waits for the memory of a body with these headers and this limit.
+    pub async fn share(&self, headers: &HeaderMap, limit: u64) -> Result<BodyShare> {
+        let length = content_length(headers)?.unwrap_or(limit);
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        if length <= SMALL_BODY {
+            return Ok(BodyShare { _permit: None });
+        }
+        let permit = Arc::clone(&self.0).acquire_many_owned(kib(length));
+        match timeout(MEMORY_PATIENCE, permit).await {
+            Ok(Ok(permit)) => Ok(BodyShare { _permit: Some(permit) }),
+            _ => Err(Refusal::new(ProblemKind::Full, "too many large requests at one time")
+                .retry_after(Some(MEMORY_PATIENCE))),
+        }
+    }
+}
+
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(Semaphore::MAX_PERMITS as u32)
+}
+
+/// The limit of the body that the route reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimit(pub u64);
+
+/// The length that a body is said to have.
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>> {
+    let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
+    let length = value.to_str().ok().and_then(|text| text.parse().ok());
+    let malformed = || Refusal::new(ProblemKind::Malformed, "Content-Length is no number");
+    length.ok_or_else(malformed).map(Some)
+}
+
+pub(crate) fn too_large(limit: u64) -> Refusal {
+    let detail = format!("the body is larger than {limit} bytes");
+    Refusal::new(ProblemKind::TooLarge, detail)
+        .hint(Some("upload large files to a sandbox one by one"))
+}
+
+/// The refusal of a body that could not be read.
+pub(crate) fn unreadable(error: &(dyn std::error::Error + 'static)) -> Refusal {
+    match body_error(error) {
+        Some(BodyError::TooLarge { limit }) => too_large(limit),
+        Some(error @ BodyError::TooSlow) => {
+            Refusal::new(ProblemKind::RequestTimeout, error.to_string())
+        }
+        // Nobody reads it.
+        None => Refusal::new(ProblemKind::Malformed, "the body broke off"),
+    }
+}
+
+/// The whole body.
+pub(crate) async fn read_all(body: Body) -> Result<Bytes> {
+    let mut body = body;
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| unreadable(&error))?;
+        if let Some(data) = frame.data_ref() {
+            all.extend_from_slice(data);
+        }
+    }
+    Ok(all.freeze())
+}
+
+/// The media type without its parameters, in lower case.
+pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    Some(text.split(';').next()?.trim().to_ascii_lowercase())
+}
+
+pub(crate) fn unsupported_type(expected: &str) -> Refusal {
+    Refusal::new(ProblemKind::UnsupportedMediaType, format!("the body is to be {expected}"))
+        .hint(Some(format!("send Content-Type: {expected}")))
+}
+
+/// A JSON body.
+pub(crate) struct Json<T> {
+    pub value: T,
+    /// Held while the value exists.
+    pub _share: BodyShare,
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        if media_type(request.headers()).as_deref() != Some("application/json") {
+            return Err(unsupported_type("application/json"));
+        }
+        let limit = request.extensions().get::<BodyLimit>().map_or(SMALL_BODY, |limit| limit.0);
+        let share = app.body_memory().share(request.headers(), limit).await?;
+        let body = read_all(request.into_body()).await?;
+        Ok(Self { value: parse_json(&body)?, _share: share })
+    }
+}
+
+/// Parses JSON; an error says where it is.
+pub(crate) fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut reader, &mut track);
+    let parsed = strict::deserialize(tracked)
+        .map_err(|error| serde_path_to_error::Error::new(track.path(), error));
+    let error = match parsed {
+        Ok(value) => match reader.end() {
+            Ok(()) => return Ok(value),
+            Err(error) => return Err(malformed(&error)),
+        },
+        Err(error) => error,
+    };
+    if !error.inner().is_data() {
+        return Err(malformed(error.inner()));
+    }
+    // What follows the member may be no JSON: that comes first.
+    if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(json) {
+        return Err(malformed(&error));
+    }
+    let pointer = pointer(error.path());
+    let what = without_position(&error.inner().to_string());
+    let detail = match &*pointer {
+        "#" => what.clone(),
+        pointer => format!("{}: {what}", pointer.trim_start_matches("#/").replace('/', ".")),
+    };
+    Err(Refusal::new(ProblemKind::Invalid, detail).at(pointer, what))
+}
+
+fn malformed(error: &serde_json::Error) -> Refusal {
+    Refusal::new(ProblemKind::Malformed, format!("the body is not JSON: {error}"))
+}
+
+/// The end of a message of `serde_json`, which means nothing where there are no lines.
+fn without_position(message: &str) -> String {
+    match message.rsplit_once(" at line ") {
+        Some((what, position)) if position.contains("column") => what.to_owned(),
+        _ => message.to_owned(),
+    }
+}
+
+/// As a fragment: `#/limits/timeout_ms`.
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = "#".to_owned();
+    for segment in path.iter() {
+        let name = match segment {
+            Segment::Seq { index } => index.to_string(),
+            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Enum { variant } => variant.clone(),
+            Segment::Unknown => continue,
+        };
+        pointer.push('/');
+        pointer.push_str(&name);
+    }
+    pointer
+}
+
+/// The parameters of the query.
+pub(crate) struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self> {
+        let refuse = |error: axum::extract::rejection::QueryRejection| {
+            // Its cause says which parameter, and what of it.
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let detail = cause.unwrap_or_else(|| error.to_string());
+            let (name, what) = match detail.split_once(": ") {
+                Some((name, what)) if !name.contains(' ') => (name.to_owned(), what.to_owned()),
+                // It names the one that is there twice, or missing.
+                _ => (detail.split('`').nth(1).unwrap_or("?").to_owned(), detail.clone()),
+            };
+            Refusal::new(ProblemKind::Invalid, format!("the query is not valid: {detail}"))
+                .at(name, what)
+        };
+        Query::try_from_uri(&parts.uri).map(|Query(params)| Self(params)).map_err(refuse)
+    }
+}
+
+/// A parameter of the path. One that no object can have is that of none: not found.
+pub(crate) struct Id(pub String);
+
+/// `/v1/executions/` and `/v1/sandboxes/`.
+const SEGMENTS_BEFORE_ID: usize = 3;
+
+impl<S: Sync> FromRequestParts<S> for Id {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        // Not by the router, which refuses the whole path where a file's name is not UTF-8.
+        let id = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_ID).and_then(decode_percent);
+        let id = id.and_then(|id| String::from_utf8(id).ok()).filter(|id| !id.is_empty());
+        id.map(Self).ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such id"))
+    }
+}
+
+/// The bytes of a file's path: what follows the fourth segment of a route's path.
+pub(crate) struct FilePath(pub Vec<u8>);
+
+/// `/v1/executions/{id}/files/`.
+const SEGMENTS_BEFORE_FILE: usize = 4;
+
+impl<S: Sync> FromRequestParts<S> for FilePath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let invalid = || Refusal::new(ProblemKind::NotFound, "there is no such file");
+        // Decoded here: a name need not be UTF-8.
+        let rest = parts.uri.path().splitn(SEGMENTS_BEFORE_FILE + 2, '/').last();
+        let path = rest.and_then(decode_percent).ok_or_else(invalid)?;
+        if path.is_empty() || path.contains(&0) {
+            return Err(invalid());
+        }
+        Ok(Self(path))
+    }
+}
+
+fn decode_percent(text: &str) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            decoded.push(*first);
+            continue;
+        }
+        let [high, low, after @ ..] = rest else { return None };
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+        decoded.push(digit(high)? << 4 | digit(low)?);
+        rest = after;
+    }
+    Some(decoded)
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self> {
+        let caller = parts.extensions.get::<Self>().cloned();
+        caller
+            .ok_or_else(|| Refusal::internal("a route without authentication asks for its caller"))
+    }
+}
+
+/// The header of a request that may be repeated.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The most bytes of a key.
+pub(crate) const MAX_KEY_BYTES: usize = 255;
+
+/// The key by which a repeated request is known.
+pub(crate) struct IdempotencyKey(pub String);
+
+impl OptionalFromRequestParts<App> for IdempotencyKey {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Option<Self>> {
+        let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let key = value.to_str().unwrap_or_default();
+        if values.next().is_some() || !(1..=MAX_KEY_BYTES).contains(&key.len()) {
+            let detail = format!("a key has 1 to {MAX_KEY_BYTES} visible characters");
+            return Err(Refusal::new(ProblemKind::Invalid, &detail).at("Idempotency-Key", detail));
+        }
+        Ok(Some(Self(key.to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_api::service::ExecutionRequest;
+
+    fn refused(json: &str) -> (u16, String, String) {
+        let refusal = parse_json::<ExecutionRequest>(json.as_bytes()).unwrap_err();
+        let problem = refusal.problem();
+        let pointer = problem.errors.first().map(|it| it.pointer.clone()).unwrap_or_default();
+        (problem.status, pointer, problem.detail.clone())
+    }
+
+    #[test]
+    fn json_is_malformed_or_has_an_invalid_member() {
+        for json in ["", "{", "{]", "{} {}", "nul", "\u{feff}{}", "{\"a\":1,}", "\"\\ud800"] {
+            assert_eq!(refused(json).0, 400, "{json}");
+        }
+        let deep = format!("{{\"args\":{{\"a\":{}1{}}}}}", "[".repeat(200), "]".repeat(200));
+        assert_eq!(refused(&deep).0, 400);
+        for (json, pointer, part) in [
+            ("[]", "#", "invalid type"),
+            (r#"{"limits":[5]}"#, "#/limits", "limits: invalid type: sequence, expected an object"),
+            (r#"{"command":{"program":"a","args":{}}}"#, "#/command/args", "invalid type: map"),
+            ("null", "#", "invalid type"),
+            (r#"{"scripts":"x"}"#, "#/scripts", "unknown field `scripts`"),
+            (r#"{"limits":{"timeout":5}}"#, "#/limits/timeout", "unknown field `timeout`"),
+            (
+                r#"{"limits":{"timeout_ms":"5s"}}"#,
+                "#/limits/timeout_ms",
+                "limits.timeout_ms: invalid type",
+            ),
+            (r#"{"network":{"allow":[1]}}"#, "#/network/allow/0", "invalid type"),
+            (r#"{"script":"a","script":"b"}"#, "#", "duplicate field `script`"),
+        ] {
+            let (status, at, detail) = refused(json);
+            assert_eq!((status, &*at), (422, pointer), "{json}: {detail}");
+            assert!(detail.contains(part) && !detail.contains("column"), "{json}: {detail}");
+        }
+    }
+
+    #[test]
+    fn path_of_a_file_is_bytes() {
+        let decode = |text| decode_percent(text);
+        assert_eq!(decode("a/b%20c%ff").unwrap(), b"a/b c\xff");
+        for wrong in ["%", "%f", "%fg", "a%"] {
+            assert_eq!(decode(wrong), None, "{wrong}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_wait_for_memory_and_then_are_refused() {
+        let memory = BodyMemory::new(1 << 20);
+        let with = |length: u64| HeaderMap::from_iter([(CONTENT_LENGTH, length.into())]);
+        let status = |result: Result<BodyShare>| result.unwrap_err().problem().status;
+        assert_eq!(status(memory.share(&with(101), 100).await), 413);
+        let held = memory.share(&with(1 << 20), 1 << 20).await.unwrap();
+        memory.share(&with(100), 1 << 20).await.unwrap();
+        assert_eq!(status(memory.share(&HeaderMap::new(), 1 << 20).await), 503);
+        drop(held);
+        memory.share(&HeaderMap::new(), 1 << 20).await.unwrap();
+    }
+}

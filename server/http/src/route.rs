@@ -1,0 +1,347 @@
+//! A route as data: what makes the router, the OpenAPI document and the tests of all routes.
+
+use std::collections::BTreeSet;
+
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::Value;
+
+use crate::access::Scope;
+use crate::app::App;
+
+/// A schema in a document.
+pub(crate) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
+
+/// A route.
+pub(crate) struct Route {
+    pub method: Method,
+    /// With parameters in braces. A last one named `path` takes the rest, slashes included.
+    pub path: &'static str,
+    /// A name of its own.
+    pub name: &'static str,
+    pub tag: Tag,
+    pub summary: &'static str,
+    pub description: &'static str,
+    /// What its caller needs; `None` if anybody may call it.
+    pub scope: Option<Scope>,
+    pub parameters: Vec<Parameters>,
+    pub body: Option<RequestBody>,
+    pub answers: Vec<Answer>,
+    problems: BTreeSet<u16>,
+    pub handler: MethodRouter<App>,
+}
+
+/// A group of routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tag {
+    Executions,
+    Sandboxes,
+    Server,
+}
+
+impl Tag {
+    pub const ALL: &[Self] = &[Self::Executions, Self::Sandboxes, Self::Server];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Executions => "Executions",
+            Self::Sandboxes => "Sandboxes",
+            Self::Server => "Server",
+        }
+    }
+
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Executions => {
+                "Scripts and commands, each in a sandbox of its own. What was accepted is stored: it \
+                 is neither lost nor run twice when a client or the server goes away."
+            }
+            Self::Sandboxes => {
+                "Sandboxes that are kept for several executions and file operations. Their files \
+                 outlive their processes."
+            }
+            Self::Server => "The server itself.",
+        }
+    }
+}
+
+/// Parameters of one place.
+pub(crate) struct Parameters {
+    pub place: Place,
+    /// An object with a member for each.
+    pub schema: SchemaFn,
+}
+
+/// Where parameters are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Query,
+    Header,
+}
+
+impl Place {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Header => "header",
+        }
+    }
+}
+
+/// The body that a route reads.
+pub(crate) struct RequestBody {
+    /// Its media types.
+    pub content: Vec<Content>,
+    /// Its most bytes.
+    pub limit: Limit,
+}
+
+/// How large a body may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// A few members.
+    Small,
+    /// A request with its inputs.
+    Request,
+    /// A file.
+    Upload,
+}
+
+/// Content of one type.
+pub(crate) struct Content {
+    pub media_type: &'static str,
+    pub schema: SchemaFn,
+    pub example: Option<fn() -> Value>,
+}
+
+/// An answer of a route that is no problem.
+pub(crate) struct Answer {
+    pub status: u16,
+    pub description: &'static str,
+    pub content: Vec<Content>,
+    /// Names and descriptions.
+    pub headers: Vec<(&'static str, &'static str)>,
+}
+
+/// What any request may be refused for: no host, an origin, another host; and faults of ours.
+const OF_ANY: [u16; 4] = [400, 403, 421, 500];
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+fn members_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    T::json_schema(generator)
+}
+
+/// Any bytes: OpenAPI says so by a schema without a type.
+fn bytes(_: &mut SchemaGenerator) -> Schema {
+    Schema::default()
+}
+
+fn text(_: &mut SchemaGenerator) -> Schema {
+    schemars::json_schema!({ "type": "string" })
+}
+
+impl Route {
+    fn new<H, T>(
+        method: Method,
+        filter: MethodFilter,
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<T, App>,
+        T: 'static,
+    {
+        Self {
+            method,
+            path,
+            name,
+            tag: Tag::Server,
+            summary: "",
+            description: "",
+            scope: None,
+            parameters: Vec::new(),
+            body: None,
+            answers: Vec::new(),
+            problems: OF_ANY.into(),
+            handler: on(filter, handler),
+        }
+        .with_id()
+    }
+
+    pub fn get<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::GET, MethodFilter::GET, path, name, handler)
+    }
+
+    pub fn post<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::POST, MethodFilter::POST, path, name, handler)
+    }
+
+    pub fn put<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::PUT, MethodFilter::PUT, path, name, handler)
+    }
+
+    pub fn delete<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::DELETE, MethodFilter::DELETE, path, name, handler)
+    }
+
+    /// Where there is an id, there may be nothing of it.
+    fn with_id(mut self) -> Self {
+        if self.path.contains('{') {
+            self.problems.insert(404);
+        }
+        self
+    }
+
+    /// Its group, what its caller needs, and what it does.
+    pub fn is(mut self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
+        (self.tag, self.scope, self.summary) = (tag, Some(scope), summary);
+        // Credentials, scopes, requests at one time; and the service may not be able to answer.
+        self.problems.extend([401, 403, 429, 502, 503]);
+        self
+    }
+
+    /// What it does, for anybody.
+    pub fn for_anybody(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self
+    }
+
+    pub fn describe(mut self, description: &'static str) -> Self {
+        self.description = description;
+        self
+    }
+
+    pub fn query<T: JsonSchema>(mut self) -> Self {
+        self.parameters.push(Parameters { place: Place::Query, schema: members_of::<T> });
+        self.problems.insert(422);
+        self
+    }
+
+    pub fn headers<T: JsonSchema>(mut self) -> Self {
+        self.parameters.push(Parameters { place: Place::Header, schema: members_of::<T> });
+        self.problems.insert(422);
+        self
+    }
+
+    fn body(mut self, limit: Limit, content: Content) -> Self {
+        let body = self.body.get_or_insert(RequestBody { content: Vec::new(), limit });
+        body.content.push(content);
+        self.problems.extend([408, 413, 503]);
+        self
+    }
+
+    pub fn json_body<T: JsonSchema>(self, limit: Limit, example: fn() -> Value) -> Self {
+        let (schema, example) = (schema_of::<T> as SchemaFn, Some(example));
+        let mut route =
+            self.body(limit, Content { media_type: "application/json", schema, example });
+        route.problems.extend([415, 422]);
+        route
+    }
+
+    pub fn multipart_body<T: JsonSchema>(self, limit: Limit) -> Self {
+        let schema = schema_of::<T> as SchemaFn;
+        self.body(limit, Content { media_type: "multipart/form-data", schema, example: None })
+    }
+
+    pub fn bytes_body(self) -> Self {
+        let media_type = "application/octet-stream";
+        self.body(Limit::Upload, Content { media_type, schema: bytes, example: None })
+    }
+
+    fn answer(mut self, status: u16, description: &'static str, content: Vec<Content>) -> Self {
+        self.answers.push(Answer { status, description, content, headers: Vec::new() });
+        self
+    }
+
+    pub fn answers<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        let (media_type, schema) = ("application/json", schema_of::<T> as SchemaFn);
+        self.answer(status, description, vec![Content { media_type, schema, example: None }])
+    }
+
+    /// An answer whose content is no JSON.
+    pub fn answers_bytes(
+        self,
+        status: u16,
+        media_type: &'static str,
+        description: &'static str,
+    ) -> Self {
+        self.answer(status, description, vec![Content { media_type, schema: bytes, example: None }])
+    }
+
+    pub fn answers_text(
+        self,
+        status: u16,
+        media_type: &'static str,
+        description: &'static str,
+    ) -> Self {
+        self.answer(status, description, vec![Content { media_type, schema: text, example: None }])
+    }
+
+    /// An answer without content.
+    pub fn answers_nothing(self, status: u16, description: &'static str) -> Self {
+        self.answer(status, description, Vec::new())
+    }
+
+    /// Another type of the last answer.
+    pub fn or_bytes(mut self, media_type: &'static str) -> Self {
+        if let Some(answer) = self.answers.last_mut() {
+            answer.content.push(Content { media_type, schema: bytes, example: None });
+        }
+        self
+    }
+
+    /// An example of the last answer.
+    pub fn example(mut self, example: fn() -> Value) -> Self {
+        let content = self.answers.last_mut().and_then(|answer| answer.content.last_mut());
+        if let Some(content) = content {
+            content.example = Some(example);
+        }
+        self
+    }
+
+    /// A header of the last answer.
+    pub fn header(mut self, name: &'static str, description: &'static str) -> Self {
+        if let Some(answer) = self.answers.last_mut() {
+            answer.headers.push((name, description));
+        }
+        self
+    }
+
+    /// The statuses of more problems.
+    pub fn refuses<const N: usize>(mut self, statuses: [u16; N]) -> Self {
+        self.problems.extend(statuses);
+        self
+    }
+
+    /// The statuses of all its problems.
+    pub fn problems(&self) -> impl Iterator<Item = u16> + '_ {
+        self.problems.iter().copied()
+    }
+
+    /// Its path for the router.
+    pub fn router_path(&self) -> String {
+        self.path.replace("{path}", "{*path}")
+    }
+}

@@ -1,0 +1,209 @@
+//! Content of files: ranges, conditions, and headers that let no browser run it.
+
+use axum::http::header::{
+    CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH,
+    IF_RANGE, RANGE,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Which part of a file an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it.
+    Whole,
+    /// The bytes from the first to the last, both included.
+    Range(u64, u64),
+    /// None: the range is behind its end.
+    None,
+}
+
+/// What the conditions of a request say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// Answer it.
+    Holds,
+    /// The client has it already.
+    NotModified,
+    /// The client wants another one.
+    Failed,
+}
+
+/// Checks `If-Match` and `If-None-Match` against the file's own ETag.
+pub(super) fn condition(headers: &HeaderMap, etag: &str) -> Condition {
+    let has = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter().peekable();
+        let is_there = values.peek().is_some();
+        let texts = values.filter_map(|value| value.to_str().ok());
+        let matches = texts.flat_map(|text| text.split(',')).any(|tag| {
+            let tag = tag.trim();
+            tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag
+        });
+        is_there.then_some(matches)
+    };
+    match (has(&IF_MATCH), has(&IF_NONE_MATCH)) {
+        (Some(false), _) => Condition::Failed,
+        (_, Some(true)) => Condition::NotModified,
+        _ => Condition::Holds,
+    }
+}
+
+/// The part that a request is for. What is no single range of bytes is for the whole file.
+pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> Part {
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(range) = text(&RANGE).and_then(|range| range.strip_prefix("bytes=")) else {
+        return Part::Whole;
+    };
+    // A date is never newer than a digest.
+    if text(&IF_RANGE).is_some_and(|tag| tag != etag) {
+        return Part::Whole;
+    }
+    let Some((first, last)) = range.trim().split_once('-') else { return Part::Whole };
+    let number = |text: &str| -> Option<u64> {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // Larger ones are behind the end of any file.
+        is_number.then(|| text.parse().unwrap_or(u64::MAX))
+    };
+    match (number(first), number(last)) {
+        // The last so many bytes.
+        (None, Some(0)) if first.is_empty() => Part::None,
+        (None, Some(_)) if first.is_empty() && bytes == 0 => Part::None,
+        (None, Some(count)) if first.is_empty() => {
+            Part::Range(bytes.saturating_sub(count), bytes - 1)
+        }
+        (Some(first), Some(last)) if last < first => Part::Whole,
+        (Some(first), _) if first >= bytes => match last.is_empty() || number(last).is_some() {
+            true => Part::None,
+            false => Part::Whole,
+        },
+        (Some(first), Some(last)) => Part::Range(first, last.min(bytes - 1)),
+        (Some(first), None) if last.is_empty() => Part::Range(first, bytes - 1),
+        _ => Part::Whole,
+    }
+}
+
+/// Adds what every answer with content of a sandbox has: it is a file to save, whatever is in it.
+pub(super) fn as_attachment(headers: &mut HeaderMap, path: &[u8]) {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let mime = mime_guess::from_path(&*String::from_utf8_lossy(name)).first_raw();
+    let mime = mime.unwrap_or("application/octet-stream");
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(mime));
+    if let Ok(value) = HeaderValue::from_str(&disposition(name)) {
+        headers.insert(CONTENT_DISPOSITION, value);
+    }
+    headers.insert(
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'"),
+    );
+}
+
+/// RFC 6266: the name in ASCII, and in UTF-8 where it differs.
+fn disposition(name: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_. ()+,=@".contains(byte);
+    let plain: String =
+        name.iter().map(|byte| if is_plain(byte) { char::from(*byte) } else { '_' }).collect();
+    let mut text = format!("attachment; filename=\"{plain}\"");
+    if plain.as_bytes() != name {
+        text.push_str("; filename*=UTF-8''");
+        for byte in String::from_utf8_lossy(name).bytes() {
+            match byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+                true => text.push(char::from(byte)),
+                false => text.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    text
+}
+
+/// The ETag of a content, by its digest.
+pub(super) fn etag(sha256: &str) -> String {
+    format!("\"sha256-{sha256}\"")
+}
+
+/// Adds the ETag.
+pub(super) fn add_etag(headers: &mut HeaderMap, etag: &str) {
+    if let Ok(value) = HeaderValue::from_str(etag) {
+        headers.insert(ETAG, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
+        let pairs =
+            pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        pairs.collect()
+    }
+
+    #[test]
+    fn range_is_one_part_of_the_file() {
+        for (range, bytes, expected) in [
+            ("bytes=0-9", 100, Part::Range(0, 9)),
+            ("bytes=0-0", 1, Part::Range(0, 0)),
+            ("bytes=90-", 100, Part::Range(90, 99)),
+            ("bytes=90-1000", 100, Part::Range(90, 99)),
+            ("bytes=-10", 100, Part::Range(90, 99)),
+            ("bytes=-1000", 100, Part::Range(0, 99)),
+            ("bytes=100-", 100, Part::None),
+            ("bytes=100-200", 100, Part::None),
+            ("bytes=99999999999999999999-", 100, Part::None),
+            ("bytes=-0", 100, Part::None),
+            ("bytes=0-", 0, Part::None),
+            ("bytes=-1", 0, Part::None),
+            ("bytes=9-0", 100, Part::Whole),
+            ("bytes=0-1,3-4", 100, Part::Whole),
+            ("bytes=a-b", 100, Part::Whole),
+            ("bytes=1-b", 100, Part::Whole),
+            ("bytes=-", 100, Part::Whole),
+            ("bytes=", 100, Part::Whole),
+            ("bytes=+1-2", 100, Part::Whole),
+            ("lines=0-9", 100, Part::Whole),
+        ] {
+            assert_eq!(
+                part(&with(&[(RANGE, range)]), "\"a\"", bytes),
+                expected,
+                "{range} of {bytes}"
+            );
+        }
+        assert_eq!(part(&HeaderMap::new(), "\"a\"", 100), Part::Whole);
+    }
+
+    #[test]
+    fn range_of_another_content_is_the_whole_file() {
+        let of = |tag| part(&with(&[(RANGE, "bytes=0-9"), (IF_RANGE, tag)]), "\"a\"", 100);
+        assert_eq!(of("\"a\""), Part::Range(0, 9));
+        assert_eq!(of("\"b\""), Part::Whole);
+        // Only a strong validator may be continued.
+        assert_eq!(of("W/\"a\""), Part::Whole);
+        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), Part::Whole);
+    }
+
+    #[test]
+    fn conditions_compare_the_digest() {
+        let of = |name: HeaderName, value| condition(&with(&[(name, value)]), "\"a\"");
+        assert_eq!(condition(&HeaderMap::new(), "\"a\""), Condition::Holds);
+        assert_eq!(of(IF_NONE_MATCH, "\"b\", W/\"a\""), Condition::NotModified);
+        assert_eq!(of(IF_NONE_MATCH, "*"), Condition::NotModified);
+        assert_eq!(of(IF_NONE_MATCH, "\"b\""), Condition::Holds);
+        assert_eq!(of(IF_MATCH, "\"a\""), Condition::Holds);
+        assert_eq!(of(IF_MATCH, "\"b\""), Condition::Failed);
+        let both = with(&[(IF_MATCH, "\"b\""), (IF_NONE_MATCH, "\"a\"")]);
+        assert_eq!(condition(&both, "\"a\""), Condition::Failed);
+    }
+
+    #[test]
+    fn name_of_an_attachment_breaks_no_header() {
+        assert_eq!(disposition(b"a b.txt"), "attachment; filename=\"a b.txt\"");
+        assert_eq!(
+            disposition("ä\"\r\n.csv".as_bytes()),
+            "attachment; filename=\"_____.csv\"; filename*=UTF-8''%C3%A4%22%0D%0A.csv",
+        );
+        let mut headers = HeaderMap::new();
+        as_attachment(&mut headers, b"dir/page.html");
+        assert_eq!(headers[CONTENT_DISPOSITION], "attachment; filename=\"page.html\"");
+        assert_eq!(headers[CONTENT_TYPE], "text/html");
+        as_attachment(&mut headers, b"\xff");
+        assert_eq!(headers[CONTENT_TYPE], "application/octet-stream");
+    }
+}

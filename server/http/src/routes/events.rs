@@ -1,0 +1,52 @@
+//! The events of an execution, as server-sent events.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use sandbox_api::ProblemKind;
+use sandbox_api::service::ExecutionEvent;
+
+use super::params::EventParams;
+use crate::access::Caller;
+use crate::app::App;
+use crate::refusal::{Refusal, Result};
+use crate::request::{Id, Params};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(params): Params<EventParams>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let after = last_event(&headers)?.unwrap_or(params.after);
+    let events = app.backend().events(&caller.subject, &id, after).await?;
+    // A stream that fails is cut off, without an end: the client reconnects where it was.
+    let events =
+        events.map(|event| event.and_then(|event| message(&event)).map_err(axum::BoxError::from));
+    let events = events.take_until(app.stop().clone().cancelled_owned());
+    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
+    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+}
+
+/// The number of the last event that the client has.
+fn last_event(headers: &HeaderMap) -> Result<Option<u64>> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let invalid = || {
+        Refusal::new(ProblemKind::Invalid, "Last-Event-ID is not the number of an event")
+            .at("Last-Event-ID", "not a number")
+    };
+    number.ok_or_else(invalid).map(Some)
+}
+
+fn message(event: &ExecutionEvent) -> Result<Event> {
+    // JSON has no line breaks of its own.
+    let data = serde_json::to_string(event)
+        .map_err(|_| Refusal::internal("an event cannot be written as JSON"))?;
+    Ok(Event::default().id(event.seq.to_string()).event(event.body.name()).data(data))
+}

@@ -1,0 +1,128 @@
+//! Executions: to create, look at, wait for, cancel and list them.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use sandbox_api::service::{AcceptedExecution, Execution, ExecutionRequest, Subject};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::form;
+use super::params::{ListParams, PageSize, WaitParams};
+use crate::access::Caller;
+use crate::app::App;
+use crate::backend::{ListFilter, SandboxHandle};
+use crate::refusal::{Refusal, Result};
+use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
+
+/// A JSON answer.
+pub(super) fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => {
+            let content_type = HeaderValue::from_static("application/json");
+            (status, [(axum::http::header::CONTENT_TYPE, content_type)], body).into_response()
+        }
+        Err(_) => Refusal::internal("an answer cannot be written as JSON").into_response(),
+    }
+}
+
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    key: Option<IdempotencyKey>,
+    Params(params): Params<WaitParams>,
+    request: Request,
+) -> Result<Response> {
+    let execution = match media_type(request.headers()).as_deref() {
+        Some("application/json") => Json::<ExecutionRequest>::from_request(request, &app).await?,
+        Some("multipart/form-data") => form::read(request, &app).await?,
+        _ => return Err(unsupported_type("application/json")),
+    };
+    submit(&app, &caller.subject, execution, key, None, params.wait.into()).await
+}
+
+/// Accepts an execution, and waits for its end up to this long.
+pub(super) async fn submit(
+    app: &App,
+    subject: &Subject,
+    request: Json<ExecutionRequest>,
+    key: Option<IdempotencyKey>,
+    sandbox: Option<SandboxHandle>,
+    wait: Duration,
+) -> Result<Response> {
+    let Json { value, _share } = request;
+    let accepted = app.backend().submit(subject, value, key.map(|key| key.0), sandbox).await?;
+    // The request is stored, or with the service: its memory is counted there.
+    drop(_share);
+    let location = format!("/v1/executions/{}", accepted.id);
+    let location = HeaderValue::from_str(&location)
+        .map_err(|_| Refusal::internal("the id of an execution is no part of a URL"))?;
+    // The key of an earlier request may be that of one that has ended.
+    let execution = match wait {
+        Duration::ZERO => None,
+        wait => Some(wait_for(app, subject, &accepted.id, wait).await?),
+    };
+    let mut response = match execution {
+        Some(execution) if execution.summary.status.ended().is_some() => {
+            json_answer(StatusCode::OK, &execution)
+        }
+        Some(Execution { summary, .. }) => {
+            let accepted = AcceptedExecution { id: summary.id, status: summary.status };
+            json_answer(StatusCode::ACCEPTED, &accepted)
+        }
+        None => json_answer(StatusCode::ACCEPTED, &accepted),
+    };
+    response.headers_mut().insert(LOCATION, location);
+    Ok(response)
+}
+
+/// The execution at its end, or as it is when the wait is over or the server stops.
+async fn wait_for(app: &App, subject: &Subject, id: &str, wait: Duration) -> Result<Execution> {
+    let backend = app.backend();
+    tokio::select! {
+        execution = backend.execution(subject, id, wait) => execution,
+        () = app.stop().cancelled() => backend.execution(subject, id, Duration::ZERO).await,
+    }
+}
+
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(params): Params<WaitParams>,
+) -> Result<Response> {
+    let execution = wait_for(&app, &caller.subject, &id, params.wait.into()).await?;
+    Ok(json_answer(StatusCode::OK, &execution))
+}
+
+pub(super) async fn cancel(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
+    let execution = app.backend().cancel(&caller.subject, &id).await?;
+    Ok(json_answer(StatusCode::OK, &execution))
+}
+
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+) -> Result<Response> {
+    let ListParams { status, kind, sandbox, cursor, limit } = params;
+    let filter = ListFilter { status, kind, sandbox, cursor, limit: PageSize::of(limit) };
+    let list = app.backend().executions(&caller.subject, filter).await?;
+    Ok(json_answer(StatusCode::OK, &list))
+}
+
+pub(super) fn example_request() -> Value {
+    json!({
+        "script": "print(args.name)\nreturn { rows = 3 }",
+        "args": { "name": "report" },
+        "limits": { "timeout_ms": 5000 },
+        "metadata": { "step": 7 },
+    })
+}
+
+pub(super) fn example_accepted() -> Value {
+    json!({ "id": "0f7c2b1d9a3e4c5b", "status": "queued" })
+}

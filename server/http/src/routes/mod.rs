@@ -1,0 +1,231 @@
+//! The table of all routes, and their handlers.
+
+mod content;
+mod events;
+mod executions;
+mod files;
+mod form;
+mod params;
+mod sandboxes;
+mod server;
+
+use sandbox_api::changes::ChangeManifest;
+use sandbox_api::files::WriteData;
+use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::service::{
+    AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
+    SandboxList, SandboxRequest, SandboxView, UsageTotals,
+};
+
+use self::params::{
+    ArchiveParams, EventHeaders, EventParams, FileHeaders, GenerationParams, KeyHeader, ListParams,
+    SubmitInParams, WaitParams,
+};
+use crate::access::Scope;
+use crate::metrics::OPENMETRICS;
+use crate::route::{Limit, Route, Tag};
+
+/// Every route.
+pub(crate) fn table() -> Vec<Route> {
+    let mut routes = executions();
+    routes.extend(sandboxes());
+    routes.extend(server());
+    routes
+}
+
+fn executions() -> Vec<Route> {
+    let read = |route: Route, summary| route.is(Tag::Executions, Scope::ExecutionsRead, summary);
+    let write = |route: Route, summary| route.is(Tag::Executions, Scope::ExecutionsWrite, summary);
+    vec![
+        write(
+            Route::post("/v1/executions", "create_execution", executions::create),
+            "Run a script or a command",
+        )
+        .describe(
+            "Accepts an execution: from then on it is never forgotten. With `wait` the answer is \
+             the finished execution (200), if it ends in that time; otherwise its id (202). As \
+             `multipart/form-data` the request comes first, and its inputs follow as files.",
+        )
+        .headers::<KeyHeader>()
+        .query::<WaitParams>()
+        .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
+        .multipart_body::<form::ExecutionForm>(Limit::Request)
+        .answers::<Execution>(200, "It has ended.")
+        .header("Location", "The execution.")
+        .answers::<AcceptedExecution>(202, "It is accepted, and has not ended.")
+        .example(executions::example_accepted)
+        .header("Location", "The execution.")
+        .refuses([409]),
+        read(Route::get("/v1/executions", "list_executions", executions::list), "List executions")
+            .describe("The latest first, a page at a time.")
+            .query::<ListParams>()
+            .answers::<ExecutionList>(200, "A page of executions."),
+        read(
+            Route::get("/v1/executions/{id}", "get_execution", executions::get),
+            "Get an execution and its result",
+        )
+        .describe("With `wait` the answer comes when it ends, or after that time as it is then.")
+        .query::<WaitParams>()
+        .answers::<Execution>(200, "The execution; its result is final once it has ended."),
+        write(
+            Route::delete("/v1/executions/{id}", "cancel_execution", executions::cancel),
+            "Cancel an execution",
+        )
+        .describe("One that has ended stays as it is.")
+        .answers::<Execution>(200, "The execution, which ends soon."),
+        read(
+            Route::get("/v1/executions/{id}/events", "get_events", events::get),
+            "Follow the events of an execution",
+        )
+        .describe(
+            "Server-sent events, numbered from 1 without gaps; the data of each is an \
+             `ExecutionEvent`. A client that reconnects with `Last-Event-ID` gets those that \
+             follow. The last one is `end`, after which the stream ends.",
+        )
+        .headers::<EventHeaders>()
+        .query::<EventParams>()
+        .answers_text(200, "text/event-stream", "The events."),
+        read(
+            Route::get("/v1/executions/{id}/files", "list_files", files::list),
+            "List the files that an execution left",
+        )
+        .answers::<FileList>(200, "The files.")
+        .refuses([409]),
+        read(
+            Route::get("/v1/executions/{id}/files/{path}", "get_file", files::get),
+            "Get a file that an execution left",
+        )
+        .describe("Whole, or a range of it. Its ETag is the SHA-256 of its content.")
+        .headers::<FileHeaders>()
+        .answers_bytes(200, "*/*", "The file. Its type is by its name.")
+        .header("ETag", "`\"sha256-…\"`, in hexadecimal digits.")
+        .header("Content-Disposition", "Always an attachment.")
+        .answers_bytes(206, "*/*", "The range of the file.")
+        .header("Content-Range", "Which range.")
+        .answers_nothing(304, "The client has it already.")
+        .refuses([409, 412, 416, 422]),
+        read(
+            Route::get("/v1/executions/{id}/archive", "get_archive", files::archive),
+            "Get all files that an execution left, as an archive",
+        )
+        .query::<ArchiveParams>()
+        .answers_bytes(200, "application/gzip", "The archive.")
+        .or_bytes("application/zstd")
+        .header("Content-Disposition", "Always an attachment.")
+        .refuses([409]),
+        read(
+            Route::get("/v1/executions/{id}/changes", "get_changes", files::changes),
+            "Get the changes that an execution made in its io dir",
+        )
+        .answers::<ChangeManifest>(200, "The change manifest.")
+        .refuses([409]),
+    ]
+}
+
+fn sandboxes() -> Vec<Route> {
+    let is = |route: Route, summary| route.is(Tag::Sandboxes, Scope::Sandboxes, summary);
+    vec![
+        is(
+            Route::post("/v1/sandboxes", "create_sandbox", sandboxes::create),
+            "Create a sandbox, or find it by its name",
+        )
+        .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
+        .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
+        .header("Location", "The sandbox.")
+        .answers::<SandboxView>(201, "A new sandbox.")
+        .header("Location", "The sandbox.")
+        .refuses([409]),
+        is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
+            .answers::<SandboxList>(200, "The sandboxes."),
+        is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
+            .describe("Looking at it is no use: it does not let it live longer.")
+            .answers::<SandboxView>(200, "The sandbox.")
+            .refuses([410]),
+        is(
+            Route::delete("/v1/sandboxes/{id}", "delete_sandbox", sandboxes::delete),
+            "Remove a sandbox and its files",
+        )
+        .answers_nothing(204, "It is removed.")
+        .refuses([410]),
+        is(
+            Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend),
+            "Let a sandbox exist for longer",
+        )
+        .describe("Never past the longest life that was fixed when it was created.")
+        .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
+        .answers::<SandboxView>(200, "The sandbox.")
+        .refuses([410]),
+        is(
+            Route::post("/v1/sandboxes/{id}/operations", "operate", sandboxes::operate),
+            "Perform a file operation",
+        )
+        .describe("An operation that fails is answered 200 with `success: false` and its error.")
+        .query::<GenerationParams>()
+        .json_body::<Operation>(Limit::Request, sandboxes::example_operation)
+        .answers::<Envelope>(200, "The result of the operation.")
+        .refuses([409, 410, 504]),
+        is(
+            Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
+            "Read a file of a sandbox",
+        )
+        .query::<GenerationParams>()
+        .answers_bytes(200, "*/*", "The content. Its type is by its name.")
+        .header("Content-Disposition", "Always an attachment.")
+        .refuses([409, 410, 413, 504]),
+        is(
+            Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
+            "Write a file of a sandbox",
+        )
+        .describe("Whole or not at all; missing parent directories are created.")
+        .query::<GenerationParams>()
+        .bytes_body()
+        .answers::<WriteData>(200, "The file is written.")
+        .refuses([409, 410, 504, 507]),
+        is(
+            Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
+            "Run a script or a command in a sandbox",
+        )
+        .describe("As in a sandbox of its own; what the sandbox decides cannot be asked for here.")
+        .headers::<KeyHeader>()
+        .query::<SubmitInParams>()
+        .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
+        .answers::<Execution>(200, "It has ended.")
+        .header("Location", "The execution.")
+        .answers::<AcceptedExecution>(202, "It is accepted, and has not ended.")
+        .header("Location", "The execution.")
+        .refuses([409, 410]),
+    ]
+}
+
+fn server() -> Vec<Route> {
+    vec![
+        Route::get("/v1/usage", "get_usage", server::usage)
+            .is(Tag::Server, Scope::ExecutionsRead, "Get what the caller has used")
+            .answers::<UsageTotals>(200, "Totals of the caller's subject."),
+        Route::get("/v1/openapi.json", "get_openapi", server::openapi)
+            .for_anybody("Get this document")
+            .answers_bytes(200, "application/json", "The OpenAPI document."),
+        Route::get("/docs", "get_docs", server::docs)
+            .for_anybody("Get this document as a page")
+            .answers_text(200, "text/html", "The page. It works offline."),
+        Route::get("/healthz", "get_health", server::healthz)
+            .for_anybody("Test whether the server lives")
+            .answers::<server::Alive>(200, "It does."),
+        Route::get("/readyz", "get_ready", server::readyz)
+            .for_anybody("Test whether the server can do its work")
+            .answers::<Health>(200, "It can.")
+            .answers::<Health>(503, "It cannot: which of its parts."),
+        Route::get("/metrics", "get_metrics", server::metrics)
+            .is(Tag::Server, Scope::Admin, "Get figures for Prometheus")
+            .answers_text(200, OPENMETRICS, "The figures, as OpenMetrics."),
+        Route::get(
+            "/.well-known/oauth-protected-resource",
+            "get_resource_metadata",
+            server::resource_metadata,
+        )
+        .for_anybody("Get where tokens come from")
+        .describe("RFC 9728; not found if the server is not told.")
+        .answers::<server::ProtectedResource>(200, "The metadata.")
+        .refuses([404]),
+    ]
+}

@@ -1,0 +1,160 @@
+//! The parameters of routes.
+
+use std::time::Duration;
+
+use sandbox_api::service::{ExecutionKind, ExecutionStatus};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The longest wait, in seconds.
+const MAX_WAIT: u16 = 300;
+/// Executions of one page.
+const MAX_PAGE: u32 = 200;
+const DEFAULT_PAGE: u32 = 50;
+
+/// How many seconds an answer may wait.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(try_from = "u16")]
+#[schemars(inline, extend("maximum" = MAX_WAIT))]
+pub(super) struct Wait(u16);
+
+impl TryFrom<u16> for Wait {
+    type Error = String;
+
+    fn try_from(seconds: u16) -> Result<Self, String> {
+        match seconds {
+            0..=MAX_WAIT => Ok(Self(seconds)),
+            _ => Err(format!("at most {MAX_WAIT} seconds")),
+        }
+    }
+}
+
+impl From<Wait> for Duration {
+    fn from(wait: Wait) -> Self {
+        Self::from_secs(wait.0.into())
+    }
+}
+
+/// How many items a page has.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(try_from = "u32")]
+#[schemars(inline, extend("minimum" = 1, "maximum" = MAX_PAGE, "default" = DEFAULT_PAGE))]
+pub(super) struct PageSize(u32);
+
+impl TryFrom<u32> for PageSize {
+    type Error = String;
+
+    fn try_from(items: u32) -> Result<Self, String> {
+        match items {
+            1..=MAX_PAGE => Ok(Self(items)),
+            _ => Err(format!("from 1 to {MAX_PAGE}")),
+        }
+    }
+}
+
+impl PageSize {
+    pub fn of(size: Option<Self>) -> u32 {
+        size.map_or(DEFAULT_PAGE, |size| size.0)
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WaitParams {
+    /// For how many seconds the answer may wait for the end.
+    #[serde(default)]
+    pub wait: Wait,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SubmitInParams {
+    /// For how many seconds the answer may wait for the end.
+    #[serde(default)]
+    pub wait: Wait,
+    /// The generation of the sandbox that is meant: another one is refused (410).
+    pub generation: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GenerationParams {
+    /// The generation of the sandbox that is meant: another one is refused (410).
+    pub generation: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListParams {
+    /// Only those in this state.
+    pub status: Option<ExecutionStatus>,
+    /// Only scripts, or only commands.
+    pub kind: Option<ExecutionKind>,
+    /// Only those that ran in this kept sandbox.
+    pub sandbox: Option<String>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// How many there may be in a page.
+    pub limit: Option<PageSize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventParams {
+    /// Only events after this number. `Last-Event-ID` counts more.
+    #[serde(default)]
+    pub after: u64,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ArchiveParams {
+    /// The format of the archive.
+    #[serde(default)]
+    pub format: Format,
+}
+
+/// The format of an archive.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) enum Format {
+    /// gzip.
+    #[default]
+    #[serde(rename = "tar.gz")]
+    TarGz,
+    /// Zstandard.
+    #[serde(rename = "tar.zst")]
+    TarZst,
+}
+
+/// The headers of requests that may be repeated.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is a schema")]
+pub(super) struct KeyHeader {
+    /// A text of the caller's own by which a repeated request is known: it is accepted once. With
+    /// another request it is refused (422).
+    #[schemars(extend("minLength" = 1, "maxLength" = 255, "pattern" = "^[\\x21-\\x7e]+$"))]
+    idempotency_key: Option<String>,
+}
+
+/// The headers of streams of events.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is a schema")]
+pub(super) struct EventHeaders {
+    /// The number of the last event that the client has.
+    last_event_id: Option<u64>,
+}
+
+/// The headers of conditions and ranges.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is a schema")]
+pub(super) struct FileHeaders {
+    /// A range of bytes: `bytes=0-99`. Of several only the whole file is given.
+    range: Option<String>,
+    /// The range counts only if the file has this ETag.
+    if_range: Option<String>,
+    /// The ETags that the client has: 304 if the file has one of them.
+    if_none_match: Option<String>,
+    /// The file must have one of these ETags: 412 if it has not.
+    if_match: Option<String>,
+}

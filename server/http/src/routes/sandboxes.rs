@@ -1,0 +1,131 @@
+//! Kept sandboxes.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use sandbox_api::operation::Operation;
+use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRequest};
+use serde_json::{Value, json};
+
+use super::content::as_attachment;
+use super::executions::{json_answer, submit};
+use super::params::{GenerationParams, SubmitInParams};
+use crate::access::Caller;
+use crate::app::App;
+use crate::backend::{IsNew, SandboxHandle};
+use crate::refusal::{Refusal, Result};
+use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
+
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    request: Json<SandboxRequest>,
+) -> Result<Response> {
+    let (sandbox, is_new) = app.backend().create_sandbox(&caller.subject, request.value).await?;
+    let status = match is_new {
+        IsNew::Yes => StatusCode::CREATED,
+        IsNew::No => StatusCode::OK,
+    };
+    let mut response = json_answer(status, &sandbox);
+    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
+        .map_err(|_| Refusal::internal("the id of a sandbox is no part of a URL"))?;
+    response.headers_mut().insert(LOCATION, location);
+    Ok(response)
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {
+    Ok(json_answer(StatusCode::OK, &app.backend().sandboxes(&caller.subject).await?))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
+    Ok(json_answer(StatusCode::OK, &app.backend().sandbox(&caller.subject, &id).await?))
+}
+
+pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
+    app.backend().delete_sandbox(&caller.subject, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(super) async fn extend(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    request: Json<ExtendRequest>,
+) -> Result<Response> {
+    let sandbox = app.backend().extend_sandbox(&caller.subject, &id, request.value).await?;
+    Ok(json_answer(StatusCode::OK, &sandbox))
+}
+
+pub(super) async fn operate(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(GenerationParams { generation }): Params<GenerationParams>,
+    request: Json<Operation>,
+) -> Result<Response> {
+    let sandbox = SandboxHandle { id, generation };
+    let envelope = app.backend().operate(&caller.subject, sandbox, request.value).await?;
+    Ok(json_answer(StatusCode::OK, &envelope))
+}
+
+pub(super) async fn read(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(GenerationParams { generation }): Params<GenerationParams>,
+    FilePath(path): FilePath,
+) -> Result<Response> {
+    let sandbox = SandboxHandle { id, generation };
+    let content = app.backend().read_file(&caller.subject, sandbox, &path).await?;
+    // A content that breaks off is cut off: it has no end that could be taken for its own.
+    let mut response = Body::from_stream(content).into_response();
+    as_attachment(response.headers_mut(), &path);
+    Ok(response)
+}
+
+pub(super) async fn write(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(GenerationParams { generation }): Params<GenerationParams>,
+    FilePath(path): FilePath,
+    request: Request,
+) -> Result<Response> {
+    let sandbox = SandboxHandle { id, generation };
+    let content = request.into_body().into_data_stream();
+    let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
+    let written = app.backend().write_file(&caller.subject, sandbox, &path, content).await?;
+    Ok(json_answer(StatusCode::OK, &written))
+}
+
+pub(super) async fn run(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    key: Option<IdempotencyKey>,
+    Params(SubmitInParams { wait, generation }): Params<SubmitInParams>,
+    request: Json<ExecutionRequest>,
+) -> Result<Response> {
+    let sandbox = Some(SandboxHandle { id, generation });
+    submit(&app, &caller.subject, request, key, sandbox, wait.into()).await
+}
+
+pub(super) fn example_request() -> Value {
+    json!({
+        "name": "notebook",
+        "spec": { "limits": { "memory_bytes": 268_435_456 } },
+        "ttl_ms": 3_600_000,
+        "idle_ms": 600_000,
+    })
+}
+
+pub(super) fn example_extend() -> Value {
+    json!({ "ttl_ms": 3_600_000 })
+}
+
+pub(super) fn example_operation() -> Value {
+    json!({ "operation": "write", "path": "notes.txt", "content": "hello\n" })
+}

@@ -1,0 +1,104 @@
+//! The server itself: usage, health, figures, and its own description.
+
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use sandbox_api::ProblemKind;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::executions::json_answer;
+use crate::access::Caller;
+use crate::app::App;
+use crate::metrics::OPENMETRICS;
+use crate::openapi::scopes;
+use crate::refusal::{Refusal, Result};
+
+pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Response> {
+    Ok(json_answer(StatusCode::OK, &app.backend().usage(&caller.subject).await?))
+}
+
+/// The server lives.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Alive {
+    /// That it answers says all.
+    status: &'static str,
+}
+
+pub(super) async fn healthz() -> Response {
+    json_answer(StatusCode::OK, &Alive { status: "ok" })
+}
+
+pub(super) async fn readyz(State(app): State<App>) -> Response {
+    let mut health = app.backend().health().await;
+    // Anybody may ask: the reasons are in the log.
+    for check in &mut health.checks {
+        if let Some(problem) = check.problem.take() {
+            tracing::warn!(check = check.name, problem, "not ready");
+        }
+    }
+    health.ready &= !app.stop().is_cancelled();
+    let status = match health.ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    json_answer(status, &health)
+}
+
+pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
+    let text = app.metrics().text().map_err(|_| Refusal::internal("figures cannot be written"))?;
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS))], text).into_response())
+}
+
+/// What may be kept for a while: it changes with the server's version.
+const FOR_A_WHILE: HeaderValue = HeaderValue::from_static("public, max-age=300");
+
+pub(super) async fn openapi(State(app): State<App>) -> Response {
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (CACHE_CONTROL, FOR_A_WHILE),
+    ];
+    (headers, app.openapi().clone()).into_response()
+}
+
+pub(super) async fn docs(State(app): State<App>) -> Response {
+    let page = app.reference();
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (CONTENT_SECURITY_POLICY, page.policy.clone()),
+        (CACHE_CONTROL, FOR_A_WHILE),
+    ];
+    (headers, page.html.clone()).into_response()
+}
+
+/// OAuth 2.0 Protected Resource Metadata.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ProtectedResource {
+    /// The URL of the resource.
+    resource: String,
+    /// The issuers of tokens for it.
+    authorization_servers: Vec<String>,
+    /// How a token is sent.
+    bearer_methods_supported: Vec<&'static str>,
+    /// What a token may allow.
+    scopes_supported: Vec<&'static str>,
+    /// Where its interface is described.
+    resource_documentation: String,
+}
+
+pub(super) async fn resource_metadata(State(app): State<App>) -> Result<Response> {
+    let resource = app.config().resource.as_ref().ok_or_else(|| {
+        Refusal::new(ProblemKind::NotFound, "this server names no issuer of tokens")
+    })?;
+    let url = resource.url.trim_end_matches('/');
+    let metadata = ProtectedResource {
+        resource: url.to_owned(),
+        authorization_servers: resource.authorization_servers.clone(),
+        bearer_methods_supported: vec!["header"],
+        scopes_supported: scopes().map(|(scope, _)| scope).collect(),
+        resource_documentation: format!("{url}/docs"),
+    };
+    Ok(json_answer(StatusCode::OK, &metadata))
+}

@@ -1,0 +1,351 @@
+//! The server: connections over TCP, TLS and UNIX sockets, each within its bounds.
+//!
+//! Every wait for a peer has a limit: for its handshake, its first request, the rest of a header or
+//! a body, its next request, and for it to take what it asked for. At most so many connections exist
+//! at one time; those beyond wait in the kernel.
+
+pub(crate) mod body;
+mod listener;
+mod slots;
+mod stall;
+mod tls;
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service as _;
+
+use self::listener::Accepted;
+pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
+use self::slots::{Slot, Slots};
+use self::stall::StallGuard;
+pub use self::tls::{Tls, TlsError};
+use crate::access::Peer;
+use crate::metrics::Metrics;
+
+/// How long a TLS handshake, the first request and each header may take.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a connection may have no request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long a connection that is being closed may go on, once it has no request.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The headers of a request, and their bytes.
+const MAX_HEADERS: usize = 100;
+const MAX_HEADER_BYTES: usize = 32 << 10;
+/// Requests at one time over one connection of HTTP/2.
+const MAX_STREAMS: u32 = 100;
+/// What a sender may have under way, of one request and in all, before it must wait.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = 256 << 10;
+/// What is buffered for a reader of HTTP/2.
+const SEND_BUFFER: usize = 128 << 10;
+/// Streams that a peer has reset and that are still being cleared away.
+const MAX_RESET_STREAMS: usize = 20;
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Where the process has no descriptor left for a connection: until some are free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many connections there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// In all.
+    pub connections: usize,
+    /// Of one address; for IPv6, of one /64. A reverse proxy is one address.
+    pub of_an_address: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { connections: 1024, of_an_address: 256 }
+    }
+}
+
+/// Accepts connections until `stop`, and handles their requests until they end or `kill`.
+pub(crate) struct Server {
+    pub router: Router,
+    pub tls: Option<Arc<Tls>>,
+    pub limits: ConnectionLimits,
+    pub metrics: Arc<Metrics>,
+    /// No more connections and requests.
+    pub stop: CancellationToken,
+    /// No more patience.
+    pub kill: CancellationToken,
+}
+
+impl Server {
+    /// Serves what the listeners accept. Returns when every connection has ended.
+    pub async fn run(self, listeners: Vec<Listener>) {
+        let slots = Slots::new(self.limits.connections, self.limits.of_an_address);
+        let server = Arc::new(self);
+        let tasks = TaskTracker::new();
+        for listener in listeners {
+            let (server, slots, connections) = (Arc::clone(&server), slots.clone(), tasks.clone());
+            tasks.spawn(async move {
+                let stop = server.stop.clone();
+                let accept = server.accept(listener, slots, connections);
+                tokio::select! {
+                    () = accept => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    async fn accept(self: &Arc<Self>, listener: Listener, slots: Slots, tasks: TaskTracker) {
+        loop {
+            let permit = slots.wait().await;
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                // The peer is gone already.
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(slot) = slots.assign(permit, &peer) else {
+                self.metrics.connection_refused();
+                tracing::debug!(%peer, "too many connections of this address");
+                continue;
+            };
+            let server = Arc::clone(self);
+            tasks.spawn(async move {
+                let kill = server.kill.clone();
+                tokio::select! {
+                    () = server.connection(stream, peer, slot) => {}
+                    () = kill.cancelled() => {}
+                }
+            });
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: Accepted, peer: Peer, slot: Slot) {
+        let _open = self.metrics.connection_opened();
+        let ended = match (stream, &self.tls) {
+            (Accepted::Tcp(stream), None) => {
+                self.requests(StallGuard::new(stream), peer, Version::Any).await
+            }
+            (Accepted::Tcp(stream), Some(tls)) => {
+                let handshake = tls.acceptor().accept(StallGuard::new(stream));
+                match timeout(HEADER_TIMEOUT, handshake).await {
+                    Ok(Ok(stream)) => {
+                        // Whoever asks for nothing gets what every client speaks.
+                        let version = match stream.get_ref().1.alpn_protocol() {
+                            Some(tls::H2) => Version::Http2,
+                            _ => Version::Http1,
+                        };
+                        self.requests(stream, peer, version).await
+                    }
+                    Ok(Err(error)) => Err(error.into()),
+                    Err(_) => Err("the TLS handshake did not end in time".into()),
+                }
+            }
+            // Its peer is on this machine: nobody is in between.
+            (Accepted::Unix(stream), _) => {
+                self.requests(StallGuard::new(stream), peer, Version::Any).await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "connection failed");
+        }
+        drop(slot);
+    }
+
+    async fn requests<S>(
+        &self,
+        stream: S,
+        peer: Peer,
+        version: Version,
+    ) -> Result<(), axum::BoxError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = Arc::new(Activity::new());
+        let service = service_fn({
+            let (router, activity) = (self.router.clone(), Arc::clone(&activity));
+            move |request: Request<Incoming>| {
+                let busy = activity.begin();
+                let mut router = router.clone();
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(peer);
+                async move {
+                    let response = router.call(request).await?;
+                    Ok::<_, Infallible>(response.map(|inner| BusyBody { inner, _busy: busy }))
+                }
+            }
+        });
+        let builder = builder(version);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let mut closing = false;
+        loop {
+            let due = activity.due(closing);
+            tokio::select! {
+                ended = connection.as_mut() => return ended,
+                () = self.stop.cancelled(), if !closing => {}
+                () = sleep_until(due) => {
+                    match activity.is_due(closing) {
+                        false => continue,
+                        // It has had its time; what is left of it does not come any more.
+                        true if closing || !activity.has_begun() => return Ok(()),
+                        true => {}
+                    }
+                }
+            }
+            closing = true;
+            activity.touch();
+            connection.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+/// Which versions of HTTP a connection may speak.
+#[derive(Debug, Clone, Copy)]
+enum Version {
+    /// Told by its first bytes.
+    Any,
+    Http1,
+    Http2,
+}
+
+fn builder(version: Version) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEADER_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    match version {
+        Version::Any => builder,
+        Version::Http1 => builder.http1_only(),
+        Version::Http2 => builder.http2_only(),
+    }
+}
+
+/// The peer has given up before it was accepted: it is no reason to wait.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::ConnectionAborted | Kind::ConnectionRefused | Kind::ConnectionReset
+    )
+}
+
+/// Whether a connection has requests, and since when it has none.
+struct Activity {
+    requests: AtomicUsize,
+    begun: AtomicBool,
+    since: Mutex<Instant>,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self {
+            requests: AtomicUsize::new(0),
+            begun: AtomicBool::new(false),
+            since: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn begin(self: &Arc<Self>) -> Busy {
+        self.begun.store(true, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(self))
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    fn touch(&self) {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When it is to be looked at again.
+    fn due(&self, closing: bool) -> Instant {
+        let patience = match (closing, self.has_begun()) {
+            (true, _) => CLOSE_TIMEOUT,
+            (false, false) => HEADER_TIMEOUT,
+            (false, true) => IDLE_TIMEOUT,
+        };
+        let since = match self.requests.load(Ordering::Relaxed) {
+            0 => *self.since.lock().unwrap_or_else(PoisonError::into_inner),
+            // Not before this one has ended, and as long after that.
+            _ => Instant::now(),
+        };
+        since + patience
+    }
+
+    fn is_due(&self, closing: bool) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0 && self.due(closing) <= Instant::now()
+    }
+}
+
+/// A request in progress, up to the last byte of its answer.
+struct Busy(Arc<Activity>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer, which keeps its connection busy.
+struct BusyBody {
+    inner: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for BusyBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,117 @@
+//! How many connections there are: in all, and of each address.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::access::Peer;
+
+/// The connections of each address.
+type Counts = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// Places for connections.
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    all: Arc<Semaphore>,
+    by_address: Counts,
+    most_of_an_address: usize,
+}
+
+/// The place of one connection.
+#[derive(Debug)]
+pub(super) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    address: Option<(IpAddr, Counts)>,
+}
+
+impl Slots {
+    pub fn new(all: usize, most_of_an_address: usize) -> Self {
+        let all = Arc::new(Semaphore::new(all.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { all, by_address: Arc::default(), most_of_an_address }
+    }
+
+    /// Waits for a place. Until then the kernel holds those who connect, and bounds how many.
+    pub async fn wait(&self) -> OwnedSemaphorePermit {
+        let permit = Arc::clone(&self.all).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
+    }
+
+    /// The place of this peer; `None` if its address has as many as it may.
+    pub fn assign(&self, permit: OwnedSemaphorePermit, peer: &Peer) -> Option<Slot> {
+        let Peer::Tcp(address) = peer else { return Some(Slot { _permit: permit, address: None }) };
+        let address = network(address.ip());
+        let mut counts = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= self.most_of_an_address {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Slot { _permit: permit, address: Some((address, Arc::clone(&self.by_address))) })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Some((address, counts)) = &self.address else { return };
+        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(address);
+            }
+        }
+    }
+}
+
+/// Whoever has one address of IPv6 has all of its /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(address: &str) -> Peer {
+        Peer::Tcp(address.parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_address_has_few_places_and_gives_them_back() {
+        let slots = Slots::new(10, 2);
+        let take = async |address: &str| slots.assign(slots.wait().await, &peer(address));
+        let one = take("192.0.2.1:1").await.unwrap();
+        let _two = take("[::ffff:192.0.2.1]:2").await.unwrap();
+        assert!(take("192.0.2.1:3").await.is_none());
+        let _other = take("192.0.2.2:1").await.unwrap();
+        drop(one);
+        let _three = take("192.0.2.1:3").await.unwrap();
+        let _v6 = take("[2001:db8::1]:1").await.unwrap();
+        let _same = take("[2001:db8::ffff:1]:1").await.unwrap();
+        assert!(take("[2001:db8::2]:1").await.is_none());
+        assert!(take("[2001:db8:0:1::2]:1").await.is_some());
+        assert_eq!(slots.all.available_permits(), 5);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_longer_than_until_a_place_is_free() {
+        let slots = Slots::new(1, 1);
+        let slot = slots.assign(slots.wait().await, &Peer::Unix { uid: 0 }).unwrap();
+        let waiting = tokio::spawn({
+            let slots = slots.clone();
+            async move { slots.wait().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(slot);
+        drop(waiting.await.unwrap());
+    }
+}

@@ -1,0 +1,170 @@
+//! Executions, their files, and sandboxes.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Method;
+use serde_json::json;
+
+use super::fake::{CONTENT, DIGEST};
+use super::{Answer, Api, api, request};
+
+async fn get_with(api: &Api, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = request(Method::GET, path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    api.send(request.body(Body::empty()).unwrap()).await
+}
+
+#[tokio::test]
+async fn execution_is_answered_at_its_end_or_accepted() {
+    let api = api();
+    let accepted = api.post("/v1/executions", &json!({ "script": "return 1" })).await;
+    let id = accepted.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(accepted.status, 202);
+    assert_eq!(accepted.header("location"), format!("/v1/executions/{id}"));
+    let ended = api.post("/v1/executions?wait=10", &json!({ "script": "return 1" })).await;
+    assert_eq!((ended.status.as_u16(), &ended.json()["status"]), (200, &"ok".into()));
+    assert!(ended.headers.contains_key("location"));
+    let command = json!({ "command": { "shell": "true" }, "image": "debian:13" });
+    let command = api.post("/v1/executions?wait=10", &command).await;
+    assert_eq!(command.json()["schema"], "sandboxctl.exec/1");
+    let list = api.get("/v1/executions?kind=script&status=ok&limit=1").await;
+    assert_eq!(list.json()["executions"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get("/v1/usage").await.json()["executions"], 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_ends_with_the_execution_or_the_time_or_the_server() {
+    let api = api();
+    let id = api.run("slow").await;
+    let path = format!("/v1/executions/{id}?wait=5");
+    let start = tokio::time::Instant::now();
+    let running = api.get(&path).await;
+    assert_eq!((&running.json()["status"], start.elapsed().as_secs()), (&"running".into(), 5));
+    let (ended, ()) = tokio::join!(api.get(&path), async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        api.fake.finish(&id);
+    });
+    assert_eq!((&ended.json()["status"], start.elapsed().as_secs()), (&"ok".into(), 7));
+    let body = json!({ "script": "slow" });
+    let (accepted, ()) = tokio::join!(api.post("/v1/executions?wait=300", &body), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.shutdown.stop.cancel();
+    });
+    assert_eq!((accepted.status.as_u16(), start.elapsed().as_secs()), (202, 8));
+    assert_eq!(api.get("/readyz").await.status, 503);
+}
+
+#[tokio::test]
+async fn cancel_ends_an_execution() {
+    let api = api();
+    let id = api.run("slow").await;
+    let delete = request(Method::DELETE, &format!("/v1/executions/{id}")).body(Body::empty());
+    assert_eq!(api.send(delete.unwrap()).await.json()["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn file_is_an_attachment_with_its_digest() {
+    let api = api();
+    let id = api.run("return 1").await;
+    let path = format!("/v1/executions/{id}/files/out.csv");
+    let whole = api.get(&path).await;
+    assert_eq!((whole.status.as_u16(), &*whole.body), (200, CONTENT));
+    let etag = format!("\"sha256-{DIGEST}\"");
+    for (name, value) in [
+        ("etag", &*etag),
+        ("content-length", "16"),
+        ("content-type", "text/csv"),
+        ("content-disposition", "attachment; filename=\"out.csv\""),
+        ("x-content-type-options", "nosniff"),
+        ("accept-ranges", "bytes"),
+    ] {
+        assert_eq!(whole.header(name), value);
+    }
+    assert!(whole.header("content-security-policy").starts_with("sandbox"));
+    let part = get_with(&api, &path, &[("range", "bytes=4-7")]).await;
+    assert_eq!((part.status.as_u16(), &*part.body), (206, &b"4567"[..]));
+    assert_eq!(part.header("content-range"), "bytes 4-7/16");
+    assert_eq!(part.header("content-length"), "4");
+    let last = get_with(&api, &path, &[("range", "bytes=-2"), ("if-range", &etag)]).await;
+    assert_eq!(&*last.body, b"ef");
+    let other = get_with(&api, &path, &[("range", "bytes=-2"), ("if-range", "\"b\"")]).await;
+    assert_eq!(other.status, 200);
+    let behind = get_with(&api, &path, &[("range", "bytes=16-")]).await;
+    assert_eq!(behind.problem().status, 416);
+    assert_eq!(behind.header("content-range"), "bytes */16");
+    let known = get_with(&api, &path, &[("if-none-match", &etag)]).await;
+    assert_eq!((known.status.as_u16(), known.header("etag")), (304, &*etag));
+    assert_eq!(get_with(&api, &path, &[("if-match", "\"b\"")]).await.problem().status, 412);
+    let head = request(Method::HEAD, &path).body(Body::empty()).unwrap();
+    let head = tower::ServiceExt::oneshot(api.router.clone(), head).await.unwrap();
+    assert_eq!(
+        (head.status().as_u16(), &head.headers()["content-length"]),
+        (200, &"16".parse().unwrap())
+    );
+    for (name, status) in
+        [("dir/page.html", 200), ("%FF", 200), ("%ff", 200), ("none", 404), ("%", 404)]
+    {
+        let answer = api.get(&format!("/v1/executions/{id}/files/{name}")).await;
+        assert_eq!(answer.status, status, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn files_are_there_after_the_end() {
+    let api = api();
+    let id = api.run("slow").await;
+    for what in ["files", "files/out.csv", "archive", "changes"] {
+        let early = api.get(&format!("/v1/executions/{id}/{what}")).await;
+        assert_eq!(early.problem().status, 409, "{what}");
+    }
+    api.fake.finish(&id);
+    for what in ["files", "files/out.csv", "archive", "archive?format=tar.zst", "changes"] {
+        let answer = api.get(&format!("/v1/executions/{id}/{what}")).await;
+        assert_eq!(answer.status, 200, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
+    let api = api();
+    let body = json!({ "name": "a", "spec": { "image": "debian:13" } });
+    let new = api.post("/v1/sandboxes", &body).await;
+    let id = new.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (new.status.as_u16(), new.header("location")),
+        (201, &*format!("/v1/sandboxes/{id}"))
+    );
+    let found = api.post("/v1/sandboxes", &body).await;
+    assert_eq!((found.status.as_u16(), &found.json()["id"]), (200, &new.json()["id"]));
+    assert_eq!(api.post("/v1/sandboxes", &json!({ "name": "a" })).await.problem().status, 409);
+    assert_eq!(api.get("/v1/sandboxes").await.json()["sandboxes"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.status, 200);
+    let extend = json!({ "ttl_ms": 60_000 });
+    let extended = api.post(&format!("/v1/sandboxes/{id}/extend"), &extend).await;
+    assert_ne!(extended.json()["expires_at"], new.json()["expires_at"]);
+    let operation = json!({ "operation": "stat", "path": "a" });
+    let operations = format!("/v1/sandboxes/{id}/operations");
+    let failed = api.post(&operations, &operation).await;
+    assert_eq!((failed.status.as_u16(), &failed.json()["success"]), (200, &false.into()));
+    let stale = api.post(&format!("{operations}?generation=2"), &operation).await;
+    assert_eq!(stale.problem().status, 410);
+    let put = request(Method::PUT, &format!("/v1/sandboxes/{id}/files/dir/b.bin"));
+    let written = api.send(put.body("12345".into()).unwrap()).await;
+    assert_eq!(
+        (&written.json()["path"], &written.json()["bytes_written"]),
+        (&"dir/b.bin".into(), &5.into())
+    );
+    assert_eq!(&*api.get(&format!("/v1/sandboxes/{id}/files/b.bin")).await.body, CONTENT);
+    let run = json!({ "script": "return 1" });
+    let run = api.post(&format!("/v1/sandboxes/{id}/executions?wait=1&generation=1"), &run).await;
+    assert_eq!(
+        (run.status.as_u16(), &run.json()["sandbox"]),
+        (200, &serde_json::Value::from(id.clone()))
+    );
+    let delete = request(Method::DELETE, &format!("/v1/sandboxes/{id}")).body(Body::empty());
+    assert_eq!(api.send(delete.unwrap()).await.status, 204);
+    assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.problem().status, 404);
+}

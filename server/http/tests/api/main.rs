@@ -1,0 +1,225 @@
+//! The API over a service in memory: every answer of these tests is checked against the OpenAPI
+//! document.
+
+mod access;
+mod content;
+mod document;
+mod events;
+mod fake;
+mod input;
+mod sockets;
+mod subjects;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use sandbox_api::Problem;
+use sandbox_api::service::Subject;
+use sandbox_http::{
+    Authenticate, Caller, Http, HttpConfig, Peer, Scope, Shutdown, Unauthenticated,
+};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use crate::fake::Fake;
+
+/// Callers by their tokens.
+struct Tokens;
+
+impl Authenticate for Tokens {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        _peer: Peer,
+    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
+        let header = headers.get("authorization").and_then(|value| value.to_str().ok());
+        let all = || vec![Scope::ExecutionsRead, Scope::ExecutionsWrite, Scope::Sandboxes];
+        let caller = match header.and_then(|header| header.strip_prefix("Bearer ")) {
+            None => Err(Unauthenticated::Missing),
+            Some("alice") => Ok(("alice", all())),
+            Some("bob") => Ok(("bob", all())),
+            Some("reader") => Ok(("alice", vec![Scope::ExecutionsRead])),
+            Some("admin") => Ok(("admin", vec![Scope::Admin])),
+            Some("flood") => {
+                Err(Unauthenticated::TooMany { retry_after: Duration::from_millis(1500) })
+            }
+            Some("broken") => Err(Unauthenticated::Unavailable { reason: "the store".to_owned() }),
+            Some(_) => Err(Unauthenticated::Invalid { reason: "expired".to_owned() }),
+        };
+        let caller =
+            caller.map(|(name, scopes)| Caller { subject: Subject::new(name).unwrap(), scopes });
+        Box::pin(std::future::ready(caller))
+    }
+}
+
+/// An API over a [`Fake`].
+struct Api {
+    router: Router,
+    fake: Arc<Fake>,
+    shutdown: Shutdown,
+}
+
+/// An answer.
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    fn problem(&self) -> Problem {
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        let problem: Problem = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem.status, self.status.as_u16());
+        assert_eq!(problem.uri, format!("urn:sandboxctl:problem:{}", problem.kind));
+        let id = self.headers["x-request-id"].to_str().unwrap();
+        assert_eq!(problem.instance, Some(format!("urn:sandboxctl:request:{id}")));
+        problem
+    }
+
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no {name}")).to_str().unwrap()
+    }
+}
+
+fn api() -> Api {
+    api_with(HttpConfig { hosts: vec!["api.example.org".to_owned()], ..HttpConfig::default() })
+}
+
+fn api_with(config: HttpConfig) -> Api {
+    let fake = Arc::<Fake>::default();
+    let shutdown = Shutdown::default();
+    let auth: Arc<dyn Authenticate> = Arc::new(Tokens);
+    let http = Http::new(config, Arc::clone(&fake) as _, auth, None, shutdown.clone());
+    Api { router: http.router(), fake, shutdown }
+}
+
+/// A request of alice.
+fn request(method: Method, path: &str) -> axum::http::request::Builder {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "api.example.org")
+        .header("authorization", "Bearer alice")
+        .extension(Peer::Tcp(([127, 0, 0, 1], 7).into()))
+}
+
+impl Api {
+    /// The answer, which is as the document says.
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let answer = Answer { status: parts.status, headers: parts.headers, body };
+        check(&method, &path, &answer);
+        answer
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.send(request(Method::GET, path).body(Body::empty()).unwrap()).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_text(path, &body.to_string()).await
+    }
+
+    async fn post_text(&self, path: &str, body: &str) -> Answer {
+        let request = request(Method::POST, path).header("content-type", "application/json");
+        self.send(request.body(body.to_owned().into()).unwrap()).await
+    }
+
+    /// The id of an execution of this script.
+    async fn run(&self, script: &str) -> String {
+        let answer = self.post("/v1/executions", &json!({ "script": script })).await;
+        answer.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The id of a sandbox.
+    async fn sandbox(&self) -> String {
+        let answer = self.post("/v1/sandboxes", &json!({})).await;
+        assert_eq!(answer.status, 201);
+        answer.json()["id"].as_str().unwrap().to_owned()
+    }
+}
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(sandbox_http::openapi_document);
+
+/// The operation of a path.
+fn operation<'a>(method: &Method, path: &str) -> Option<&'a Value> {
+    let segments: Vec<&str> = path.split('/').collect();
+    let matches = |template: &str| {
+        let template: Vec<&str> = template.split('/').collect();
+        let has_tail = template.last() == Some(&"{path}");
+        let is_as_long = match has_tail {
+            true => segments.len() >= template.len(),
+            false => segments.len() == template.len(),
+        };
+        is_as_long
+            && template
+                .iter()
+                .zip(&segments)
+                .all(|(one, other)| one == other || one.starts_with('{'))
+    };
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    let (_, methods) = paths.iter().find(|(template, _)| matches(template))?;
+    methods.get(method.as_str().to_ascii_lowercase())
+}
+
+/// Whether the answer is as the document says.
+fn check(method: &Method, path: &str, answer: &Answer) {
+    let Some(operation) = operation(method, path) else {
+        answer.problem();
+        return;
+    };
+    let status = answer.status.as_str();
+    let response = operation["responses"]
+        .get(status)
+        .unwrap_or_else(|| panic!("{method} {path}: {status} is not documented: {answer:?}"));
+    let response = match response["$ref"].as_str() {
+        Some(target) => DOCUMENT.pointer(target.trim_start_matches('#')).unwrap(),
+        None => response,
+    };
+    let content = response["content"].as_object();
+    let Some(content) = content else {
+        assert!(answer.body.is_empty(), "{method} {path}: {answer:?}");
+        return;
+    };
+    let content_type = answer.header("content-type");
+    let is_of = |media_type: &str| {
+        media_type == "*/*"
+            || media_type == content_type
+            || content_type.starts_with(&format!("{media_type};"))
+    };
+    let (_, media) = content
+        .iter()
+        .find(|(media_type, _)| is_of(media_type))
+        .unwrap_or_else(|| panic!("{method} {path}: {content_type} is not documented"));
+    if content_type.ends_with("json") && media["schema"] != json!({}) {
+        validate(&media["schema"], &answer.json(), path);
+    }
+}
+
+/// Whether a value is as its schema says.
+fn validate(schema: &Value, value: &Value, what: &str) {
+    let mut root = schema.clone();
+    root["components"] = DOCUMENT["components"].clone();
+    let validator = jsonschema::draft202012::new(&root).unwrap();
+    let errors: Vec<String> = validator
+        .iter_errors(value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{what}: {value:#}: {errors:#?}");
+}
