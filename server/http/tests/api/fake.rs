@@ -65,6 +65,11 @@ impl Fake {
         *self.failure.lock().unwrap() = refusal;
     }
 
+    /// How many executions there are.
+    pub fn count(&self) -> usize {
+        self.state.lock().unwrap().executions.len()
+    }
+
     /// An execution ends.
     pub fn finish(&self, id: &str) {
         let mut state = self.state.lock().unwrap();
