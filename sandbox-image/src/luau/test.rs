@@ -58,7 +58,8 @@ fn case(call: &mut Call<'_>) -> Results {
     let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (status, message, line) = match (&error, progress) {
         (None, _) => (TestStatus::Passed, None, None),
-        (Some(error), TestProgress::Skipping(reason)) if error.ends_with(&reason) => {
+        // Another error after a skip that was caught is a failure.
+        (Some(error), TestProgress::Skipping(reason)) if text_of(error) == reason => {
             let reason = (!reason.is_empty()).then(|| cut(&reason, MAX_TEST_MESSAGE_BYTES));
             (TestStatus::Skipped, reason, None)
         }
@@ -119,6 +120,11 @@ fn fail(call: &mut Call<'_>) -> Results {
         _ => note(call, Slot::arg(1), "fail")?,
     };
     Err(Raise::Error(message))
+}
+
+/// The text of an error, without its position.
+fn text_of(error: &[u8]) -> &[u8] {
+    split_position(error).map_or(error, |(_, text)| text)
 }
 
 /// `test.skip(reason?)`: ends the case.

@@ -75,7 +75,10 @@ pub fn outputs(entries: &[Entry], token: &str) -> String {
 /// Whether the runner finds a command in this text.
 #[must_use]
 pub fn has_command(text: &str) -> bool {
-    let is_command = |line: &str| line.trim_start().starts_with("::") || line.contains("##[");
+    // The runner's reader drops a byte-order mark.
+    let is_blank = |char: char| char.is_whitespace() || char == '\u{feff}';
+    let is_command =
+        |line: &str| line.trim_start_matches(is_blank).starts_with("::") || line.contains("##[");
     text.split(['\n', '\r']).any(is_command)
 }
 
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn commands_are_found_as_the_runner_finds_them() {
-        for text in ["::error::x", "a\n \t::x::", "a\r::x", "a ##[error]b"] {
+        for text in ["::error::x", "a\n \t::x::", "a\r::x", "a ##[error]b", "\u{feff}::error::x"] {
             assert!(has_command(text), "{text}");
         }
         assert!(!has_command("a ::error::b\n: :x\n# #[x]"));

@@ -89,6 +89,8 @@ pub struct Ci {
     token: String,
     summary: Option<PathBuf>,
     outputs: Option<PathBuf>,
+    /// The other files that the runner reads after the step, by their variables.
+    others: Vec<(&'static str, PathBuf)>,
     /// What follows when commands are read again.
     annotations: Mutex<String>,
 }
@@ -123,6 +125,11 @@ impl Ci {
             token,
             summary: is_github.then(|| file("GITHUB_STEP_SUMMARY")).flatten(),
             outputs: is_github.then(|| file("GITHUB_OUTPUT")).flatten(),
+            others: ["GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"]
+                .into_iter()
+                .filter(|_| is_github)
+                .filter_map(|name| Some((name, file(name)?)))
+                .collect(),
             annotations: Mutex::default(),
         };
         ci.print(&match runner {
@@ -145,13 +152,10 @@ impl Ci {
     ///
     /// If it does.
     pub fn check_io_dir(&self, io_dir: Option<&Path>) -> Result<(), Error> {
-        let files = [("GITHUB_STEP_SUMMARY", &self.summary), ("GITHUB_OUTPUT", &self.outputs)];
-        for (name, file) in files {
-            if let Some(file) = file {
-                target::refuse_in_io_dir(name, file, io_dir)?;
-            }
-        }
-        Ok(())
+        let own = [("GITHUB_STEP_SUMMARY", &self.summary), ("GITHUB_OUTPUT", &self.outputs)];
+        let own = own.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
+        let others = self.others.iter().map(|(name, file)| (*name, file));
+        own.chain(others).try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir))
     }
 
     /// Writes the step summary and the outputs, and keeps the annotations for the end. The files

@@ -1,6 +1,6 @@
 //! `--in GLOB[:NAME]`: an input for each file and directory that the pattern matches.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, glob_with};
 
@@ -61,7 +61,8 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
     }
     // What a pattern matches was chosen by whoever filled the directory: a link would choose what
     // else of the host a sandbox sees.
-    if let Some(link) = paths.iter().find(|path| path.is_symlink()) {
+    let chosen = chosen_from(pattern);
+    if let Some(link) = paths.iter().find_map(|path| link_in(path, chosen)) {
         return Err(refuse(format!("{} is a symbolic link", link.display()))
             .with_hint("name the link itself, without a pattern, to follow it"));
     }
@@ -79,10 +80,26 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
     paths.into_iter().map(made).collect()
 }
 
+/// The number of components before the first one that has a wildcard: its author chose these.
+fn chosen_from(pattern: &str) -> usize {
+    let is_fixed = |component: &Component<'_>| {
+        !component.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
+    };
+    Path::new(pattern).components().take_while(is_fixed).count()
+}
+
+/// The first symbolic link of a path beyond its first components.
+fn link_in(path: &Path, fixed: usize) -> Option<PathBuf> {
+    let mut prefix: PathBuf = path.components().take(fixed).collect();
+    path.components().skip(fixed).find_map(|component| {
+        prefix.push(component);
+        prefix.is_symlink().then(|| prefix.clone())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
 
@@ -150,6 +167,14 @@ mod tests {
         assert!(
             refused("a/*.csv").contains("./a/link.csv is a symbolic link\nhint: name the link")
         );
+        // Nor is a link followed on the way to a match.
+        std::os::unix::fs::symlink("b", folder.path().join("linked")).unwrap();
+        for pattern in ["l*/1.csv", "*/[1].csv", "**/[1].csv"] {
+            let text = refused(pattern);
+            assert!(text.contains("./linked is a symbolic link"), "{pattern}: {text}");
+        }
+        // What stands before the pattern was chosen by its author.
+        assert_eq!(of(folder.path(), "linked/[1]*.csv").unwrap().len(), 1);
         for number in 0..=MAX_MATCHES {
             fs::write(folder.path().join(format!("b/n{number}")), "").unwrap();
         }

@@ -13,6 +13,8 @@ use crate::render::{self, escaped_line, escaped_text};
 /// Bytes of a result, an error or an output that are shown.
 const SHOWN: usize = 4 << 10;
 /// Failed test cases that are listed for each script.
+/// The most backticks in a row in a code span.
+const MAX_ROW: usize = 16;
 const TESTS_SHOWN: usize = 50;
 
 /// The results as Markdown.
@@ -107,9 +109,17 @@ fn seconds(ms: u64) -> String {
     format!("{}.{} s", ms / 1000, ms % 1000 / 100)
 }
 
-/// A code span: delimited by more backticks than it has in a row.
+/// A code span: delimited by more backticks than it has in a row. Renderers know no delimiter of
+/// over 79, so that a longer row is shown shorter.
 fn code(text: &str) -> String {
-    let text = escaped_line(text);
+    let shown = sandbox_protocol::limits::cut_encoded(text, SHOWN);
+    let cut = if shown.len() < text.len() { "… [cut]" } else { "" };
+    let mut row = 0;
+    let is_shown = |char: &char| {
+        row = if *char == '`' { row + 1 } else { 0 };
+        row <= MAX_ROW
+    };
+    let text = escaped_line(&shown.chars().filter(is_shown).collect::<String>()).to_string() + cut;
     let fence = "`".repeat(longest_run(&text, '`') + 1);
     // A span that is empty, or begins or ends with a backtick, needs spaces.
     format!("{fence} {text} {fence}")
@@ -160,5 +170,15 @@ mod tests {
             assert_eq!(line.replace("\\|", "").matches('|').count(), 6, "{line}");
         }
         assert_eq!(tail(&"é".repeat(SHOWN)).len(), SHOWN);
+    }
+
+    #[test]
+    fn code_is_code_however_many_backticks_it_has() {
+        let text = format!("{} [a](http://evil.example)", "`".repeat(80));
+        let shown = code(&text);
+        assert_eq!(longest_run(&shown, '`'), MAX_ROW + 1);
+        assert!(shown.ends_with(&format!(" {}", "`".repeat(MAX_ROW + 1))), "{shown}");
+        let long = code(&"a".repeat(100_000));
+        assert!(long.len() < 2 * SHOWN && long.contains("[cut]"), "{}", long.len());
     }
 }

@@ -396,3 +396,19 @@ fn doctor_says_what_a_job_lacks_and_ends_with_a_verdict() {
     let verdict = ended.stdout.lines().last().unwrap();
     assert!(verdict.starts_with("not ready: see ") && verdict.contains("outputs"), "{verdict}");
 }
+
+#[test]
+fn no_file_that_the_runner_reads_is_in_the_io_dir() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('env', 'LD_PRELOAD=/x')");
+    place.write("io/env", "");
+    for name in
+        ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"]
+    {
+        let mut command = place.command(&["run", "script.luau", "--io-dir", "io"]);
+        command.env("GITHUB_ACTIONS", "true").env(name, place.path("io/env"));
+        let ended = finish(command);
+        assert!(ended.assert_code(2).stdout.contains(&format!("error: {name}: ")), "{ended:?}");
+        assert_eq!(place.read("io/env"), "");
+    }
+}

@@ -92,6 +92,8 @@ fn misuse_is_an_error_of_its_caller() {
     // An error that a script catches is none of the case's, and one after a skip is one.
     assert_eq!(case("pcall(test.skip, 'x')").status, TestStatus::Passed);
     assert_eq!(case("pcall(test.skip, 'x'); error('y')").status, TestStatus::Failed);
+    assert_eq!(case("pcall(test.skip); error('y')").status, TestStatus::Failed);
+    assert_eq!(case("pcall(test.skip, 'x'); error('another x')").status, TestStatus::Failed);
     assert_eq!(case("test.skip()").message, None);
 }
 
