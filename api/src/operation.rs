@@ -263,6 +263,24 @@ fn here() -> String {
     ".".to_owned()
 }
 
+/// A whole number is an integer however it is written: no option is a fraction.
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|it| number.is_f64() && it.fract() == 0.0);
+            // Integers that a double has exactly.
+            if let Some(whole) = whole.filter(|it| (0.0..=MAX_EXACT).contains(it)) {
+                *value = (whole as u64).into();
+            }
+        }
+        Value::Object(members) => members.values_mut().for_each(whole_numbers),
+        _ => {}
+    }
+}
+
+/// Larger integers are not exact in a double.
+const MAX_EXACT: f64 = (1_u64 << 53) as f64;
+
 fn invalid(message: impl AsRef<str>) -> WireError {
     WireError::new(ErrorKind::InvalidRequest, message)
 }
@@ -385,6 +403,7 @@ impl Operation {
                         object.entry(*text).or_insert_with(|| String::new().into());
                     }
                 }
+                object.values_mut().for_each(whole_numbers);
                 Self::new(&operation, object)
             }
             Some(_) => Err(invalid("operation: it is not a string")),
@@ -500,6 +519,12 @@ mod tests {
             panic!("another one")
         };
         assert_eq!(edit.count.get(), 1);
+        let Operation::Read(read) =
+            Operation::from_json(r#"{"operation":"read","path":"a","offset":3.0}"#).unwrap()
+        else {
+            panic!("another one")
+        };
+        assert_eq!(read.offset, 3);
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn result_documents_are_as_their_schemas_say() {
         "error": {"kind": "runtime", "message": "m", "line": 3, "traceback": "t", "value": {"a": 1}},
         "engine": "docker", "io_dir": null, "network": network, "limits": limits,
         "usage": {"wall_ms": 1, "cpu_ms": null, "peak_memory_bytes": 7, "written_bytes": 0},
+        "timing": {"queued_ms": 1, "start_ms": 2, "start": "warm", "run_ms": 3},
         "confinement": confinement, "committed": true, "staging": "copy",
         "changes": {"schema": "sandboxctl.changes/1", "changes": [], "truncated": false},
         "artifacts": {"dir": "/a", "files": 1, "bytes": 2, "omitted": []}

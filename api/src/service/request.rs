@@ -8,7 +8,7 @@ use sandbox_protocol::message::IoErrors;
 use sandbox_protocol::{Base64, WireString};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::limits::LimitsRequest;
 use crate::secrets::SecretValue;
@@ -19,6 +19,7 @@ use crate::secrets::SecretValue;
 /// [`to_json_with_secrets`](Self::to_json_with_secrets) is for the client that sends it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(extend("oneOf" = exactly_one(["script", "command"])))]
 pub struct ExecutionRequest {
     /// The source code of a Luau script. Exactly one of `script` and `command` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,9 +59,16 @@ pub struct ExecutionRequest {
     pub metadata: Map<String, Value>,
 }
 
+/// In a schema: one of these members is given, and no other.
+fn exactly_one(members: [&str; 2]) -> Vec<Value> {
+    let given = |name: &str| json!({ "required": [name], "properties": { name: { "not": { "type": "null" } } } });
+    members.map(given).to_vec()
+}
+
 /// A command: exactly one of `program` and `shell`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(extend("oneOf" = exactly_one(["program", "shell"])))]
 pub struct CommandRequest {
     /// A path in the sandbox, or a name to search in the `PATH` there.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use sandbox_api::changes::ChangeManifest;
+use sandbox_api::files::WriteData;
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
@@ -97,14 +98,14 @@ pub trait Backend: Send + Sync + 'static {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         operation: Operation,
-    ) -> Reply<'a, Envelope>;
+    ) -> Reply<'a, Used<Envelope>>;
     /// The content of a file.
     fn read_file<'a>(
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
         path: &'a [u8],
-    ) -> Reply<'a, BoxStream<'static, Result<Bytes, Refusal>>>;
+    ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>>;
     /// Writes a file whole, or not at all.
     fn write_file<'a>(
         &'a self,
@@ -112,7 +113,7 @@ pub trait Backend: Send + Sync + 'static {
         sandbox: SandboxHandle,
         path: &'a [u8],
         content: BoxStream<'static, Result<Bytes, Refusal>>,
-    ) -> Reply<'a, sandbox_api::files::WriteData>;
+    ) -> Reply<'a, Used<WriteData>>;
 
     /// What a subject has used.
     fn usage<'a>(&'a self, subject: &'a Subject) -> Reply<'a, UsageTotals>;
@@ -129,6 +130,17 @@ pub struct SandboxHandle {
     pub id: String,
     /// The generation; `None` for whichever there is.
     pub generation: Option<u64>,
+}
+
+/// What a sandbox was used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Used<T> {
+    /// What it gave.
+    pub value: T,
+    /// The generation that was used.
+    pub generation: u64,
+    /// Whether this use started it: processes of earlier ones are gone.
+    pub restarted: bool,
 }
 
 /// Whether a sandbox was created or found.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use sandbox_api::service::ExecutionEvent;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -139,6 +140,26 @@ fn members_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 /// Any bytes: OpenAPI says so by a schema without a type.
 fn bytes(_: &mut SchemaGenerator) -> Schema {
     Schema::default()
+}
+
+/// A message of a stream of events.
+fn message(generator: &mut SchemaGenerator) -> Schema {
+    let event = generator.subschema_for::<ExecutionEvent>();
+    schemars::json_schema!({
+        "description": "Each message of the stream.",
+        "type": "object",
+        "properties": {
+            "id": { "description": "The number of the event.", "type": "string" },
+            "event": { "description": "What happened.", "type": "string" },
+            "data": {
+                "description": "The event as JSON.",
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": event,
+            },
+        },
+        "required": ["id", "event", "data"],
+    })
 }
 
 fn text(_: &mut SchemaGenerator) -> Schema {
@@ -288,6 +309,12 @@ impl Route {
         description: &'static str,
     ) -> Self {
         self.answer(status, description, vec![Content { media_type, schema: bytes, example: None }])
+    }
+
+    /// An answer that is a stream of events.
+    pub fn answers_events(self, description: &'static str) -> Self {
+        let (media_type, schema) = ("text/event-stream", message as SchemaFn);
+        self.answer(200, description, vec![Content { media_type, schema, example: None }])
     }
 
     pub fn answers_text(

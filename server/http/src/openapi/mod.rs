@@ -4,14 +4,13 @@ pub(crate) mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandbox_api::service::ExecutionEvent;
 use sandbox_api::{Problem, ProblemKind, schema};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::access::Scope;
 use crate::refusal::PROBLEM_JSON;
-use crate::route::{Content, Place, Route, Tag};
+use crate::route::{Content, Limit, Place, Route, Tag};
 
 const COMPONENTS: &str = "/components/schemas";
 
@@ -28,7 +27,6 @@ pub(crate) fn document(routes: &[Route]) -> Value {
         path[method] = operation;
     }
     answers.subschema_for::<Problem>();
-    answers.subschema_for::<ExecutionEvent>();
     let (mut schemas, renamed) =
         merge(requests.take_definitions(true), answers.take_definitions(true));
     for path in paths.values_mut().filter_map(Value::as_object_mut) {
@@ -122,7 +120,7 @@ fn operation(
     let body = route
         .body
         .as_ref()
-        .map(|body| json!({ "required": true, "content": content(&body.content, requests) }));
+        .map(|body| json!({ "required": body.limit != Limit::Upload, "content": content(&body.content, requests) }));
     let security = match route.scope {
         None => json!([]),
         Some(scope) => json!([{ "bearer": [scope.as_str()] }]),
@@ -306,9 +304,9 @@ fn merge(requests: Schemas, answers: Schemas) -> (Schemas, BTreeMap<String, Stri
     (all, renamed)
 }
 
-/// Drops the definitions to which nothing leads: from the paths, from problems, or from events.
+/// Drops the definitions to which nothing leads: from the paths or from problems.
 fn keep_used<'a>(schemas: &mut Schemas, paths: impl Iterator<Item = &'a Value>) {
-    let mut used = BTreeSet::from(["Problem".to_owned(), "ExecutionEvent".to_owned()]);
+    let mut used = BTreeSet::from(["Problem".to_owned()]);
     paths.for_each(|path| targets(path, &mut used));
     loop {
         let known = used.len();

@@ -342,6 +342,7 @@ mod tests {
                 "#/limits/timeout_ms",
                 "limits.timeout_ms: invalid type",
             ),
+            (r#"{"limits":{"timeout_ms":1.5}}"#, "#/limits/timeout_ms", "invalid type"),
             (r#"{"network":{"allow":[1]}}"#, "#/network/allow/0", "invalid type"),
             (r#"{"script":"a","script":"b"}"#, "#", "duplicate field `script`"),
         ] {
@@ -349,6 +350,16 @@ mod tests {
             assert_eq!((status, &*at), (422, pointer), "{json}: {detail}");
             assert!(detail.contains(part) && !detail.contains("column"), "{json}: {detail}");
         }
+    }
+
+    #[test]
+    fn whole_number_is_an_integer_however_it_is_written() {
+        let json = br#"{"script":"a","limits":{"timeout_ms":5e3,"pids":32.0},"args":{"a":1.0}}"#;
+        let request: ExecutionRequest = parse_json(json).unwrap();
+        let written = serde_json::to_value(&request).unwrap();
+        assert_eq!(written["limits"], serde_json::json!({ "timeout_ms": 5000, "pids": 32 }));
+        // What is no integer stays as it is.
+        assert!(written["args"]["a"].is_f64());
     }
 
     #[test]

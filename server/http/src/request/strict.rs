@@ -1,5 +1,5 @@
-//! JSON objects are objects: serde reads a struct from an array too, by position, which no schema
-//! says and nobody means.
+//! JSON as its schemas say: serde reads a struct from an array too, by position, and takes `3.0` for
+//! no integer.
 
 use std::fmt;
 
@@ -14,20 +14,31 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    T::deserialize(Strict { inner: deserializer, is_struct: false })
+    T::deserialize(Strict::of(deserializer))
 }
 
-/// Passes everything on, and refuses arrays in place of structs.
+/// Passes everything on, but for arrays in place of structs, and whole numbers.
 struct Strict<T> {
     inner: T,
-    is_struct: bool,
+    expected: Expected,
+}
+
+/// What a visitor expects that needs a look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Struct,
+    Integer,
+    Other,
 }
 
 impl<T> Strict<T> {
     const fn of(inner: T) -> Self {
-        Self { inner, is_struct: false }
+        Self { inner, expected: Expected::Other }
     }
 }
+
+/// Beyond this not every integer is a double.
+const MAX_EXACT: f64 = (1_u64 << 53) as f64;
 
 macro_rules! pass_on {
     ($($method:ident)+) => {
@@ -37,13 +48,24 @@ macro_rules! pass_on {
     };
 }
 
+macro_rules! integers {
+    ($($method:ident)+) => {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            self.inner.$method(Strict { inner: visitor, expected: Expected::Integer })
+        })+
+    };
+}
+
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     type Error = D::Error;
 
-    pass_on! {
-        deserialize_any deserialize_bool
+    integers! {
         deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
+    }
+
+    pass_on! {
+        deserialize_any deserialize_bool
         deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string
         deserialize_bytes deserialize_byte_buf deserialize_option deserialize_unit
         deserialize_seq deserialize_map deserialize_identifier deserialize_ignored_any
@@ -88,7 +110,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_struct(name, fields, Strict { inner: visitor, is_struct: true })
+        self.inner.deserialize_struct(
+            name,
+            fields,
+            Strict { inner: visitor, expected: Expected::Struct },
+        )
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -122,9 +148,18 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
 
     visit! {
         visit_bool(bool) visit_i64(i64) visit_i128(i128) visit_u64(u64) visit_u128(u128)
-        visit_f64(f64) visit_char(char) visit_str(&str) visit_borrowed_str(&'de str)
+        visit_char(char) visit_str(&str) visit_borrowed_str(&'de str)
         visit_string(String) visit_bytes(&[u8]) visit_borrowed_bytes(&'de [u8])
         visit_byte_buf(Vec<u8>)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
+        let is_whole = value.fract() == 0.0 && value.abs() <= MAX_EXACT;
+        match self.expected == Expected::Integer && is_whole {
+            true if value < 0.0 => self.inner.visit_i64(value as i64),
+            true => self.inner.visit_u64(value as u64),
+            false => self.inner.visit_f64(value),
+        }
     }
 
     fn visit_none<E: Error>(self) -> Result<V::Value, E> {
@@ -147,7 +182,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        if self.is_struct {
+        if self.expected == Expected::Struct {
             return Err(A::Error::invalid_type(Unexpected::Seq, &"an object"));
         }
         self.inner.visit_seq(Strict::of(items))
@@ -240,6 +275,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.inner.struct_variant(fields, Strict { inner: visitor, is_struct: true })
+        self.inner.struct_variant(fields, Strict { inner: visitor, expected: Expected::Struct })
     }
 }

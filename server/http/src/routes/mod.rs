@@ -84,7 +84,7 @@ fn executions() -> Vec<Route> {
         )
         .headers::<EventHeaders>()
         .query::<EventParams>()
-        .answers_text(200, "text/event-stream", "The events."),
+        .answers_events("The events."),
         read(
             Route::get("/v1/executions/{id}/files", "list_files", files::list),
             "List the files that an execution left",
@@ -163,6 +163,8 @@ fn sandboxes() -> Vec<Route> {
         .query::<GenerationParams>()
         .json_body::<Operation>(Limit::Request, sandboxes::example_operation)
         .answers::<Envelope>(200, "The result of the operation.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
         .refuses([409, 410, 504]),
         is(
             Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
@@ -171,6 +173,8 @@ fn sandboxes() -> Vec<Route> {
         .query::<GenerationParams>()
         .answers_bytes(200, "*/*", "The content. Its type is by its name.")
         .header("Content-Disposition", "Always an attachment.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
         .refuses([409, 410, 413, 504]),
         is(
             Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
@@ -180,6 +184,8 @@ fn sandboxes() -> Vec<Route> {
         .query::<GenerationParams>()
         .bytes_body()
         .answers::<WriteData>(200, "The file is written.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
         .refuses([409, 410, 504, 507]),
         is(
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),

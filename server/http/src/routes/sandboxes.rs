@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use sandbox_api::operation::Operation;
@@ -18,6 +18,18 @@ use crate::app::App;
 use crate::backend::{IsNew, SandboxHandle};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
+
+const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generation");
+const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
+
+/// Says which generation was used, and whether it is a new one.
+fn of_generation(mut response: Response, generation: u64, restarted: bool) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(SANDBOX_GENERATION, generation.into());
+    let restarted = if restarted { "true" } else { "false" };
+    headers.insert(SANDBOX_RESTARTED, HeaderValue::from_static(restarted));
+    response
+}
 
 pub(super) async fn create(
     State(app): State<App>,
@@ -67,8 +79,9 @@ pub(super) async fn operate(
     request: Json<Operation>,
 ) -> Result<Response> {
     let sandbox = SandboxHandle { id, generation };
-    let envelope = app.backend().operate(&caller.subject, sandbox, request.value).await?;
-    Ok(json_answer(StatusCode::OK, &envelope))
+    let used = app.backend().operate(&caller.subject, sandbox, request.value).await?;
+    let response = json_answer(StatusCode::OK, &used.value);
+    Ok(of_generation(response, used.generation, used.restarted))
 }
 
 pub(super) async fn read(
@@ -79,11 +92,11 @@ pub(super) async fn read(
     FilePath(path): FilePath,
 ) -> Result<Response> {
     let sandbox = SandboxHandle { id, generation };
-    let content = app.backend().read_file(&caller.subject, sandbox, &path).await?;
+    let used = app.backend().read_file(&caller.subject, sandbox, &path).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
-    let mut response = Body::from_stream(content).into_response();
+    let mut response = Body::from_stream(used.value).into_response();
     as_attachment(response.headers_mut(), &path);
-    Ok(response)
+    Ok(of_generation(response, used.generation, used.restarted))
 }
 
 pub(super) async fn write(
@@ -97,8 +110,9 @@ pub(super) async fn write(
     let sandbox = SandboxHandle { id, generation };
     let content = request.into_body().into_data_stream();
     let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
-    let written = app.backend().write_file(&caller.subject, sandbox, &path, content).await?;
-    Ok(json_answer(StatusCode::OK, &written))
+    let used = app.backend().write_file(&caller.subject, sandbox, &path, content).await?;
+    let response = json_answer(StatusCode::OK, &used.value);
+    Ok(of_generation(response, used.generation, used.restarted))
 }
 
 pub(super) async fn run(

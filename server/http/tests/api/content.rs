@@ -149,6 +149,8 @@ async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
     let operations = format!("/v1/sandboxes/{id}/operations");
     let failed = api.post(&operations, &operation).await;
     assert_eq!((failed.status.as_u16(), &failed.json()["success"]), (200, &false.into()));
+    assert_eq!(failed.header("sandbox-generation"), "1");
+    assert_eq!(failed.header("sandbox-restarted"), "false");
     let stale = api.post(&format!("{operations}?generation=2"), &operation).await;
     assert_eq!(stale.problem().status, 410);
     let put = request(Method::PUT, &format!("/v1/sandboxes/{id}/files/dir/b.bin"));

@@ -21,7 +21,7 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, Failure, LogLevel, ProblemKind, Status};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
-    SandboxHandle,
+    SandboxHandle, Used,
 };
 use tokio::sync::watch;
 
@@ -128,6 +128,11 @@ impl Fake {
         let document = summary.status.ended().map(|status| document(&summary, status));
         Execution { summary, document }
     }
+}
+
+/// Everything is done by the first generation.
+fn used<T>(value: T) -> Used<T> {
+    Used { value, generation: 1, restarted: false }
 }
 
 fn document(summary: &ExecutionSummary, status: Status) -> ExecutionDocuments {
@@ -382,10 +387,10 @@ impl Backend for Fake {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         operation: Operation,
-    ) -> Reply<'a, Envelope> {
+    ) -> Reply<'a, Used<Envelope>> {
         ready(self.seen(subject, &sandbox, |_| {
             let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
-            Envelope::failed(Duration::from_millis(3), failure)
+            used(Envelope::failed(Duration::from_millis(3), failure))
         }))
     }
 
@@ -394,12 +399,10 @@ impl Backend for Fake {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         _path: &'a [u8],
-    ) -> Reply<'a, BoxStream<'static, Result<Bytes, Refusal>>> {
-        ready(
-            self.seen(subject, &sandbox, |_| {
-                stream::iter([Ok(Bytes::from_static(CONTENT))]).boxed()
-            }),
-        )
+    ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>> {
+        ready(self.seen(subject, &sandbox, |_| {
+            used(stream::iter([Ok(Bytes::from_static(CONTENT))]).boxed())
+        }))
     }
 
     fn write_file<'a>(
@@ -408,7 +411,7 @@ impl Backend for Fake {
         sandbox: SandboxHandle,
         path: &'a [u8],
         mut content: BoxStream<'static, Result<Bytes, Refusal>>,
-    ) -> Reply<'a, WriteData> {
+    ) -> Reply<'a, Used<WriteData>> {
         Box::pin(async move {
             self.seen(subject, &sandbox, |_| ())?;
             let mut bytes = 0;
@@ -416,7 +419,7 @@ impl Backend for Fake {
                 bytes += piece?.len() as u64;
             }
             let path = String::from_utf8_lossy(path).into_owned();
-            Ok(WriteData { path, path_b64: None, bytes_written: bytes, created: true })
+            Ok(used(WriteData { path, path_b64: None, bytes_written: bytes, created: true }))
         })
     }
 
