@@ -417,7 +417,21 @@ impl Command {
         self.wants_json().then_some(form)
     }
 
-    fn wants_json(&self) -> bool {
+    /// The title of a command without `--ci` whose output quotes files of guests: in a job, it is
+    /// printed as that of `run` is.
+    #[must_use]
+    pub const fn quoting_title(&self) -> Option<&'static str> {
+        match self {
+            Self::Check(_) => Some("sandboxctl check"),
+            Self::Artifacts(_) => Some("sandboxctl artifacts"),
+            Self::Receipt(_) => Some("sandboxctl receipt"),
+            Self::Replay(_) => Some("sandboxctl replay"),
+            _ => None,
+        }
+    }
+
+    /// Whether a JSON document is to be printed.
+    pub fn wants_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
             Self::Exec(args) => args.json,

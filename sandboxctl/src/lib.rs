@@ -109,7 +109,8 @@ fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
             return ExitCode::from(code);
         }
     }
-    _ = write!(anstream::stderr(), "{text}");
+    let text = ci::outside_of_groups(&text);
+    _ = write!(anstream::stderr(), "{}", String::from_utf8_lossy(&text));
     ExitCode::from(code)
 }
 

@@ -14,7 +14,7 @@ use anstyle::{AnsiColor, Style};
 use sandbox_api::{LogEntry, LogLevel};
 use serde::Serialize;
 
-use crate::ci::Ci;
+use crate::ci::{self, Ci};
 use crate::error::Error;
 use crate::render::{StyledText, escaped_line, escaped_text, json_for_terminal};
 
@@ -138,6 +138,14 @@ impl Output {
         self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(bytes))
     }
 
+    /// A message that may quote guests: in a job, also before its group or without one.
+    fn neutral_message<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
+        match self.ci() {
+            Some(ci) => ci.neutral(text.as_bytes()),
+            None => ci::outside_of_groups(text),
+        }
+    }
+
     /// Writes a result that is text to stdout, as it is; as JSON if the runner would find a command
     /// in it.
     ///
@@ -209,9 +217,15 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn document(&self, value: &impl Serialize) -> Result<(), Error> {
-        if self.stdout_is_terminal {
-            return self.pretty_json(value);
-        }
+        if self.stdout_is_terminal { self.pretty_json(value) } else { self.json_line(value) }
+    }
+
+    /// Writes a JSON document to stdout on one line.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn json_line(&self, value: &impl Serialize) -> Result<(), Error> {
         let json =
             serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
         let mut json = self.ci().map_or(Cow::Borrowed(&*json), |ci| ci.json(&json)).into_owned();
@@ -294,7 +308,7 @@ impl Output {
 
     /// A closed stderr is not a reason to fail, and cannot be reported.
     fn stderr(&self, text: &str) {
-        let text = self.neutral(text.trim_end_matches('\n').as_bytes());
+        let text = self.neutral_message(text.trim_end_matches('\n'));
         let mut stderr = io::stderr().lock();
         _ = stderr.write_all(&[&*text, b"\n"].concat());
     }

@@ -98,6 +98,12 @@ pub fn refuse_in_io_dir(flag: &str, file: &Path, io_dir: Option<&Path>) -> Resul
     Ok(())
 }
 
+/// Whether a file is this process's stdout or stderr, by whatever name.
+pub fn is_own_stream(file: &Path) -> bool {
+    let is_open = |found: &fs::Metadata| open_already(found, STANDARD.map(|it| it())).is_some();
+    file.metadata().is_ok_and(|found| is_open(&found))
+}
+
 /// The directory of a path.
 pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))

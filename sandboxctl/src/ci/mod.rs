@@ -85,6 +85,8 @@ pub struct Ci {
     runner: Runner,
     /// `None` if the runner sees neither stdout nor stderr.
     stream: Option<Stream>,
+    /// stderr goes to where stdout goes.
+    is_one_stream: bool,
     /// The stop-commands token, or the section's name: random.
     token: String,
     summary: Option<PathBuf>,
@@ -119,9 +121,11 @@ impl Ci {
         })?;
         let file = |name| variable(name).filter(|file| !file.is_empty()).map(PathBuf::from);
         let is_github = runner == Runner::GitHub;
+        let is_one_stream = stream == Some(Stream::Stdout) && err;
         let ci = Self {
             runner,
             stream,
+            is_one_stream,
             token,
             summary: is_github.then(|| file("GITHUB_STEP_SUMMARY")).flatten(),
             outputs: is_github.then(|| file("GITHUB_OUTPUT")).flatten(),
@@ -136,7 +140,7 @@ impl Ci {
             Runner::GitHub => github::open(title, &ci.token),
             Runner::GitLab => gitlab::open(title, &ci.token, now()),
         });
-        if stream == Some(Stream::Stdout) && err {
+        if is_one_stream {
             // One stream: its lines stay in order, and between the tokens.
             rustix::stdio::dup2_stderr(rustix::stdio::stdout()).map_err(|error| Error::System {
                 what: "stderr".to_owned(),
@@ -156,6 +160,23 @@ impl Ci {
         let own = own.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
         let others = self.others.iter().map(|(name, file)| (*name, file));
         own.chain(others).try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir))
+    }
+
+    /// Refuses a file that is this process's own stdout or stderr, unless the runner was told that
+    /// nothing on it is a command.
+    ///
+    /// # Errors
+    ///
+    /// If it is one.
+    pub fn check_file(&self, flag: &str, file: &Path) -> Result<(), Error> {
+        let is_told = self.runner == Runner::GitHub && self.stream == Some(Stream::Stdout);
+        if is_told || !target::is_own_stream(file) {
+            return Ok(());
+        }
+        let why =
+            format!("{} is the log of the job, where a guest's text is a command", file.display());
+        Err(Error::usage(flag, why)
+            .with_hint("name a file, or use --ci none if nobody reads the log"))
     }
 
     /// Writes the step summary and the outputs, and keeps the annotations for the end. The files
@@ -216,6 +237,11 @@ impl Ci {
         }
     }
 
+    /// Whether stdout and stderr are one log.
+    pub const fn is_one_stream(&self) -> bool {
+        self.is_one_stream
+    }
+
     /// What a stream of pieces passes through.
     pub fn filter(&self) -> Option<gitlab::MarkFilter> {
         (self.runner == Runner::GitLab).then(gitlab::MarkFilter::default)
@@ -232,6 +258,25 @@ impl Ci {
             None => Ok(()),
         };
     }
+}
+
+/// A message that is printed outside of a group: in a job of a runner, without what it would read as
+/// a command wherever in a line it stands.
+pub fn outside_of_groups(text: &str) -> Cow<'_, [u8]> {
+    let is_true = |name: &str| std::env::var_os(name).is_some_and(|value| value == "true");
+    if !["GITHUB_ACTIONS", "GITLAB_CI"].into_iter().any(is_true) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    without_commands(text)
+}
+
+/// What both runners read anywhere in a line is not there.
+fn without_commands(text: &str) -> Cow<'_, [u8]> {
+    if text.contains("##[") {
+        let text = text.replace("##[", "# #[");
+        return Cow::Owned(gitlab::without_marks(text.as_bytes()).into_owned());
+    }
+    gitlab::without_marks(text.as_bytes())
 }
 
 /// Whether a runner may read what is written to this descriptor: not a regular file, not `/dev/null`.
@@ -274,6 +319,18 @@ mod tests {
         assert_eq!(with("", CiMode::Auto), None);
         assert_eq!(with("GITHUB_ACTIONS", CiMode::None), None);
         assert_eq!(with("GITHUB_ACTIONS", CiMode::Gitlab), Some(Runner::GitLab));
+    }
+
+    #[test]
+    fn message_outside_of_groups_has_no_command() {
+        for (text, neutral) in [
+            ("plain", "plain"),
+            ("a ##[error]b ###[x", "a # #[error]b ## #[x"),
+            ("section_start:1:a ##[x]", "section-start:1:a # #[x]"),
+            ("ssection_end", "ssection-end"),
+        ] {
+            assert_eq!(without_commands(text), neutral.as_bytes(), "{text}");
+        }
     }
 
     #[test]

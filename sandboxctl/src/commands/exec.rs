@@ -44,6 +44,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if args.keep {
         settings.keep_io_dir();
     }
+    reports::check_files(context, &args.reports, &args.receipt, &args.changes)?;
     let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
@@ -201,13 +202,12 @@ impl Session<'_> {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
                 false => {
-                    let filters = [(); 2].map(|()| self.context.output.ci().and_then(Ci::filter));
-                    let sinks = sinks(self.context.output, self.args.raw)?;
+                    let filtered = Filtered::new(self.context.output, self.args.raw)?;
                     let next = async || {
                         let next = execution.next_output().await;
                         next.map(|(stream, piece)| (stream, piece.into()))
                     };
-                    pass_on(Filtered { sinks, filters }, next, &mut tail, &mut seen).await
+                    pass_on(filtered, next, &mut tail, &mut seen).await
                 }
             };
             if !matches!(written, Ok(Written::All)) {
@@ -234,7 +234,8 @@ impl Session<'_> {
         // It was cancelled for that reason.
         fed?;
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+        let staged =
+            self.staging.finish(sandbox, &mut result.execution, self.context.output).await?;
         let ran = Subjected::Command(command);
         let issued = Issuer::issue(
             &self.issuer,
@@ -407,10 +408,19 @@ async fn pass_on(
 struct Filtered {
     sinks: [Sink; 2],
     filters: [Option<MarkFilter>; 2],
+    /// Both go to one log: what one stream begins, the other one could end.
+    is_one: bool,
 }
 
 impl Filtered {
+    fn new(output: &Output, raw: bool) -> Result<Self, Error> {
+        let filters = [(); 2].map(|()| output.ci().and_then(Ci::filter));
+        let is_one = output.ci().is_some_and(Ci::is_one_stream);
+        Ok(Self { sinks: sinks(output, raw)?, filters, is_one })
+    }
+
     async fn put(&mut self, stream: usize, piece: Vec<u8>) -> io::Result<()> {
+        let stream = if self.is_one { 0 } else { stream };
         let piece = match &mut self.filters[stream] {
             Some(filter) => filter.push(&piece),
             None => piece,

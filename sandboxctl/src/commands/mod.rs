@@ -31,6 +31,7 @@ mod transfer;
 
 use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
+use crate::ci::{CiMode, Stdout};
 use crate::cli::{Cli, Command, Global};
 use crate::config::{Flags, Settings};
 use crate::error::Error;
@@ -58,6 +59,10 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     let environment = Environment::capture()
         .map_err(|source| Error::System { what: "the working directory".into(), source })?;
     let context = Context { global: &global, environment, output };
+    if let Some(title) = command.quoting_title() {
+        let stdout = if command.wants_json() { Stdout::Data } else { Stdout::Log };
+        reports::begin_ci(&context, CiMode::Auto, title, stdout)?;
+    }
     match command {
         Command::Run(args) => run::run(&context, *args),
         Command::Exec(args) => exec::exec(&context, *args),

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use super::Context;
 use crate::ci::{Ci, CiMode, Stdout};
+use crate::cli::changes::ChangesArgs;
 use crate::cli::exec::CommandLine;
+use crate::cli::receipt::ReceiptArgs;
+use crate::cli::report::ReportArgs;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -44,6 +47,26 @@ pub fn begin_ci(
         context.output.begin_ci(Ci::begin(runner, title, stdout, variable)?);
     }
     Ok(())
+}
+
+/// Refuses files of guests' text that are the log of the job.
+///
+/// # Errors
+///
+/// If one is.
+pub fn check_files(
+    context: &Context<'_>,
+    reports: &ReportArgs,
+    receipt: &ReceiptArgs,
+    changes: &ChangesArgs,
+) -> Result<(), Error> {
+    let Some(ci) = context.output.ci() else { return Ok(()) };
+    for report in &reports.reports {
+        ci.check_file(&report::flag(report.kind), &report.file)?;
+    }
+    let receipt = receipt.file.as_deref().map(|file| ("--receipt", file));
+    let changes = changes.file.as_deref().map(|file| ("--changes", file));
+    receipt.into_iter().chain(changes).try_for_each(|(flag, file)| ci.check_file(flag, file))
 }
 
 /// Refuses an io dir that contains files of the runner.

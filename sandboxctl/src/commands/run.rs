@@ -36,6 +36,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     // Everything is read before the first one runs.
+    reports::check_files(context, &args.reports, &args.receipt, &args.changes)?;
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
@@ -259,7 +260,8 @@ impl Session<'_> {
         script: &Script,
     ) -> Result<(RunResult, Ended), Error> {
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+        let staged =
+            self.staging.finish(sandbox, &mut result.execution, self.context.output).await?;
         let ran = Subjected::Script(script, &result.tests);
         let issued = Issuer::issue(
             &self.issuer,

@@ -101,6 +101,7 @@ impl Staging {
         &self,
         sandbox: &Sandbox,
         report: &mut ExecutionReport,
+        output: &Output,
     ) -> Result<Staged, Error> {
         let Some(options) = &self.options else { return Ok(Staged::default()) };
         let mut staged = Staged {
@@ -129,7 +130,7 @@ impl Staging {
             }
         }
         if let (Some(file), Some(changes)) = (&self.file, &report.changes) {
-            write(file, &changes.manifest)?;
+            write(file, &changes.manifest, output)?;
         }
         Ok(staged)
     }
@@ -180,13 +181,13 @@ fn open(file: &Path) -> Result<Option<Target>, Error> {
     Target::open(file).map(Some).map_err(|error| unusable(file, &error))
 }
 
-fn write(file: &Path, manifest: &ChangeManifest) -> Result<(), Error> {
+fn write(file: &Path, manifest: &ChangeManifest, output: &Output) -> Result<(), Error> {
     let unusable = |error: std::io::Error| unusable(file, &error);
-    let mut text = serde_json::to_vec(manifest).map_err(|error| unusable(error.into()))?;
-    text.push(b'\n');
     match open(file)? {
-        None => std::io::stdout().write_all(&text).map_err(|source| Error::Stdout { source }),
+        None => output.json_line(manifest),
         Some(target) => {
+            let mut text = serde_json::to_vec(manifest).map_err(|error| unusable(error.into()))?;
+            text.push(b'\n');
             let written = target.writer().and_then(|mut writer| writer.write_all(&text));
             written.and_then(|()| target.finish()).map_err(unusable)
         }

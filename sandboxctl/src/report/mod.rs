@@ -322,7 +322,7 @@ fn owned<T: serde::Serialize, O: serde::de::DeserializeOwned>(document: &T) -> O
     serde_json::from_str(&serde_json::to_string(document).ok()?).ok()
 }
 
-fn flag(kind: ReportKind) -> String {
+pub fn flag(kind: ReportKind) -> String {
     format!("--report {}", kind.as_str())
 }
 

@@ -412,3 +412,87 @@ fn no_file_that_the_runner_reads_is_in_the_io_dir() {
         assert_eq!(place.read("io/env"), "");
     }
 }
+
+#[test]
+fn mark_that_two_streams_make_together_is_none_on_gitlab() {
+    let commands = Commands::new();
+    let script = "printf sections; sleep 0.2; printf '_start:1:x\\r' >&2; \
+                  printf sect >&2; sleep 0.2; printf 'ion_end:1:x\\r'";
+    let root = commands.provided.args();
+    let mut args = vec!["exec"];
+    args.extend(root.iter().map(String::as_str));
+    args.extend(["--", "sh", "-c", script]);
+    let mut command = commands.place.command(&args);
+    command.env("GITLAB_CI", "true");
+    // As a runner does: one pipe for both.
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut log = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut log).unwrap();
+    assert!(child.wait().unwrap().success(), "{log}");
+    assert_eq!(gitlab(&log).len(), 2, "{log:?}");
+}
+
+#[test]
+fn commands_that_quote_files_of_guests_do_so_in_the_group() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write(args.name, 'x') return math.random(1e9)");
+    place.write("broken.luau", "local x = '##[error]forged section_start:1:a\r\u{1b}[0K\n");
+    for (number, name) in
+        ["a##[error]b", "::error::c", "section_start:1:d\r\u{1b}[0K"].into_iter().enumerate()
+    {
+        let (out, receipt) = (format!("out{number}"), format!("receipt{number}.json"));
+        let arg = format!("name={name}");
+        let run = ["run", "script.luau", "--io-dir", &format!("io{number}"), "--artifact", "*"];
+        let flags = ["--artifacts-dir", &out, "--receipt", &receipt, "--arg", &arg];
+        place.sandboxctl([&run[..], &flags].concat()).assert_code(0);
+        place.write(&format!("{out}/{name}"), "another");
+        let verify = ["receipt", "verify", &receipt, "--artifacts", &out];
+        let replay = ["replay", &receipt, "--script", "script.luau", "--arg", &arg];
+        let artifacts = ["artifacts", "verify", &out];
+        for args in [&verify[..], &replay, &artifacts, &["check", "broken.luau"]] {
+            for flags in [&[][..], &["--json"]] {
+                let args = [args, flags].concat();
+                let ended = job(&place, "github", &args);
+                assert_own_commands(ended.assert_code(1));
+                let ended = job(&place, "gitlab", &args);
+                let sections = gitlab(&ended.stdout).len() + gitlab(&ended.stderr).len();
+                assert_eq!(sections, 2, "{ended:?}");
+            }
+        }
+        // Manifests of changes on stdout.
+        let changes =
+            ["run", "script.luau", "--io-dir", "changed", "--changes", "-", "--arg", &arg];
+        for flags in [&[][..], &["--result-only"]] {
+            let args = [&changes[..], flags].concat();
+            assert_own_commands(job(&place, "github", &args).assert_code(0));
+            let ended = job(&place, "gitlab", &args);
+            let sections = gitlab(&ended.stdout).len() + gitlab(&ended.stderr).len();
+            assert_eq!(sections, 2, "{ended:?}");
+        }
+    }
+    // Errors of an invalid command line, which come before everything.
+    for runner in ["github", "gitlab"] {
+        let ended = job(&place, runner, &["run", "--x##[error]a section_start:1:b\r"]);
+        assert_eq!(github(&ended.assert_code(2).stderr), []);
+        assert_eq!(gitlab(&ended.stderr), []);
+    }
+}
+
+#[test]
+fn files_of_a_guests_text_are_not_the_log_of_the_job() {
+    let place = Place::new();
+    place.write("script.luau", "return 1");
+    for flags in [
+        &["--report", "json=/dev/stdout"][..],
+        &["--report", "ndjson=/dev/stderr"],
+        &["--receipt", "/dev/stdout"],
+        &["--changes", "/dev/stdout"],
+    ] {
+        let ended = job(&place, "gitlab", &[&["run", "script.luau"], flags].concat());
+        let text = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(ended.code == 2 && text.contains("is the log of the job"), "{ended:?}");
+    }
+}

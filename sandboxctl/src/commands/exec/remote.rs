@@ -12,7 +12,7 @@ use sandbox_controller::ExecStream;
 use super::super::remote::{self, Common, Following};
 use super::super::transfer::Source;
 use super::super::{Context, block_on, cut_off, launch, network, reports};
-use super::{Filtered, Seen, Written, own_variable, pass_on, sinks};
+use super::{Filtered, Seen, Written, own_variable, pass_on};
 use crate::ci::Ci;
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::error::Error;
@@ -148,9 +148,8 @@ async fn follow(
                 Written::All
             }
             false => {
-                let filters = [(); 2].map(|()| output.ci().and_then(Ci::filter));
-                let sinks = Filtered { sinks: sinks(output, args.raw)?, filters };
-                pass_on(sinks, next, &mut tail, &mut seen).await?
+                let filtered = Filtered::new(output, args.raw)?;
+                pass_on(filtered, next, &mut tail, &mut seen).await?
             }
         }
     };
