@@ -11,6 +11,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use sandbox_api::service::Subject;
 use serde::Deserialize;
 
+use crate::LOCAL_SUBJECT;
 use crate::caller::{Caller, Scope};
 use crate::key_file::{KeyFileError, MIN_SECRET_BYTES, Readers, read};
 
@@ -191,6 +192,10 @@ impl JwtKeys {
         let Claims { sub, scope, scopes } =
             decode::<Claims>(token, &key.key, &validation).map_err(|error| refusal(&error))?.claims;
         let subject = Subject::new(sub).map_err(|_| JwtRefusal::Subject)?;
+        // An issuer names its own users, and not the server's.
+        if subject.as_str() == LOCAL_SUBJECT {
+            return Err(JwtRefusal::Subject);
+        }
         let one = scope.iter().flat_map(|scope| scope.split_whitespace());
         let named = one.chain(scopes.iter().flatten().map(String::as_str));
         // The issuer's tokens have scopes of other services too.

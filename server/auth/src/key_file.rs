@@ -1,9 +1,11 @@
 //! Files with keys.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// The largest key file.
 pub const MAX_KEY_FILE_BYTES: u64 = 1 << 20;
@@ -78,7 +80,9 @@ pub(crate) enum Readers {
 /// Reads a key file. The opened file is checked, so that no other one can take its place.
 pub(crate) fn read(path: &Path, readers: Readers) -> Result<Vec<u8>, KeyFileError> {
     let failed = |source| KeyFileError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    // Without it, the opening of a FIFO waits for whoever writes to it.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(failed(io::Error::other("it is no regular file")));

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 /// A store cannot be opened, read or written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -41,6 +41,14 @@ pub enum StoreError {
         /// The newest known one.
         known: i64,
     },
+    /// An older version has written it, and a server of that version has it.
+    #[error("the store {} has version {found}, and is in use by an older server", path.display())]
+    Older {
+        /// The database file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+    },
     /// It is damaged, or not a store.
     #[error("the store {} is damaged: {detail}", path.display())]
     Damaged {
@@ -55,6 +63,12 @@ pub enum StoreError {
     /// Another program holds the database for too long.
     #[error("the database is locked by another program")]
     Locked,
+    /// Too many read at the same time.
+    #[error("the store is busy")]
+    Busy,
+    /// Another change of the same transaction failed, and the database undid all of them.
+    #[error("the change was undone: another one failed beside it")]
+    RolledBack,
     /// The database fails in another way.
     #[error("the database fails")]
     Database(#[source] Arc<rusqlite::Error>),
@@ -99,12 +113,16 @@ impl StoreError {
             Self::Newer { .. } => {
                 Some("use the newer sandboxctl, or restore the backup that was made before it")
             }
+            Self::Older { .. } => {
+                Some("use the sandboxctl of that server, or restart it with this one")
+            }
             Self::Damaged { .. } => Some(
                 "restore a backup of `sandboxctl server backup`, or move the file away to begin with \
                  an empty store",
             ),
             Self::Full => Some("make room on the file system of the data directory"),
             Self::Locked => Some("end the program that holds it, such as a sqlite3 shell"),
+            Self::Busy | Self::RolledBack => Some("try again"),
             Self::Backup { .. } => {
                 Some("give a file that does not exist, in a directory that does")
             }
@@ -115,7 +133,7 @@ impl StoreError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::Full | Self::Locked)
+        matches!(self, Self::Full | Self::Locked | Self::Busy | Self::RolledBack)
     }
 
     pub(crate) fn row(detail: impl std::fmt::Display) -> Self {
@@ -125,6 +143,10 @@ impl StoreError {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
+        // The file of the index of the log cannot be made longer.
+        if error.sqlite_error().is_some_and(|it| it.extended_code == ffi::SQLITE_IOERR_SHMSIZE) {
+            return Self::Full;
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked,

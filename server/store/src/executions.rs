@@ -15,6 +15,8 @@ use crate::{Store, usage};
 
 /// The most executions of one page of a list.
 pub const EXECUTION_PAGE: usize = 500;
+/// The most events of one read.
+pub const EVENT_PAGE: usize = 1000;
 
 /// An execution to accept.
 #[derive(Debug, Clone)]
@@ -170,8 +172,10 @@ impl Store {
                 new.created_at.unix_millis(),
             ])?;
             if let Some((key, digest)) = key {
-                let mut insert = connection
-                    .prepare_cached("INSERT INTO idempotency_keys VALUES (?1, ?2, ?3, ?4)")?;
+                // That of an execution that is about to be forgotten is free.
+                let mut insert = connection.prepare_cached(
+                    "INSERT OR REPLACE INTO idempotency_keys VALUES (?1, ?2, ?3, ?4)",
+                )?;
                 insert.execute(params![subject.as_str(), key, digest, seq])?;
             }
             Ok(Accepted::New)
@@ -273,7 +277,8 @@ impl Store {
         })
     }
 
-    /// Up to `limit` events of an execution after the one with this number, in order.
+    /// Up to `limit` events of an execution after the one with this number, in order, and never more
+    /// than [`EVENT_PAGE`].
     ///
     /// # Errors
     ///
@@ -290,7 +295,7 @@ impl Store {
                  WHERE execution = (SELECT seq FROM executions WHERE id = ?1) AND number > ?2
                  ORDER BY number LIMIT ?3",
             )?;
-            let limit = signed(limit as u64);
+            let limit = signed(limit.min(EVENT_PAGE) as u64);
             let events = query.query_map(params![id, signed(after), limit], event)?;
             Ok(events.collect::<rusqlite::Result<_>>()?)
         })
@@ -457,7 +462,7 @@ fn find_key(
 ) -> Result<Option<Accepted>, StoreError> {
     let mut query = connection.prepare_cached(
         "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
-         WHERE k.subject = ?1 AND k.key = ?2",
+         WHERE k.subject = ?1 AND k.key = ?2 AND NOT e.is_expired",
     )?;
     let found = query
         .query_row(params![subject.as_str(), key], |row| {

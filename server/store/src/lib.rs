@@ -9,6 +9,7 @@
 
 mod error;
 mod executions;
+mod readers;
 mod retention;
 mod sandboxes;
 mod schema;
@@ -22,18 +23,18 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rusqlite::backup::Backup;
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::OFlags;
 use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 
 pub use error::StoreError;
 pub use executions::{
-    Accepted, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered,
-    RecoveredExecution, StoredEvent, StoredExecution,
+    Accepted, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution,
+    Recovered, RecoveredExecution, StoredEvent, StoredExecution,
 };
 pub use sandboxes::{NamedSandbox, SandboxRecord};
 pub use tokens::TokenRecord;
@@ -47,10 +48,6 @@ const LOCK: &str = "lock";
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a statement waits for another program that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most idle connections that readers keep.
-const MAX_READERS: usize = 8;
-/// The pages that one step of a backup copies.
-const BACKUP_PAGES: i32 = 1024;
 
 /// The store of a data directory. Clones are handles of the same one.
 #[derive(Clone)]
@@ -58,7 +55,7 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     database: PathBuf,
-    readers: Mutex<Vec<Connection>>,
+    readers: readers::Readers,
     writer: writer::Writer,
     /// Held by a server, so that there is only one; the last to be dropped.
     _lock: Option<File>,
@@ -123,10 +120,15 @@ impl Store {
             schema::check(&connection, &database)?;
             return Err(error.into());
         }
-        schema::migrate(&mut connection, &database)?;
+        let migration = match lock {
+            Some(_) => schema::Migration::Allowed,
+            None => schema::Migration::Refused,
+        };
+        schema::migrate(&mut connection, &database, migration)?;
         let writer =
             writer::Writer::start(connection).map_err(|error| directory(data_dir, error))?;
-        let inner = Inner { database, readers: Mutex::default(), writer, _lock: lock };
+        let readers = readers::Readers::default();
+        let inner = Inner { database, readers, writer, _lock: lock };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -160,11 +162,11 @@ impl Store {
             private_file(&part, OpenOptions::new().create_new(true).write(true)).map_err(failed)?;
             self.read(|connection| {
                 let mut to = Connection::open_with_flags(&part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-                Backup::new(connection, &mut to)?.run_to_completion(
-                    BACKUP_PAGES,
-                    Duration::ZERO,
-                    None,
-                )?;
+                // All pages in one step, which is one state of the store: between steps each change
+                // of the server would begin the copy anew. Writers do not wait for it.
+                if Backup::new(connection, &mut to)?.step(-1)? != StepResult::Done {
+                    return Err(StoreError::Locked);
+                }
                 // One file, without a log beside it.
                 to.pragma_update(None, "journal_mode", "DELETE")?;
                 schema::check(&to, &part)?;
@@ -172,7 +174,10 @@ impl Store {
             })?;
             File::open(&part).and_then(|file| file.sync_all()).map_err(failed)?;
             // Not a rename: it would replace a file.
-            std::fs::hard_link(&part, file).map_err(failed)
+            std::fs::hard_link(&part, file).map_err(failed)?;
+            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+            parent.sync_all().map_err(failed)
         };
         let copied = copy();
         _ = std::fs::remove_file(&part);
@@ -190,22 +195,14 @@ impl Store {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let readers = || self.0.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = readers().pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => {
+        self.0.readers.read(
+            || {
                 let connection = connect(&self.0.database)?;
                 connection.pragma_update(None, "query_only", true)?;
-                connection
-            }
-        };
-        let found = query(&connection)?;
-        let mut readers = readers();
-        if readers.len() < MAX_READERS {
-            readers.push(connection);
-        }
-        Ok(found)
+                Ok(connection)
+            },
+            query,
+        )
     }
 }
 

@@ -20,23 +20,31 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, StoreError> {
-        self.write(move |connection| {
-            connection.execute(
-                "UPDATE executions SET is_expired = 1 WHERE seq IN (
-                    SELECT seq FROM executions
-                    WHERE ended_at < ?1 AND NOT is_expired ORDER BY ended_at LIMIT ?2)",
-                params![before.unix_millis(), BATCH],
+        // Found by a reader: it looks at every execution, and nobody is to wait for that. What has
+        // ended stays as it is until then.
+        let due: Vec<i64> = self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT seq FROM (
+                    SELECT seq, ended_at,
+                        sum(stored_bytes) OVER (ORDER BY ended_at DESC, seq DESC) AS newer
+                    FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired)
+                 WHERE ended_at < ?1 OR newer > ?2 ORDER BY ended_at, seq LIMIT ?3",
             )?;
-            connection.execute(
-                "UPDATE executions SET is_expired = 1 WHERE seq IN (
-                    SELECT seq FROM (
-                        SELECT seq, sum(stored_bytes) OVER (ORDER BY ended_at DESC, seq DESC) AS newer
-                        FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired)
-                    WHERE newer > ?1 ORDER BY seq LIMIT ?2)",
-                params![signed(max_bytes), BATCH],
+            let due = params![before.unix_millis(), signed(max_bytes), BATCH];
+            Ok(query.query_map(due, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+        })?;
+        if !due.is_empty() {
+            self.write(move |connection| {
+                let mut hide = connection
+                    .prepare_cached("UPDATE executions SET is_expired = 1 WHERE seq = ?1")?;
+                due.iter().try_for_each(|seq| hide.execute([seq]).map(drop))?;
+                Ok(())
+            })?;
+        }
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id FROM executions WHERE is_expired ORDER BY seq LIMIT ?1",
             )?;
-            let mut query = connection
-                .prepare_cached("SELECT id FROM executions WHERE is_expired ORDER BY seq LIMIT ?1")?;
             let ids = query.query_map([BATCH], |row| row.get(0))?;
             Ok(ids.collect::<rusqlite::Result<_>>()?)
         })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use crate::error::StoreError;
 
@@ -91,11 +91,27 @@ const MIGRATIONS: &[&str] = &[
 /// The newest version.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
+/// Whether tables may be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Migration {
+    /// Nobody else has the store.
+    Allowed,
+    /// A server has it.
+    Refused,
+}
+
 /// Checks a database, and brings its tables to the newest version.
-pub(crate) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn migrate(
+    connection: &mut Connection,
+    path: &Path,
+    migration: Migration,
+) -> Result<(), StoreError> {
     let found = check(connection, path)?;
     if found == VERSION {
         return Ok(());
+    }
+    if migration == Migration::Refused {
+        return Err(StoreError::Older { path: path.to_owned(), found });
     }
     let transaction = connection.transaction()?;
     let missing = MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default());
@@ -114,9 +130,10 @@ pub(crate) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), St
 /// Checks that a database is whole and a store, and returns its version; 0 for an empty one.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let damaged = |detail: String| StoreError::Damaged { path: path.to_owned(), detail };
-    let as_damaged = |error: rusqlite::Error| match StoreError::from(error) {
-        StoreError::Database(error) => damaged(error.to_string()),
-        other => other,
+    // A disk that is full, or fails, damages nothing: nobody is to move the file away for that.
+    let as_damaged = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => damaged(error.to_string()),
+        _ => error.into(),
     };
     let pragma = |name| {
         connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(as_damaged)
@@ -158,7 +175,7 @@ mod tests {
     fn older_store_is_migrated_and_keeps_its_rows() {
         let path = Path::new("x");
         let mut new = Connection::open_in_memory().unwrap();
-        migrate(&mut new, path).unwrap();
+        migrate(&mut new, path, Migration::Allowed).unwrap();
         for before in 1..MIGRATIONS.len() {
             let mut old = Connection::open_in_memory().unwrap();
             for migration in &MIGRATIONS[..before] {
@@ -168,7 +185,7 @@ mod tests {
             old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
             let row = "INSERT INTO usage VALUES ('s', 1, 2, 3, 4, 5)";
             old.execute(row, []).unwrap();
-            migrate(&mut old, path).unwrap();
+            migrate(&mut old, path, Migration::Allowed).unwrap();
             assert_eq!(version(&old), VERSION);
             assert_eq!(tables(&old), tables(&new));
             let kept: i64 = old.query_row("SELECT cpu_ms FROM usage", [], |it| it.get(0)).unwrap();
@@ -180,14 +197,14 @@ mod tests {
     fn newer_store_and_foreign_database_are_refused() {
         let path = Path::new("x");
         let mut newer = Connection::open_in_memory().unwrap();
-        migrate(&mut newer, path).unwrap();
+        migrate(&mut newer, path, Migration::Allowed).unwrap();
         newer.pragma_update(None, "user_version", VERSION + 1).unwrap();
-        let error = migrate(&mut newer, path).unwrap_err();
+        let error = migrate(&mut newer, path, Migration::Allowed).unwrap_err();
         assert!(matches!(error, StoreError::Newer { .. }), "{error}");
 
         let mut foreign = Connection::open_in_memory().unwrap();
         foreign.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
-        let error = migrate(&mut foreign, path).unwrap_err();
+        let error = migrate(&mut foreign, path, Migration::Allowed).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert_eq!(tables(&foreign).len(), 1);
     }

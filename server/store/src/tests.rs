@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -395,6 +397,144 @@ fn locked_database_is_an_error_and_the_next_change_works() {
     assert!(matches!(error, StoreError::Locked) && error.is_transient(), "{error}");
     other.execute_batch("ROLLBACK").unwrap();
     store.accept(new("a", 1)).unwrap();
+}
+
+/// Lets the store have no more than so many pages: for SQLite that is a full disk.
+fn limit_pages(store: &Store, pages: i64) {
+    let limit = move |connection: &Connection| {
+        let pragma = format!("PRAGMA max_page_count = {pages}");
+        Ok(connection.query_row(&pragma, [], |row| row.get::<_, i64>(0))?)
+    };
+    store.write(limit).unwrap();
+}
+
+#[test]
+fn full_disk_is_an_error_and_the_next_change_works_when_there_is_room() {
+    let (_dir, store) = data_dir();
+    let huge = |id: &str| NewExecution { request: "x".repeat(1 << 20), ..new(id, 1) };
+    limit_pages(&store, 100);
+    for _ in 0..3 {
+        let error = store.accept(huge("a")).unwrap_err();
+        assert!(matches!(error, StoreError::Full) && error.is_transient(), "{error}");
+        assert!(error.hint().is_some());
+    }
+    store.accept(new("b", 1)).unwrap();
+    limit_pages(&store, 1_000_000);
+    store.accept(huge("a")).unwrap();
+    assert_eq!(store.known(&["a", "b"].map(str::to_owned)).unwrap(), ["a", "b"]);
+}
+
+#[test]
+fn change_beside_one_that_fills_the_disk_is_made_if_its_caller_is_told_so() {
+    let (_dir, store) = data_dir();
+    limit_pages(&store, 200);
+    let mut undone = 0;
+    for round in 0..20 {
+        // The thread that writes is held until all of them wait, so that they share a transaction.
+        let (held, (release, released)) = (Barrier::new(10), mpsc::channel::<()>());
+        let ids: Vec<String> = (0..8).map(|it| format!("{round}-{it}")).collect();
+        let made: Vec<String> = thread::scope(|scope| {
+            let gate = move |_: &Connection| {
+                _ = released.recv();
+                Ok(())
+            };
+            // It may be undone with them.
+            scope.spawn(|| _ = store.write(gate));
+            let (held, store) = (&held, &store);
+            let each: Vec<_> = ids
+                .iter()
+                .map(|id| {
+                    scope.spawn(move || {
+                        held.wait();
+                        let accepted = store.accept(new(id, 1));
+                        accepted.map(|_| id.clone()).map_err(|error| error.is_transient())
+                    })
+                })
+                .collect();
+            scope.spawn(move || {
+                held.wait();
+                let request = "x".repeat(4 << 20);
+                assert!(store.accept(NewExecution { request, ..new("huge", 1) }).is_err());
+            });
+            held.wait();
+            drop(release);
+            let ended = each.into_iter().map(|thread| thread.join().unwrap());
+            ended.filter_map(|it| it.inspect_err(|transient| assert!(transient)).ok()).collect()
+        });
+        undone += ids.len() - made.len();
+        assert_eq!(store.known(&ids).unwrap(), made);
+    }
+    println!("{undone} changes were undone");
+}
+
+#[test]
+fn key_of_an_execution_that_is_hidden_is_free() {
+    let (_dir, store) = data_dir();
+    let with_key = |id: &str, digest: &str| NewExecution {
+        key: Some(("k".to_owned(), digest.to_owned())),
+        ..new(id, 1)
+    };
+    store.accept(with_key("a", "1")).unwrap();
+    store.finish(finish("a", 2)).unwrap();
+    assert_eq!(store.expire(Time::from_unix_millis(3), u64::MAX).unwrap(), ["a"]);
+    assert_eq!(store.find_key(&subject("alice"), "k", "1").unwrap(), None);
+    assert_eq!(store.accept(with_key("b", "2")).unwrap(), Accepted::New);
+    store.forget(vec!["a".to_owned()]).unwrap();
+    assert_eq!(store.accept(with_key("c", "2")).unwrap(), Accepted::Same("b".to_owned()));
+}
+
+#[test]
+fn no_figure_of_a_guest_stops_an_execution_from_ending() {
+    let (_dir, store) = data_dir();
+    let most = Usage {
+        wall_ms: u64::MAX,
+        cpu_ms: Some(u64::MAX),
+        written_bytes: Some(u64::MAX),
+        ..Usage::default()
+    };
+    for number in 0..3 {
+        let id = format!("e{number}");
+        store.accept(new(&id, 1)).unwrap();
+        // On two days.
+        let ended = i64::from(number % 2) * 24 * 3600 * 1000;
+        store.finish(Finish { usage: Some(most), ..finish(&id, ended) }).unwrap();
+    }
+    let usage = store.usage(&subject("alice")).unwrap();
+    assert_eq!((usage.executions, usage.cpu_ms), (3, 2 << 50));
+}
+
+#[test]
+fn backup_of_a_store_that_is_written_to_all_the_time_ends() {
+    let (dir, store) = data_dir();
+    for number in 0..50 {
+        let request = "x".repeat(100 << 10);
+        store.accept(NewExecution { request, ..new(&format!("e{number}"), number) }).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_i64.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                store.accept(new(&format!("w{number}"), number)).unwrap();
+            }
+        });
+        for number in 0..3 {
+            store.backup(&dir.path().join(format!("copy-{number}"))).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn store_of_an_older_server_that_runs_is_not_migrated() {
+    let (dir, store) = data_dir();
+    let path = dir.path().join("data");
+    store.write(|it| Ok(it.pragma_update(None, "user_version", 1)?)).unwrap();
+    let error = Store::attach(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Older { found: 1, .. }), "{error}");
+    assert!(error.hint().unwrap().contains("restart"));
 }
 
 #[derive(Debug, Clone, Copy)]

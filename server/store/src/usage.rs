@@ -7,6 +7,9 @@ use crate::error::StoreError;
 use crate::{Store, executions};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
+/// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
+/// guest, and no sum of them may be more than SQLite can add.
+const MAX: i64 = 1 << 50;
 
 /// What a subject has used: all that ended, and what is stored now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,11 +81,13 @@ pub(crate) fn add(
     let mut insert = connection.prepare_cached(
         "INSERT INTO usage VALUES (?1, ?2, 1, ?3, ?4, ?5)
          ON CONFLICT (subject, day) DO UPDATE SET executions = executions + 1,
-            cpu_ms = cpu_ms + excluded.cpu_ms, wall_ms = wall_ms + excluded.wall_ms,
-            written_bytes = written_bytes + excluded.written_bytes",
+            cpu_ms = min(cpu_ms + excluded.cpu_ms, ?6),
+            wall_ms = min(wall_ms + excluded.wall_ms, ?6),
+            written_bytes = min(written_bytes + excluded.written_bytes, ?6)",
     )?;
     let (cpu, written) = (used.cpu_ms.unwrap_or(0), used.written_bytes.unwrap_or(0));
-    let [cpu, wall, written] = [cpu, used.wall_ms, written].map(executions::signed);
-    insert.execute(params![subject, day(ended_at), cpu, wall, written])?;
+    let [cpu, wall, written] =
+        [cpu, used.wall_ms, written].map(|figure| executions::signed(figure).min(MAX));
+    insert.execute(params![subject, day(ended_at), cpu, wall, written, MAX])?;
     Ok(())
 }

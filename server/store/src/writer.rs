@@ -70,19 +70,32 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>) {
             continue;
         }
         let mut answers = vec![first(Ok(connection))];
+        // SQLite itself ends a transaction after some failures, such as a full disk. A change that
+        // came after it would be a transaction of its own, durable although its caller is told that
+        // it is not.
         while answers.len() < BATCH
+            && !connection.is_autocommit()
             && let Ok(change) = changes.try_recv()
         {
             answers.push(change(Ok(connection)));
         }
-        let committed = connection.execute_batch("COMMIT").map_err(StoreError::from);
-        if !connection.is_autocommit() {
-            _ = connection.execute_batch("ROLLBACK");
-        }
+        let committed = commit(connection);
         for answer in answers {
             answer(committed.clone());
         }
     }
+}
+
+/// Commits the transaction, or leaves none.
+fn commit(connection: &Connection) -> Result<(), StoreError> {
+    if connection.is_autocommit() {
+        return Err(StoreError::RolledBack);
+    }
+    let committed = connection.execute_batch("COMMIT").map_err(StoreError::from);
+    if !connection.is_autocommit() {
+        _ = connection.execute_batch("ROLLBACK");
+    }
+    committed
 }
 
 /// Makes a change whole, or not at all.

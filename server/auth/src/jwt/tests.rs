@@ -133,6 +133,8 @@ fn claims_that_are_missing_or_wrong_are_refused() {
     assert_eq!(set("nbf", json!(now() + 600)), JwtRefusal::NotYet);
     assert_eq!(set("sub", json!("")), JwtRefusal::Subject);
     assert_eq!(set("sub", json!("a\nb")), JwtRefusal::Subject);
+    // The user of the server's socket.
+    assert_eq!(set("sub", json!("local")), JwtRefusal::Subject);
     for odd in [set("sub", json!(1)), set("exp", json!("soon")), set("scope", json!(7))] {
         assert_eq!(odd, JwtRefusal::Claims);
     }
@@ -225,8 +227,13 @@ fn secret_that_others_can_read_or_guess_is_refused() {
     assert!(issuer.read().unwrap_err().to_string().contains("open to others"));
     write_secret(&secret, &format!("{}\n", &SECRET[1..]), 0o600);
     assert!(issuer.read().unwrap_err().to_string().contains("fewer than 32 bytes"));
-    issuer.config.secret_file = Some(issuer.dir.path().to_owned());
-    assert!(matches!(issuer.read(), Err(JwtError::File(KeyFileError::Read { .. }))));
+    // Neither is a file, and no wait ends with one.
+    let fifo = issuer.dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    for path in [issuer.dir.path(), &fifo] {
+        issuer.config.secret_file = Some(path.to_owned());
+        assert!(matches!(issuer.read(), Err(JwtError::File(KeyFileError::Read { .. }))));
+    }
     issuer.config.secret_file = None;
     assert!(matches!(issuer.read(), Err(JwtError::NoKey { .. })));
 }
