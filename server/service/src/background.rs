@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use sandbox_api::service::{ExecutionRequest, RequestSecrets, ShutdownReport, Time};
-use sandbox_api::{ErrorKind, Failure};
+use sandbox_api::service::{RequestSecrets, ShutdownReport, Time};
+use sandbox_api::{ErrorKind, Failure, Status};
+use sandbox_store::RecoveredExecution;
 use tokio::sync::watch;
 
 use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, Phase, Waiting};
+use crate::records::stored_events;
 use crate::runner::Cancel;
 use crate::service::{Core, Service};
 
@@ -39,7 +41,7 @@ async fn store_events(core: Weak<Core>) {
         for live in strong.all_live() {
             let events = live.feed.unsaved();
             let Some(last) = events.last().map(|event| event.seq) else { continue };
-            match strong.records.append_events(&live.id, events).await {
+            match strong.records.append_events(&live.id, stored_events(&events)).await {
                 Ok(()) => live.feed.mark_saved(last),
                 // They stay in memory, within its bound, and go with the result at the latest.
                 Err(error) => tracing::warn!(id = live.id, %error, "events were not stored"),
@@ -104,41 +106,51 @@ impl Core {
 
     /// Continues where the last service on this store ended.
     pub async fn recover(self: &Arc<Self>) -> Result<(), ServiceError> {
-        let recovered = self.records.recover(Time::now()).await?;
-        for id in &recovered.killed {
-            tracing::warn!(id, "it ran when the server was stopped");
+        let recovered = self.records.recover().await?;
+        for running in recovered.running {
+            tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
+            let live = self.live_of(running);
+            let message = "the server was stopped while it ran";
+            let failure = Failure::new(ErrorKind::Killed, message, None);
+            self.end_unseen(&live, Status::Killed, failure).await;
         }
-        let mut failed = Vec::new();
         for queued in recovered.queued {
-            let live = Arc::new(Live {
-                id: queued.id,
-                subject: queued.subject,
-                kind: queued.kind,
-                created_at: queued.created_at,
-                accepted: Instant::now()
-                    .checked_sub(Time::now().since(queued.created_at))
-                    .unwrap_or_else(Instant::now),
-                metadata: queued.metadata,
-                sandbox: queued.sandbox,
-                feed: Feed::new(queued.last_event, self.config.max_event_bytes.as_u64()),
-                cancel: watch::Sender::new(Cancel::No),
-                phase: watch::Sender::new(Phase::Queued),
-            });
-            if queued.has_secrets {
-                failed.push(live);
+            let has_secrets = queued.has_secrets;
+            let live = self.live_of(queued);
+            if has_secrets {
+                let message =
+                    "the server was stopped before it ran, and its secrets are stored nowhere";
+                let hint = Some("submit it again".to_owned());
+                let failure = Failure::new(ErrorKind::Internal, message, hint);
+                self.end_unseen(&live, Status::Error, failure).await;
                 continue;
             }
-            let (request, secrets) = (None::<Box<ExecutionRequest>>, RequestSecrets::default());
+            let (request, secrets) = (None, RequestSecrets::default());
             self.restore(Waiting { live, request, secrets, generation: None });
-        }
-        for live in failed {
-            let message =
-                "the server was stopped before it ran, and its secrets are stored nowhere";
-            let hint = Some("submit it again".to_owned());
-            self.fail_waiting(&live, Failure::new(ErrorKind::AgentLost, message, hint)).await;
         }
         self.kept.restore(&self.records, &self.config).await?;
         self.remove_unknown_files().await
+    }
+
+    fn live_of(&self, recovered: RecoveredExecution) -> Arc<Live> {
+        let RecoveredExecution { summary, subject, last_event, .. } = recovered;
+        let waited = Time::now().since(summary.created_at);
+        let phase = match summary.started_at {
+            Some(since) => Phase::Running(since),
+            None => Phase::Queued,
+        };
+        Arc::new(Live {
+            id: summary.id,
+            subject,
+            kind: summary.kind,
+            created_at: summary.created_at,
+            accepted: Instant::now().checked_sub(waited).unwrap_or_else(Instant::now),
+            metadata: summary.metadata,
+            sandbox: summary.sandbox,
+            feed: Feed::new(last_event, self.config.max_event_bytes.as_u64()),
+            cancel: watch::Sender::new(Cancel::No),
+            phase: watch::Sender::new(phase),
+        })
     }
 
     /// Removes directories that no execution and no sandbox has.

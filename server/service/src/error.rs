@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::stub::StoreError;
 use sandbox_api::{ErrorKind, Failure, OverCeiling};
+use sandbox_store::StoreError;
 
 /// Why a request was refused or failed. Its messages have no path of the host and no secret.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -37,7 +37,8 @@ impl Service {
             core.stored(subject, id).await?;
         }
         let (ready, has_ended) = (VecDeque::new(), false);
-        let reader = Reader { core, live, id: id.to_owned(), after, ready, has_ended };
+        let (subject, id) = (subject.clone(), id.to_owned());
+        let reader = Reader { core, live, subject, id, after, ready, has_ended };
         Ok(stream::unfold(reader, |mut reader| async {
             let next = reader.next().await.transpose()?;
             Some((next, reader))
@@ -49,6 +50,7 @@ impl Service {
 struct Reader {
     core: Arc<Core>,
     live: Option<Arc<Live>>,
+    subject: Subject,
     id: String,
     /// The number of the last event that was read.
     after: u64,
@@ -89,7 +91,11 @@ impl Reader {
                 }
                 Found::Ended => return Ok(()),
                 Found::InStore => {
-                    let events = self.core.records.events(&self.id, self.after, PIECE).await?;
+                    let events = self
+                        .core
+                        .records
+                        .events(&self.subject, &self.id, self.after, PIECE)
+                        .await?;
                     if !events.is_empty() {
                         self.ready = events.into_iter().map(Arc::new).collect();
                         return Ok(());
@@ -100,10 +106,11 @@ impl Reader {
                 Found::NotYet => _ = last.changed().await,
             }
         }
-        let events = self.core.records.events(&self.id, self.after, PIECE).await?;
+        let events = self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;
         self.ready = events.into_iter().map(Arc::new).collect();
         if self.ready.is_empty()
-            && let Some(end) = self.core.records.end_event(&self.id).await?
+            && let Some(end) = self.core.records.last_event(&self.subject, &self.id).await?
+            && end.body.is_end()
             // What was told and not stored before a crash had higher numbers.
             && end.seq < self.after
         {

@@ -59,8 +59,9 @@ pub(crate) struct KeptRecord {
     pub spec: KeptSpec,
     pub metadata: Map<String, Value>,
     pub generation: u64,
-    pub idle: Duration,
+    pub idle: Option<Duration>,
     pub created_at: Time,
+    pub last_used_at: Time,
     pub expires_at: Time,
     pub max_expires_at: Time,
 }
@@ -126,7 +127,7 @@ impl KeptSandbox {
         let info = Info {
             generation: record.generation,
             status: SandboxStatus::Stopped,
-            last_used_at: Time::now(),
+            last_used_at: record.last_used_at,
             expires_at: record.expires_at,
             uses: 0,
         };
@@ -149,8 +150,8 @@ impl KeptSandbox {
 
     fn view(&self) -> SandboxView {
         let (record, info) = (&self.record, self.info());
-        let idle_at = (info.status == SandboxStatus::Ready && info.uses == 0)
-            .then(|| info.last_used_at.after(record.idle));
+        let is_idle = info.status == SandboxStatus::Ready && info.uses == 0;
+        let idle_at = record.idle.filter(|_| is_idle).map(|idle| info.last_used_at.after(idle));
         SandboxView {
             id: record.id.clone(),
             name: record.name.clone(),
@@ -173,11 +174,11 @@ impl KeptSandbox {
             return None;
         }
         let expiry = (info.expires_at, Due::Delete);
-        let idle = info.last_used_at.after(self.record.idle);
-        match info.status {
-            SandboxStatus::Ready if idle < info.expires_at => Some((idle, Due::Stop)),
-            SandboxStatus::Ready | SandboxStatus::Stopped => Some(expiry),
-            SandboxStatus::Starting => None,
+        let idle = self.record.idle.map(|idle| info.last_used_at.after(idle));
+        match (info.status, idle) {
+            (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => Some((idle, Due::Stop)),
+            (SandboxStatus::Ready | SandboxStatus::Stopped, _) => Some(expiry),
+            (SandboxStatus::Starting, _) => None,
         }
     }
 
@@ -344,7 +345,8 @@ impl Core {
         generation: u64,
     ) -> Result<Arc<dyn Machine>, ServiceError> {
         // Durable before anything of it runs: no two containers have one generation.
-        self.records.set_generation(&kept.record.id, generation).await?;
+        let (now, expires_at) = (Time::now(), kept.info().expires_at);
+        self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
         {
             let mut info = kept.info();
             info.generation = generation;
@@ -363,7 +365,7 @@ impl Core {
             Err(_) => SandboxStatus::Stopped,
         };
         self.kept.changed.notify_one();
-        launched.map_err(|failed| ServiceError::Sandbox(failed.failure))
+        launched.map_err(|failed| ServiceError::Sandbox(*failed.failure))
     }
 
     /// Removes its container, if nothing uses it.
@@ -531,11 +533,12 @@ impl Service {
         ttl: Duration,
     ) -> Result<SandboxView, ServiceError> {
         let kept = self.core.kept.find(subject, id)?;
-        let expires_at = {
+        let (generation, last_used_at, expires_at) = {
             let info = kept.info();
-            Time::now().after(ttl).min(kept.record.max_expires_at).max(info.expires_at)
+            let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
+            (info.generation, info.last_used_at, asked.max(info.expires_at))
         };
-        self.core.records.set_expiry(id, expires_at).await?;
+        self.core.records.update_sandbox(id, generation, last_used_at, expires_at).await?;
         let mut info = kept.info();
         info.expires_at = info.expires_at.max(expires_at);
         drop(info);
@@ -593,8 +596,9 @@ fn record(
         spec: request.spec,
         metadata: request.metadata,
         generation: 0,
-        idle,
+        idle: Some(idle),
         created_at,
+        last_used_at: created_at,
         expires_at: created_at.after(ttl),
         max_expires_at: created_at.after(bounds.max_ttl),
     })

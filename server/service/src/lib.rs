@@ -26,7 +26,6 @@ mod records;
 mod runner;
 mod schedule;
 mod service;
-mod stub;
 #[cfg(test)]
 mod tests;
 mod work;

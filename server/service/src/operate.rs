@@ -64,7 +64,7 @@ impl KeptWriter {
     /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
     pub async fn finish(self) -> Result<Done<WriteData>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
-        let value = written.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        let value = written.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
         Ok(done(value, &self.in_use))
     }
 }
@@ -115,7 +115,7 @@ impl Service {
     ) -> Result<Done<KeptReader>, ServiceError> {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
-        let reader = reader.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        let reader = reader.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
         let (generation, restarted) = (in_use.generation(), in_use.is_restart());
         Ok(Done { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
@@ -135,7 +135,7 @@ impl Service {
     ) -> Result<KeptWriter, ServiceError> {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let writer = in_use.machine().writer(path.to_vec(), options).await;
-        let writer = writer.map_err(|failed| ServiceError::Sandbox(failed.failure))?;
+        let writer = writer.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
         Ok(KeptWriter { writer, in_use })
     }
 

@@ -1,179 +1,311 @@
-//! The store, in the types of this crate. Everything here waits until it is durable, on the threads
-//! for calls that block.
+//! The store, in the types of this crate. Its calls block until they are durable, so they are made on
+//! the threads for that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::stub::Store;
 use sandbox_api::service::{
-    Execution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionStatus,
+    EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionList, ExecutionRequest,
     Subject, Time, UsageTotals,
 };
-use sandbox_api::{Status, Usage};
-use serde_json::{Map, Value};
+use sandbox_store::{
+    Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
+    SandboxRecord, Store, StoreError, StoredEvent,
+};
+use serde_json::value::RawValue;
 
 use crate::error::ServiceError;
 use crate::kept::KeptRecord;
 
-/// An execution to accept.
-#[derive(Debug)]
-pub(crate) struct NewRecord {
-    pub id: String,
-    pub subject: Subject,
-    pub kind: ExecutionKind,
-    pub request: String,
-    pub has_secrets: bool,
-    pub key: Option<(String, String)>,
-    pub created_at: Time,
-    pub metadata: Map<String, Value>,
-    pub sandbox: Option<String>,
-}
-
-/// What became of a request.
-#[derive(Debug)]
-pub(crate) enum Accepted {
-    New,
-    Same(String),
-    Other,
-}
-
-/// The end of an execution.
-#[derive(Debug)]
-pub(crate) struct Finish {
-    pub id: String,
-    pub kind: ExecutionKind,
-    pub status: Status,
-    pub stored_bytes: u64,
-    pub document: String,
-    pub usage: Option<Usage>,
-    pub ended_at: Time,
-    pub events: Vec<Arc<ExecutionEvent>>,
-    pub end: Arc<ExecutionEvent>,
-}
-
-#[derive(Debug)]
-pub(crate) struct ExecutionQuery {
-    pub status: Option<ExecutionStatus>,
-    pub sandbox: Option<String>,
-    pub limit: usize,
-    pub cursor: Option<String>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Recovered {
-    pub queued: Vec<QueuedRecord>,
-    pub killed: Vec<String>,
-}
-
-#[derive(Debug)]
-pub(crate) struct QueuedRecord {
-    pub id: String,
-    pub subject: Subject,
-    pub kind: ExecutionKind,
-    pub has_secrets: bool,
-    pub created_at: Time,
-    pub metadata: Map<String, Value>,
-    pub sandbox: Option<String>,
-    pub last_event: u64,
-}
-
+/// The store of a service.
+#[derive(Debug, Clone)]
 pub(crate) struct Records {
     store: Store,
 }
 
 impl Records {
-    pub fn new(store: Store) -> Self {
+    pub const fn new(store: Store) -> Self {
         Self { store }
     }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let store = self.store.clone();
+        crate::blocking(move || Ok(call(&store)?)).await
+    }
+
     pub async fn find_key(
         &self,
-        _subject: &Subject,
-        _key: &str,
-        _digest: &str,
+        subject: &Subject,
+        key: &str,
+        digest: &str,
     ) -> Result<Option<Accepted>, ServiceError> {
-        todo!()
+        let (subject, key, digest) = (subject.clone(), key.to_owned(), digest.to_owned());
+        self.call(move |store| store.find_key(&subject, &key, &digest)).await
     }
-    pub async fn accept(&self, _new: NewRecord) -> Result<Accepted, ServiceError> {
-        todo!()
+
+    pub async fn accept(&self, new: NewExecution) -> Result<Accepted, ServiceError> {
+        self.call(move |store| store.accept(new)).await
     }
-    pub async fn mark_running(&self, _id: &str, _at: Time) -> Result<(), ServiceError> {
-        todo!()
+
+    pub async fn mark_running(&self, id: &str, since: Time) -> Result<(), ServiceError> {
+        let id = id.to_owned();
+        self.call(move |store| store.mark_running(&id, since)).await
     }
-    pub async fn finish(&self, _finish: &Finish) -> Result<(), ServiceError> {
-        todo!()
+
+    /// Stores the end, unless it is stored already.
+    pub async fn finish(&self, finish: Finish) -> Result<(), ServiceError> {
+        self.call(move |store| match store.finish(finish) {
+            Err(StoreError::State { id, .. }) => {
+                tracing::error!(id, "an execution ended twice");
+                Ok(())
+            }
+            finished => finished,
+        })
+        .await
     }
+
     pub async fn append_events(
         &self,
-        _id: &str,
-        _events: Vec<Arc<ExecutionEvent>>,
+        id: &str,
+        events: Vec<StoredEvent>,
     ) -> Result<(), ServiceError> {
-        todo!()
+        let id = id.to_owned();
+        self.call(move |store| match store.append_events(&id, events) {
+            // They came with its end.
+            Err(StoreError::State { .. }) => Ok(()),
+            appended => appended,
+        })
+        .await
     }
+
+    /// The events after this one, at most `limit`.
     pub async fn events(
         &self,
-        _id: &str,
-        _after: u64,
-        _limit: usize,
+        subject: &Subject,
+        id: &str,
+        after: u64,
+        limit: usize,
     ) -> Result<Vec<ExecutionEvent>, ServiceError> {
-        todo!()
+        let (subject, id) = (subject.clone(), id.to_owned());
+        self.call(move |store| {
+            let events = store.events(&id, after, limit)?;
+            events.into_iter().map(|event| read_event(store, &subject, &id, event)).collect()
+        })
+        .await
     }
-    pub async fn end_event(&self, _id: &str) -> Result<Option<ExecutionEvent>, ServiceError> {
-        todo!()
+
+    /// The last event, which is the end of an execution that has ended.
+    pub async fn last_event(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Option<ExecutionEvent>, ServiceError> {
+        let (subject, id) = (subject.clone(), id.to_owned());
+        self.call(move |store| {
+            let last = store.last_event(&id)?;
+            last.map(|event| read_event(store, &subject, &id, event)).transpose()
+        })
+        .await
     }
-    pub async fn request(&self, _id: &str) -> Result<ExecutionRequest, ServiceError> {
-        todo!()
+
+    /// The request of an execution that has not ended, without its secrets.
+    pub async fn request(&self, id: &str) -> Result<ExecutionRequest, ServiceError> {
+        let id = id.to_owned();
+        let json = self.call(move |store| store.request(&id)).await?;
+        serde_json::from_str(&json)
+            .map_err(|_| ServiceError::Internal { detail: "a stored request cannot be read" })
     }
+
     pub async fn get(
         &self,
-        _subject: &Subject,
-        _id: &str,
+        subject: &Subject,
+        id: &str,
     ) -> Result<Option<Execution>, ServiceError> {
-        todo!()
+        let (subject, of) = (subject.clone(), id.to_owned());
+        let stored = self.call(move |store| store.execution(&subject, &of)).await?;
+        let Some(stored) = stored else { return Ok(None) };
+        let unreadable = |error: serde_json::Error| {
+            tracing::error!(id, %error, "a stored result cannot be read");
+            ServiceError::Internal { detail: "a stored result cannot be read" }
+        };
+        let kind = stored.summary.kind;
+        let document = stored
+            .document
+            .map(|json| ExecutionDocuments::from_json(kind, &json).map_err(unreadable))
+            .transpose()?;
+        Ok(Some(Execution { summary: stored.summary, document }))
     }
+
     pub async fn list(
         &self,
-        _subject: &Subject,
-        _query: ExecutionQuery,
+        subject: &Subject,
+        query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        todo!()
+        let subject = subject.clone();
+        let page = self.call(move |store| store.list(&subject, &query)).await?;
+        let ExecutionPage { executions, next_cursor } = page;
+        Ok(ExecutionList { executions, next_cursor })
     }
-    pub async fn usage(&self, _subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        todo!()
+
+    /// What a subject has used ever, without what it has now.
+    pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
+        let subject = subject.clone();
+        let usage = self.call(move |store| store.usage(&subject)).await?;
+        Ok(UsageTotals {
+            executions: usage.executions,
+            cpu_ms: usage.cpu_ms,
+            wall_ms: usage.wall_ms,
+            written_bytes: usage.written_bytes,
+            stored_bytes: usage.stored_bytes,
+            ..UsageTotals::default()
+        })
     }
+
+    /// The processor time that a subject has used on this UTC day.
+    pub async fn cpu_of_day(&self, subject: &Subject, day: Time) -> Result<Duration, ServiceError> {
+        let subject = subject.clone();
+        let usage = self.call(move |store| store.usage_since(&subject, day)).await?;
+        Ok(Duration::from_millis(usage.cpu_ms))
+    }
+
+    /// Whether the store can be written to; if not, why.
     pub async fn check(&self) -> Result<(), String> {
-        todo!()
+        let checked = self.call(|store| store.check_writable()).await;
+        checked.map_err(|error| match &error {
+            ServiceError::Store(cause) if cause.is_transient() => cause.to_string(),
+            error => error.to_string(),
+        })
     }
-    pub async fn expire(
-        &self,
-        _before: Time,
-        _max_bytes: u64,
-    ) -> Result<Vec<String>, ServiceError> {
-        todo!()
+
+    pub async fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, ServiceError> {
+        self.call(move |store| store.expire(before, max_bytes)).await
     }
-    pub async fn forget(&self, _ids: Vec<String>) -> Result<(), ServiceError> {
-        todo!()
+
+    pub async fn forget(&self, ids: Vec<String>) -> Result<(), ServiceError> {
+        self.call(move |store| store.forget(ids)).await
     }
+
     pub async fn oldest_end(&self) -> Result<Option<Time>, ServiceError> {
-        todo!()
+        self.call(|store| store.oldest_end()).await
     }
-    pub async fn recover(&self, _now: Time) -> Result<Recovered, ServiceError> {
-        todo!()
+
+    pub async fn recover(&self) -> Result<Recovered, ServiceError> {
+        self.call(|store| store.recover()).await
     }
-    pub async fn known(&self, _ids: Vec<String>) -> Result<Vec<String>, ServiceError> {
-        todo!()
+
+    /// Which of these ids are of executions.
+    pub async fn known(&self, ids: Vec<String>) -> Result<Vec<String>, ServiceError> {
+        self.call(move |store| store.known(&ids)).await
     }
+
     pub async fn sandboxes(&self) -> Result<Vec<KeptRecord>, ServiceError> {
-        todo!()
+        let records = self.call(|store| store.sandboxes()).await?;
+        let read = |record: SandboxRecord| {
+            let spec = serde_json::from_str(&record.spec).map_err(|_| ServiceError::Internal {
+                detail: "a stored sandbox cannot be read",
+            })?;
+            Ok(KeptRecord {
+                id: record.id,
+                subject: record.subject,
+                name: record.name,
+                spec,
+                metadata: record.metadata,
+                generation: record.generation,
+                idle: record.idle_ms.map(Duration::from_millis),
+                created_at: record.created_at,
+                last_used_at: record.last_used_at,
+                expires_at: record.expires_at,
+                max_expires_at: record.max_expires_at,
+            })
+        };
+        records.into_iter().map(read).collect()
     }
-    pub async fn add_sandbox(&self, _record: KeptRecord) -> Result<(), ServiceError> {
-        todo!()
+
+    pub async fn add_sandbox(&self, record: KeptRecord) -> Result<(), ServiceError> {
+        let spec = serde_json::to_string(&record.spec)
+            .map_err(|_| ServiceError::Internal { detail: "a sandbox cannot be stored" })?;
+        let new = SandboxRecord {
+            id: record.id,
+            subject: record.subject,
+            name: record.name.clone(),
+            generation: record.generation,
+            spec,
+            metadata: record.metadata,
+            created_at: record.created_at,
+            last_used_at: record.last_used_at,
+            expires_at: record.expires_at,
+            max_expires_at: record.max_expires_at,
+            idle_ms: record.idle.map(sandbox_api::millis),
+        };
+        match self.call(move |store| store.create_sandbox(new)).await? {
+            NamedSandbox::New => Ok(()),
+            // Those in memory are those in the store.
+            NamedSandbox::Existing(_) => {
+                Err(ServiceError::NameTaken { name: record.name.unwrap_or_default() })
+            }
+        }
     }
-    pub async fn remove_sandbox(&self, _id: &str) -> Result<(), ServiceError> {
-        todo!()
+
+    pub async fn update_sandbox(
+        &self,
+        id: &str,
+        generation: u64,
+        last_used_at: Time,
+        expires_at: Time,
+    ) -> Result<(), ServiceError> {
+        let of = id.to_owned();
+        let update =
+            move |store: &Store| store.update_sandbox(&of, generation, last_used_at, expires_at);
+        match self.call(update).await {
+            Err(ServiceError::Store(cause)) if matches!(*cause, StoreError::State { .. }) => {
+                Err(ServiceError::SandboxGone { id: id.to_owned() })
+            }
+            updated => updated,
+        }
     }
-    pub async fn set_generation(&self, _id: &str, _generation: u64) -> Result<(), ServiceError> {
-        todo!()
+
+    pub async fn remove_sandbox(&self, id: &str) -> Result<(), ServiceError> {
+        let id = id.to_owned();
+        self.call(move |store| store.remove_sandbox(&id).map(drop)).await
     }
-    pub async fn set_expiry(&self, _id: &str, _at: Time) -> Result<(), ServiceError> {
-        todo!()
+}
+
+/// Events as they are stored: the end without its document, which is stored once.
+pub(crate) fn stored_events<'a>(
+    events: impl IntoIterator<Item = &'a Arc<ExecutionEvent>>,
+) -> Vec<StoredEvent> {
+    let stored = |event: &Arc<ExecutionEvent>| {
+        let json = match &event.body {
+            EventBody::End { exit_code, .. } => {
+                RawValue::from_string("{}".to_owned()).and_then(|document| {
+                    let body = EventBody::End { exit_code: *exit_code, document };
+                    serde_json::to_string(&ExecutionEvent { body, ..(**event).clone() })
+                })
+            }
+            _ => serde_json::to_string(&**event),
+        };
+        // It has no map with keys that are no strings, which alone could fail.
+        json.ok().map(|json| StoredEvent { number: event.seq, json })
+    };
+    events.into_iter().filter_map(stored).collect()
+}
+
+fn read_event(
+    store: &Store,
+    subject: &Subject,
+    id: &str,
+    stored: StoredEvent,
+) -> Result<ExecutionEvent, StoreError> {
+    let unreadable = |error: serde_json::Error| StoreError::Row { detail: error.to_string() };
+    let mut event: ExecutionEvent = serde_json::from_str(&stored.json).map_err(unreadable)?;
+    if let EventBody::End { document, .. } = &mut event.body
+        && let Some(execution) = store.execution(subject, id)?
+        && let Some(json) = execution.document
+    {
+        *document = RawValue::from_string(json).map_err(unreadable)?;
     }
+    Ok(event)
 }

@@ -104,7 +104,7 @@ pub(crate) struct Ran {
 #[derive(Debug, Clone)]
 pub(crate) struct Failed {
     /// Why, without a path of the host.
-    pub failure: Failure,
+    pub failure: Box<Failure>,
     /// Whether the same may work a little later: the engine does not answer.
     pub is_transient: bool,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Failed {
 impl Failed {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let failure = Failure::new(kind, message, None);
-        Self { failure, is_transient: false }
+        Self { failure: Box::new(failure), is_transient: false }
     }
 }
 
@@ -145,7 +145,7 @@ impl From<Error> for Failed {
         } else {
             Failure::from(&error)
         };
-        Self { failure, is_transient }
+        Self { failure: Box::new(failure), is_transient }
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::stub::Store;
 use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionList, ExecutionRequest,
     ExecutionStatus, FileList, Health, HealthCheck, Subject, Time, UsageTotals,
@@ -13,6 +12,7 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, Failure, Status};
 use sandbox_controller::Controller;
 use sandbox_dirfd::{hex, random_hex};
+use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 
@@ -25,7 +25,7 @@ use crate::kept::KeptSandboxes;
 use crate::live::{Live, Phase, Waiting};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::rate::Rates;
-use crate::records::{Accepted, ExecutionQuery, NewRecord, Records};
+use crate::records::Records;
 use crate::runner::{Cancel, Runner};
 use crate::schedule::{Bounds, Schedule};
 
@@ -89,10 +89,16 @@ pub struct Submitted {
 /// Which executions a list has.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListQuery {
-    /// Only those with this status.
-    pub status: Option<ExecutionStatus>,
+    /// Only those with one of these; any if it is empty.
+    pub statuses: Vec<ExecutionStatus>,
     /// Only those in this kept sandbox.
     pub sandbox: Option<String>,
+    /// Only those that were accepted at this time or later.
+    pub created_from: Option<Time>,
+    /// Only those that were accepted before this time.
+    pub created_before: Option<Time>,
+    /// Only those with these members in their metadata.
+    pub metadata: Vec<(String, String)>,
     /// At most so many; 50 if it is not given, never more than 200.
     pub limit: Option<usize>,
     /// What the page before ended with.
@@ -130,40 +136,10 @@ struct State {
     keys: HashSet<(Subject, String)>,
     rates: Rates,
     quotas: Quotas,
-    cpu: CpuOfToday,
 }
 
-/// The processor time that each subject used today.
-#[derive(Debug, Default)]
-struct CpuOfToday {
-    day: i64,
-    used: HashMap<Subject, Duration>,
-}
-
+/// A day, as quotas have it.
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
-
-impl CpuOfToday {
-    fn add(&mut self, subject: &Subject, time: Duration, now: Time) {
-        self.begin(now);
-        *self.used.entry(subject.clone()).or_default() += time;
-    }
-
-    fn begin(&mut self, now: Time) {
-        let day = now.unix_millis().div_euclid(DAY_MILLIS);
-        if day != self.day {
-            *self = Self { day, used: HashMap::new() };
-        }
-    }
-
-    /// Whether there is some left; if not, when there is again.
-    fn check(&mut self, subject: &Subject, quota: Duration, now: Time) -> Result<(), Duration> {
-        self.begin(now);
-        if self.used.get(subject).is_none_or(|used| *used < quota) {
-            return Ok(());
-        }
-        Err(Time::from_unix_millis((self.day + 1) * DAY_MILLIS).since(now))
-    }
-}
 
 impl Core {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -195,10 +171,9 @@ impl Core {
     }
 
     /// An execution has ended, and its end is durable.
-    pub fn retire(self: &Arc<Self>, live: &Live, has_run: HasRun, cpu: Duration) {
+    pub fn retire(self: &Arc<Self>, live: &Live, has_run: HasRun) {
         let mut state = self.state();
         state.live.remove(&live.id);
-        state.cpu.add(&live.subject, cpu, Time::now());
         if has_run == HasRun::Yes {
             state.schedule.done(&live.subject);
         }
@@ -262,7 +237,6 @@ impl Service {
             keys: HashSet::new(),
             rates: Rates::default(),
             quotas,
-            cpu: CpuOfToday::default(),
         };
         let core = Arc::new(Core {
             config,
@@ -386,11 +360,17 @@ impl Service {
         query: ListQuery,
     ) -> Result<ExecutionList, ServiceError> {
         let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
+        if query.cursor.as_ref().is_some_and(|cursor| cursor.parse::<i64>().is_err()) {
+            return Err(ServiceError::invalid("cursor", "it is the cursor of no page"));
+        }
         let query = ExecutionQuery {
-            status: query.status,
+            statuses: query.statuses,
             sandbox: query.sandbox,
-            limit,
+            created_from: query.created_from,
+            created_before: query.created_before,
+            metadata: query.metadata,
             cursor: query.cursor,
+            limit,
         };
         self.core.records.list(subject, query).await
     }
@@ -579,7 +559,7 @@ impl Core {
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
         let is_large = json.len() > MAX_WAITING_BYTES;
-        let record = NewRecord {
+        let record = NewExecution {
             id: id.clone(),
             subject: subject.clone(),
             kind,
@@ -643,20 +623,21 @@ impl Core {
             Counting::add(&self.counting.refused_quota);
             return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
         }
+        let now = Time::now();
+        if let Some(quota) = quotas.cpu_per_day
+            && self.records.cpu_of_day(subject, now).await? >= quota
+        {
+            Counting::add(&self.counting.refused_quota);
+            let next_day = (now.unix_millis().div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS;
+            let retry_after = Some(Time::from_unix_millis(next_day).since(now));
+            return Err(ServiceError::QuotaExceeded { what: "processor time", retry_after });
+        }
         let mut state = self.state();
         if let Err(retry_after) = state.rates.take(subject, quotas.rate_per_minute, Instant::now())
         {
             drop(state);
             Counting::add(&self.counting.refused_quota);
             return Err(ServiceError::TooFast { retry_after });
-        }
-        if let Some(quota) = quotas.cpu_per_day
-            && let Err(after) = state.cpu.check(subject, quota, Time::now())
-        {
-            drop(state);
-            Counting::add(&self.counting.refused_quota);
-            let retry_after = Some(after);
-            return Err(ServiceError::QuotaExceeded { what: "processor time", retry_after });
         }
         if !state.schedule.reserve(subject) {
             let queued = state.schedule.waiting();

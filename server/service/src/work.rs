@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sandbox_api::service::{EventBody, Execution, ExecutionRequest, Time};
 use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
+use sandbox_store::Finish;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{Live, Phase, Waiting};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
-use crate::records::Finish;
+use crate::records::stored_events;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
 use crate::service::{Core, HasRun, Place, cancelled, failed_document};
 
@@ -43,7 +44,7 @@ enum NotRun {
 
 impl From<Failed> for NotRun {
     fn from(failed: Failed) -> Self {
-        Self::Failed(failed.failure)
+        Self::Failed(*failed.failure)
     }
 }
 
@@ -77,9 +78,9 @@ impl Core {
         self.finish(&live, ended, HasRun::No).await;
     }
 
-    /// Ends an execution that cannot run.
-    pub async fn fail_waiting(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
-        let ended = not_run(live, Status::Error, failure);
+    /// Ends an execution that does not run, or of which nobody saw how it ended.
+    pub async fn end_unseen(self: &Arc<Self>, live: &Arc<Live>, status: Status, failure: Failure) {
+        let ended = not_run(live, status, failure);
         self.finish(live, ended, HasRun::No).await;
     }
 
@@ -234,19 +235,19 @@ impl Core {
         let raw =
             RawValue::from_string(document.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
         let end = live.feed.end(EventBody::End { exit_code, document: raw });
+        let mut events = live.feed.unsaved();
+        events.push(end.clone());
         let finish = Finish {
             id: live.id.clone(),
-            kind: live.kind,
             status,
             stored_bytes: files_bytes.saturating_add(document.len() as u64),
             document: document.clone(),
             usage,
             ended_at: end.time,
-            events: live.feed.unsaved(),
-            end,
+            events: stored_events(&events),
         };
         let mut pause = FIRST_PAUSE;
-        while let Err(error) = self.records.finish(&finish).await {
+        while let Err(error) = self.records.finish(finish.clone()).await {
             // Nobody is told a result that a crash would take back. The next start of a service
             // says that it was killed.
             tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
@@ -268,9 +269,7 @@ impl Core {
         if let Some(machine) = machine {
             self.remove(machine);
         }
-        let cpu =
-            usage.and_then(|usage| usage.cpu_ms).map_or(Duration::ZERO, Duration::from_millis);
-        self.retire(live, has_run, cpu);
+        self.retire(live, has_run);
     }
 
     /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.

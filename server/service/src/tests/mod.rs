@@ -1,1 +1,519 @@
-//! Tests of the whole, on a runner without containers.
+//! Tests of the whole service, with a real store and a runner without containers.
+
+mod kept;
+mod runner;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use sandbox_api::service::{EventBody, Execution, ExecutionRequest, ExecutionStatus, Subject};
+use sandbox_api::{ByteSize, ErrorKind};
+use sandbox_store::Store;
+use tokio::runtime::Runtime;
+
+use self::runner::{FakeRunner, Shared};
+use crate::{
+    ArchiveFormat, IdempotencyKey, IoPosture, ListQuery, Quotas, Service, ServiceConfig,
+    ServiceError, ServiceErrorKind,
+};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A service on a directory of its own, which can be killed and started again.
+struct World {
+    dir: tempfile::TempDir,
+    runner: Arc<FakeRunner>,
+    change: fn(&mut ServiceConfig),
+    /// All tasks of a service are in its runtime: they end with it, as in a killed process.
+    running: Option<(Runtime, Service)>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: fn(&mut ServiceConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = Self { dir, runner: Arc::default(), change, running: None };
+        world.start();
+        world
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn start(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut config = ServiceConfig::new(self.data_dir());
+        config.io = IoPosture::PrivatePerExecution;
+        (self.change)(&mut config);
+        let runner = Arc::new(Shared(self.runner.clone()));
+        let service = runtime.block_on(async {
+            // The thread that writes the store of a killed service ends a little later.
+            let deadline = Instant::now() + PATIENCE;
+            let store = loop {
+                match Store::open(&config.data_dir) {
+                    Err(sandbox_store::StoreError::InUse { .. }) if Instant::now() < deadline => {
+                        tokio::task::yield_now().await;
+                    }
+                    store => break store.unwrap(),
+                }
+            };
+            Service::start_with(config, runner, store).await.unwrap()
+        });
+        self.running = Some((runtime, service));
+    }
+
+    /// Ends it as `kill -9` does.
+    fn kill(&mut self) {
+        let (runtime, service) = self.running.take().unwrap();
+        drop(service);
+        runtime.shutdown_timeout(PATIENCE);
+    }
+
+    fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    fn service(&self) -> &Service {
+        &self.running.as_ref().unwrap().1
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let runtime = &self.running.as_ref().unwrap().0;
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.unwrap() })
+    }
+
+    fn submit_as(&self, subject: &Subject, source: &str) -> Result<String, ServiceError> {
+        self.block_on(self.service().submit(subject, script(source), None)).map(|it| it.id)
+    }
+
+    fn submit(&self, source: &str) -> String {
+        self.submit_as(me(), source).unwrap()
+    }
+
+    fn wait(&self, id: &str) -> Arc<Execution> {
+        let execution = self.block_on(self.service().wait(me(), id, PATIENCE)).unwrap();
+        assert!(execution.summary.status.ended().is_some(), "{execution:?}");
+        execution
+    }
+
+    fn status(&self, id: &str) -> ExecutionStatus {
+        self.block_on(self.service().execution(me(), id)).unwrap().summary.status
+    }
+
+    /// Waits until it has this status.
+    fn until(&self, id: &str, status: ExecutionStatus) {
+        self.until_true(|| self.status(id) == status);
+    }
+
+    fn until_true(&self, is_true: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_true() {
+            assert!(Instant::now() < deadline, "it takes too long");
+            self.block_on(tokio::task::yield_now());
+        }
+    }
+
+    /// The names of all events after one, up to the end.
+    fn events(&self, id: &str, after: u64) -> Vec<(u64, &'static str)> {
+        self.block_on(async {
+            let events = self.service().events(me(), id, after).await.unwrap();
+            events.map(|event| event.unwrap()).map(|it| (it.seq, it.body.name())).collect().await
+        })
+    }
+}
+
+fn me() -> &'static Subject {
+    static ME: LazyLock<Subject> = LazyLock::new(|| Subject::new("me").unwrap());
+    &ME
+}
+
+fn other() -> &'static Subject {
+    static OTHER: LazyLock<Subject> = LazyLock::new(|| Subject::new("other").unwrap());
+    &OTHER
+}
+
+fn script(source: &str) -> ExecutionRequest {
+    ExecutionRequest { script: Some(source.into()), ..ExecutionRequest::default() }
+}
+
+fn key(text: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey::new(text).unwrap())
+}
+
+fn failure(execution: &Execution) -> (ErrorKind, String) {
+    let failure = execution.document.as_ref().unwrap().error().unwrap();
+    (failure.kind, failure.message.clone())
+}
+
+#[test]
+fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
+    let mut world = World::new();
+    let id = world.submit("return 1");
+    let execution = world.wait(&id);
+    assert_eq!(execution.summary.status, ExecutionStatus::Ok);
+    assert!(execution.summary.started_at.is_some() && execution.summary.ended_at.is_some());
+    let json = serde_json::to_value(&*execution).unwrap();
+    assert_eq!(
+        (&json["id"], &json["schema"]),
+        (&id.as_str().into(), &"sandboxctl.result/1".into())
+    );
+    world.restart();
+    let stored = world.block_on(world.service().execution(me(), &id)).unwrap();
+    assert_eq!(serde_json::to_value(&*stored).unwrap(), json);
+    world.block_on(async {
+        let service = world.service();
+        let files = service.files(me(), &id).await.unwrap();
+        assert_eq!(files.files[0].path, "out.txt");
+        assert_eq!(service.open_file(me(), &id, b"out.txt").await.unwrap().bytes, 4);
+        let changes = service.changes(me(), &id).await.unwrap();
+        assert_eq!(changes.changes.len(), 1);
+        let archive = service.archive(me(), &id, ArchiveFormat::TarGzip).await.unwrap();
+        let pieces: Vec<_> = archive.map(Result::unwrap).collect().await;
+        assert_eq!(pieces.concat()[..2], [0x1f, 0x8b]);
+        let usage = service.usage(me()).await.unwrap();
+        assert_eq!((usage.executions, usage.cpu_ms, usage.written_bytes), (1, 7, 3));
+        assert!(usage.stored_bytes > 0);
+    });
+}
+
+#[test]
+fn events_are_numbered_from_one_and_resume_from_any_number() {
+    let mut world = World::new();
+    let id = world.submit("log a b c");
+    world.wait(&id);
+    let all = [(1, "queued"), (2, "start"), (3, "log"), (4, "log"), (5, "log"), (6, "end")];
+    for after in 0..=6 {
+        assert_eq!(world.events(&id, after), all[after as usize..], "{after}");
+    }
+    world.restart();
+    for after in 0..=6 {
+        assert_eq!(world.events(&id, after), all[after as usize..], "{after}");
+    }
+    // The end comes with the result, which is stored once.
+    let end = world.block_on(async {
+        let mut events = world.service().events(me(), &id, 5).await.unwrap();
+        events.next().await.unwrap().unwrap()
+    });
+    let EventBody::End { document, .. } = &end.body else { panic!("{end:?}") };
+    assert!(document.get().contains(&id), "{document}");
+}
+
+#[test]
+fn reader_follows_a_run_to_its_end() {
+    let world = World::new();
+    let id = world.submit("wait");
+    let events = world.block_on(async {
+        let mut events = world.service().events(me(), &id, 0).await.unwrap();
+        let mut names = Vec::new();
+        while let Some(event) = events.next().await {
+            let event = event.unwrap();
+            names.push(event.body.name());
+            if event.body.name() == "start" {
+                world.runner.go_on.add_permits(1);
+            }
+        }
+        names
+    });
+    assert_eq!(events, ["queued", "start", "end"]);
+}
+
+#[test]
+fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
+    let mut world = World::new();
+    let submit = |world: &World, source: &str| {
+        world.block_on(world.service().submit(me(), script(source), key("k")))
+    };
+    let first = submit(&world, "return 1").unwrap();
+    assert!(first.is_new);
+    world.wait(&first.id);
+    for _ in 0..2 {
+        let again = submit(&world, "return 1").unwrap();
+        assert_eq!((&again.id, again.is_new), (&first.id, false));
+        let error = submit(&world, "return 2").unwrap_err();
+        assert!(matches!(error, ServiceError::KeyReused), "{error}");
+        world.restart();
+    }
+    let theirs = world.service().submit(other(), script("return 2"), key("k"));
+    assert!(world.block_on(theirs).unwrap().is_new);
+    world.until_true(|| world.runner.runs.load(Ordering::SeqCst) == 2);
+}
+
+#[test]
+fn concurrent_requests_with_one_key_are_one_execution() {
+    let world = World::new();
+    let ids = world.block_on(async {
+        let submits = (0..20).map(|_| world.service().submit(me(), script("return 1"), key("k")));
+        futures_util::future::join_all(submits).await
+    });
+    let is_in_flight = |it: &Result<_, ServiceError>| matches!(it, Err(ServiceError::KeyInFlight));
+    let accepted: Vec<_> = ids.iter().filter_map(|it| it.as_ref().ok()).collect();
+    assert!(ids.iter().all(|it| it.is_ok() || is_in_flight(it)));
+    assert_eq!(accepted.iter().filter(|it| it.is_new).count(), 1);
+    assert!(accepted.iter().all(|it| it.id == accepted[0].id));
+}
+
+#[test]
+fn subject_over_its_concurrency_waits_and_others_do_not() {
+    let world = World::with(|config| config.quotas.concurrency = 1);
+    let [one, two] = [world.submit("wait"), world.submit("return 1")];
+    world.until(&one, ExecutionStatus::Running);
+    let theirs = world.submit_as(other(), "return 1").unwrap();
+    let ended = world.service().wait(other(), &theirs, PATIENCE);
+    assert_eq!(world.block_on(ended).unwrap().summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.status(&two), ExecutionStatus::Queued);
+    let usage = world.block_on(world.service().usage(me())).unwrap();
+    assert_eq!((usage.running, usage.queued), (1, 1));
+    world.runner.go_on.add_permits(1);
+    world.wait(&one);
+    world.wait(&two);
+}
+
+#[test]
+fn full_queue_refuses_and_forgets_nothing() {
+    let world = World::with(|config| {
+        config.concurrency = 1;
+        config.max_queued = 3;
+    });
+    let running = world.submit("wait");
+    world.until(&running, ExecutionStatus::Running);
+    let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
+    let error = world.submit_as(me(), "return 1").unwrap_err();
+    assert_eq!(error.answer(), ServiceErrorKind::Unavailable);
+    assert!(matches!(error, ServiceError::Full { queued: 3 }), "{error}");
+    world.runner.go_on.add_permits(1);
+    for id in waiting {
+        assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+    }
+    assert_eq!(world.service().counters().refused_full, 1);
+}
+
+#[test]
+fn rate_and_quotas_refuse_with_the_time_to_try_again() {
+    let world = World::with(|config| config.quotas.rate_per_minute = Some(2));
+    world.submit("return 1");
+    let id = world.submit("return 1");
+    let error = world.submit_as(me(), "return 1").unwrap_err();
+    assert_eq!(error.answer(), ServiceErrorKind::TooMany);
+    assert!(error.retry_after().is_some_and(|after| after <= Duration::from_secs(30)), "{error}");
+    world.submit_as(other(), "return 1").unwrap();
+    world.wait(&id);
+    for quotas in [
+        Quotas { cpu_per_day: Some(Duration::from_millis(7)), ..Quotas::default() },
+        Quotas { stored: Some(ByteSize::b(1)), ..Quotas::default() },
+    ] {
+        world.service().set_quotas(quotas);
+        let error = world.submit_as(me(), "return 1").unwrap_err();
+        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+    }
+    world.service().set_quotas(Quotas::default());
+    world.submit("return 1");
+}
+
+#[test]
+fn cancelled_execution_ends_whether_it_waits_or_runs() {
+    let world = World::with(|config| config.concurrency = 1);
+    let [running, waiting] = [world.submit("wait"), world.submit("return 1")];
+    world.until(&running, ExecutionStatus::Running);
+    let cancel = |id: &str| world.block_on(world.service().cancel(me(), id)).unwrap();
+    let cancelled = cancel(&waiting);
+    assert_eq!(cancelled.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(failure(&cancelled).0, ErrorKind::Cancelled);
+    assert_eq!(world.events(&waiting, 0), [(1, "queued"), (2, "end")]);
+    cancel(&running);
+    assert_eq!(world.wait(&running).summary.status, ExecutionStatus::Cancelled);
+    // It stays what it is.
+    assert_eq!(cancel(&running).summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 1);
+    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+}
+
+#[test]
+fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
+    let mut world = World::with(|config| config.concurrency = 1);
+    let ended = world.submit("return 1");
+    world.wait(&ended);
+    let running = world.submit("wait");
+    world.until(&running, ExecutionStatus::Running);
+    let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
+    let mut with_secret = script("return 1");
+    let secret = sandbox_api::SecretValue::new("hunter2!");
+    with_secret.secrets.0.insert("TOKEN".to_owned(), secret);
+    let with_secret = world.block_on(world.service().submit(me(), with_secret, None)).unwrap().id;
+    let unknown = world.data_dir().join("files/0123");
+    std::fs::create_dir(&unknown).unwrap();
+    world.restart();
+    let killed = world.wait(&running);
+    assert_eq!(killed.summary.status, ExecutionStatus::Killed);
+    assert!(killed.summary.started_at.is_some());
+    let reason = "the server was stopped while it ran".to_owned();
+    assert_eq!(failure(&killed), (ErrorKind::Killed, reason));
+    assert_eq!(world.events(&running, 0).last().unwrap().1, "end");
+    // Whoever saw more of it than was stored sees the end too.
+    assert_eq!(world.events(&running, 1000).last().unwrap().1, "end");
+    for id in &waiting {
+        assert_eq!(world.wait(id).summary.status, ExecutionStatus::Ok);
+    }
+    let lost = world.wait(&with_secret);
+    assert_eq!(lost.summary.status, ExecutionStatus::Error);
+    assert!(failure(&lost).1.contains("secrets"), "{lost:?}");
+    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 2 + waiting.len());
+    assert!(!unknown.exists());
+    let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
+    assert_eq!(list.executions.len(), 6);
+    for file in files_below(&world.data_dir()) {
+        let content = std::fs::read(&file).unwrap();
+        let found = content.windows(8).any(|part| part == b"hunter2!");
+        assert!(!found, "a secret in {}", file.display());
+    }
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|it| if it.is_dir() { files_below(&it) } else { vec![it] }).collect()
+}
+
+#[test]
+fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
+    let world = World::with(|config| config.engine_patience = Duration::from_secs(5));
+    world.runner.failing.store(2, Ordering::SeqCst);
+    let health = world.block_on(world.service().health());
+    assert!(!health.ready && health.checks.iter().any(|it| it.name == "engine" && !it.ok));
+    let id = world.submit("return 1");
+    assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.service().counters().retried_starts, 2);
+    assert!(world.block_on(world.service().health()).ready);
+}
+
+#[test]
+fn accepted_work_ends_with_an_error_if_the_engine_stays_away() {
+    let world = World::with(|config| config.engine_patience = Duration::from_millis(150));
+    world.runner.failing.store(usize::MAX, Ordering::SeqCst);
+    let execution = world.wait(&world.submit("return 1"));
+    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    assert_eq!(failure(&execution).0, ErrorKind::Engine);
+    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn execution_that_panics_or_fails_ends_with_an_error_and_frees_its_place() {
+    let world = World::with(|config| config.concurrency = 1);
+    for (source, kind) in [("panic", ErrorKind::Internal), ("fail", ErrorKind::AgentLost)] {
+        let execution = world.wait(&world.submit(source));
+        assert_eq!(execution.summary.status, ExecutionStatus::Error);
+        assert_eq!(failure(&execution).0, kind);
+    }
+    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+}
+
+#[test]
+fn every_sandbox_of_an_execution_is_removed() {
+    let world = World::new();
+    for source in ["return 1", "fail", "log a"] {
+        world.wait(&world.submit(source));
+    }
+    world.until_true(|| world.runner.closed.load(Ordering::SeqCst) == 3);
+    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn subjects_see_nothing_of_each_other() {
+    let world = World::new();
+    let id = world.submit("return 1");
+    world.wait(&id);
+    let is_not_found = |error: ServiceError| {
+        assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+        assert_eq!(error.answer(), ServiceErrorKind::NotFound);
+    };
+    world.block_on(async {
+        let (service, other) = (world.service(), other());
+        is_not_found(service.execution(other, &id).await.unwrap_err());
+        is_not_found(service.wait(other, &id, PATIENCE).await.unwrap_err());
+        is_not_found(service.cancel(other, &id).await.unwrap_err());
+        is_not_found(service.events(other, &id, 0).await.err().unwrap());
+        is_not_found(service.files(other, &id).await.unwrap_err());
+        is_not_found(service.open_file(other, &id, b"out.txt").await.unwrap_err());
+        is_not_found(service.changes(other, &id).await.unwrap_err());
+        let archive = service.archive(other, &id, ArchiveFormat::TarGzip).await;
+        is_not_found(archive.err().unwrap());
+        let list = service.list(other, ListQuery::default()).await.unwrap();
+        assert!(list.executions.is_empty());
+        assert_eq!(service.usage(&other).await.unwrap(), Default::default());
+    });
+}
+
+#[test]
+fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
+    let mut world = World::with(|config| config.concurrency = 2);
+    let [short, long] = [world.submit("wait"), world.submit("wait")];
+    world.until(&short, ExecutionStatus::Running);
+    world.until(&long, ExecutionStatus::Running);
+    let waiting = world.submit("return 1");
+    let shutdown = world.service().shutdown(Duration::from_millis(300));
+    // After the shutdown has begun.
+    let go_on = async { world.runner.go_on.add_permits(1) };
+    let (report, ()) = world.block_on(futures_util::future::join(shutdown, go_on));
+    assert_eq!((report.finished.len(), report.cancelled.len()), (1, 1));
+    assert_eq!(report.queued, std::slice::from_ref(&waiting));
+    let error = world.submit_as(me(), "return 1").unwrap_err();
+    assert!(matches!(error, ServiceError::ShuttingDown), "{error}");
+    assert!(!world.block_on(world.service().health()).ready);
+    let status = |id: &String| world.status(id);
+    let mut ends = [status(&report.finished[0]), status(&report.cancelled[0])];
+    ends.sort_by_key(|status| status.as_str());
+    assert_eq!(ends, [ExecutionStatus::Cancelled, ExecutionStatus::Ok]);
+    world.restart();
+    assert_eq!(world.wait(&waiting).summary.status, ExecutionStatus::Ok);
+}
+
+#[test]
+fn results_and_files_are_removed_together_when_their_time_is_over() {
+    let mut world = World::new();
+    let id = world.submit("return 1");
+    world.wait(&id);
+    let files = world.data_dir().join("files").join(&id);
+    assert!(files.exists());
+    world.change = |config| config.retention = Duration::ZERO;
+    world.restart();
+    world.until_true(|| !files.exists());
+    let gone = || world.block_on(world.service().execution(me(), &id)).is_err();
+    world.until_true(gone);
+    // A key of what is forgotten is forgotten too.
+    let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
+    assert!(list.executions.is_empty());
+}
+
+#[test]
+fn list_is_in_pages_with_the_latest_first() {
+    let world = World::new();
+    let mut ids: Vec<_> = (0..5).map(|_| world.submit("return 1")).collect();
+    ids.iter().for_each(|id| drop(world.wait(id)));
+    ids.reverse();
+    let mut found = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = ListQuery { limit: Some(2), cursor, ..ListQuery::default() };
+        let page = world.block_on(world.service().list(me(), query)).unwrap();
+        found.extend(page.executions.into_iter().map(|it| it.id));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ids);
+    let odd = ListQuery { cursor: Some("x".to_owned()), ..ListQuery::default() };
+    let error = world.block_on(world.service().list(me(), odd)).unwrap_err();
+    assert_eq!(error.answer(), ServiceErrorKind::Invalid);
+}

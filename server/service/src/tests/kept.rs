@@ -1,0 +1,184 @@
+//! Sandboxes that are kept.
+
+use sandbox_api::Operation;
+use sandbox_api::service::{KeptSpec, SandboxRequest, SandboxStatus, SandboxView};
+
+use super::*;
+
+fn request(name: Option<&str>) -> SandboxRequest {
+    SandboxRequest { name: name.map(str::to_owned), ..SandboxRequest::default() }
+}
+
+fn stat() -> Operation {
+    serde_json::from_str(r#"{"operation":"stat","path":"a"}"#).unwrap()
+}
+
+impl World {
+    fn create(&self, request: SandboxRequest) -> Result<crate::CreatedSandbox, ServiceError> {
+        self.block_on(self.service().create_sandbox(me(), request))
+    }
+
+    fn perform(&self, id: &str, generation: Option<u64>) -> Result<(u64, bool), ServiceError> {
+        let done = self.block_on(self.service().perform(me(), id, generation, stat()))?;
+        Ok((done.generation, done.restarted))
+    }
+
+    fn view(&self, id: &str) -> SandboxView {
+        self.service().sandbox(me(), id).unwrap()
+    }
+}
+
+#[test]
+fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
+    let world = World::new();
+    let first = world.create(request(Some("a"))).unwrap();
+    assert!(first.is_new);
+    assert_eq!((first.sandbox.generation, first.sandbox.status), (1, SandboxStatus::Ready));
+    let again = world.create(request(Some("a"))).unwrap();
+    assert_eq!((again.sandbox.id, again.is_new), (first.sandbox.id.clone(), false));
+    assert_ne!(world.create(request(None)).unwrap().sandbox.id, first.sandbox.id);
+    let mut different = request(Some("a"));
+    different.spec = KeptSpec { mount_path: Some("/work".to_owned()), ..KeptSpec::default() };
+    let error = world.create(different).unwrap_err();
+    assert!(matches!(error, ServiceError::NameTaken { .. }), "{error}");
+    assert_eq!(world.service().sandboxes(me()).sandboxes.len(), 2);
+    // Another subject has names of its own, and sees none of these.
+    assert!(world.service().sandboxes(other()).sandboxes.is_empty());
+    let theirs = world.service().create_sandbox(other(), request(Some("a")));
+    assert!(world.block_on(theirs).unwrap().is_new);
+    let error = world.service().sandbox(other(), &first.sandbox.id).unwrap_err();
+    assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+}
+
+#[test]
+fn concurrent_creations_of_one_name_start_one_container() {
+    let world = World::new();
+    let created = world.block_on(async {
+        let creations = (0..10).map(|_| world.service().create_sandbox(me(), request(Some("a"))));
+        futures_util::future::join_all(creations).await
+    });
+    let ids: Vec<_> = created.into_iter().map(|it| it.unwrap().sandbox.id).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]));
+    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn sandbox_that_ended_starts_a_new_generation_and_a_handle_of_the_old_one_is_gone() {
+    let world = World::new();
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    assert_eq!(world.perform(&id, Some(1)).unwrap(), (1, false));
+    world.runner.all_ended.store(true, Ordering::SeqCst);
+    let error = world.perform(&id, Some(1)).unwrap_err();
+    assert!(matches!(error, ServiceError::StaleGeneration { asked: 1, .. }), "{error}");
+    assert_eq!(error.answer(), ServiceErrorKind::Gone);
+    assert_eq!(world.perform(&id, None).unwrap(), (2, true));
+    assert_eq!(world.perform(&id, None).unwrap(), (2, false));
+    assert_eq!(world.perform(&id, Some(2)).unwrap(), (2, false));
+    assert_eq!(world.perform(&id, Some(1)).unwrap_err().answer(), ServiceErrorKind::Gone);
+}
+
+#[test]
+fn sandbox_outlives_its_server_with_its_files_and_without_its_processes() {
+    let mut world = World::new();
+    let before = world.create(request(Some("a"))).unwrap().sandbox;
+    let file = world.data_dir().join("files").join(&before.id).join("a.txt");
+    std::fs::write(&file, "kept").unwrap();
+    world.restart();
+    let view = world.view(&before.id);
+    assert_eq!((view.status, view.generation), (SandboxStatus::Stopped, 1));
+    assert_eq!((view.expires_at, view.max_expires_at), (before.expires_at, before.max_expires_at));
+    assert_eq!(world.perform(&before.id, Some(1)).unwrap_err().answer(), ServiceErrorKind::Gone);
+    assert_eq!(world.perform(&before.id, None).unwrap(), (2, true));
+    assert!(file.exists());
+    world.block_on(world.service().delete_sandbox(me(), &before.id)).unwrap();
+    assert!(!file.exists());
+    let error = world.perform(&before.id, None).unwrap_err();
+    assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
+}
+
+#[test]
+fn idle_sandbox_has_no_container_until_its_next_use() {
+    let world = World::new();
+    let created = world.create(SandboxRequest { idle_ms: Some(50), ..request(None) }).unwrap();
+    let id = created.sandbox.id;
+    world.until_true(|| world.view(&id).status == SandboxStatus::Stopped);
+    world.until_true(|| world.runner.closed.load(Ordering::SeqCst) == 1);
+    assert_eq!(world.perform(&id, None).unwrap(), (2, true));
+}
+
+#[test]
+fn sandbox_ends_at_its_time_and_is_extended_up_to_its_longest_life() {
+    let world = World::with(|config| config.kept.max_ttl = Duration::from_secs(100));
+    let short = world.create(SandboxRequest { ttl_ms: Some(50), ..request(None) }).unwrap();
+    let long = world.create(SandboxRequest { ttl_ms: Some(50_000), ..request(None) }).unwrap();
+    let (short, long) = (short.sandbox.id, long.sandbox);
+    let extend = |seconds| {
+        let ttl = Duration::from_secs(seconds);
+        world.block_on(world.service().extend_sandbox(me(), &long.id, ttl)).unwrap().expires_at
+    };
+    // Never shorter than before.
+    assert_eq!(extend(1), long.expires_at);
+    assert!(extend(70) > long.expires_at);
+    assert_eq!(extend(1000), long.max_expires_at);
+    assert_eq!(long.max_expires_at, long.created_at.after(Duration::from_secs(100)));
+    let is_gone =
+        || matches!(world.service().sandbox(me(), &short), Err(ServiceError::SandboxGone { .. }));
+    world.until_true(is_gone);
+    let too_long = SandboxRequest { ttl_ms: Some(101_000), ..request(None) };
+    assert_eq!(world.create(too_long).unwrap_err().answer(), ServiceErrorKind::Invalid);
+}
+
+#[test]
+fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
+    let world = World::new();
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    let submit = |generation, source| {
+        world.block_on(world.service().submit_in(me(), &id, generation, script(source), None))
+    };
+    let execution = world.wait(&submit(Some(1), "log a").unwrap().id);
+    assert_eq!(execution.summary.status, ExecutionStatus::Ok);
+    assert_eq!(execution.summary.sandbox.as_ref(), Some(&id));
+    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
+    let query = ListQuery { sandbox: Some(id.clone()), ..ListQuery::default() };
+    let list = world.block_on(world.service().list(me(), query)).unwrap();
+    assert_eq!(list.executions.len(), 1);
+    let files = world.block_on(world.service().files(me(), &execution.summary.id));
+    assert!(matches!(files.unwrap_err(), ServiceError::NoFiles { .. }));
+    // In use it is not idle, however long that takes.
+    let long = submit(None, "wait").unwrap().id;
+    world.until(&long, ExecutionStatus::Running);
+    assert_eq!(world.view(&id).idle_at, None);
+    world.runner.go_on.add_permits(1);
+    world.wait(&long);
+    assert!(world.view(&id).idle_at.is_some());
+    let error = submit(Some(7), "return 1").unwrap_err();
+    assert!(matches!(error, ServiceError::StaleGeneration { asked: 7, .. }), "{error}");
+    let unknown = world.service().submit_in(me(), "nothing", None, script("return 1"), None);
+    let error = world.block_on(unknown).unwrap_err();
+    assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+}
+
+#[test]
+fn number_of_sandboxes_is_bounded_and_a_failed_start_leaves_none() {
+    let world = World::with(|config| config.quotas.sandboxes = 2);
+    world.runner.failing.store(1, Ordering::SeqCst);
+    let error = world.create(request(Some("a"))).unwrap_err();
+    assert_eq!(error.answer(), ServiceErrorKind::Unavailable, "{error}");
+    assert!(world.service().sandboxes(me()).sandboxes.is_empty());
+    assert!(files_below(&world.data_dir().join("files")).is_empty());
+    world.create(request(Some("a"))).unwrap();
+    world.create(request(None)).unwrap();
+    let error = world.create(request(None)).unwrap_err();
+    assert!(matches!(error, ServiceError::QuotaExceeded { what: "sandboxes", .. }), "{error}");
+    assert!(!world.create(request(Some("a"))).unwrap().is_new);
+}
+
+#[test]
+fn shutdown_ends_the_containers_of_kept_sandboxes() {
+    let world = World::new();
+    world.create(request(None)).unwrap();
+    world.create(request(None)).unwrap();
+    let report = world.block_on(world.service().shutdown(Duration::ZERO));
+    assert!(report.left.is_empty());
+    assert_eq!(world.runner.closed.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,166 @@
+//! A runner without containers: the first word of a script says what it does.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use sandbox_api::files::WriteOptions;
+use sandbox_api::service::EventBody;
+use sandbox_api::{
+    Envelope, ErrorKind, Failure, LogLevel, Operation, ResultDocument, SandboxSpec, Status, Usage,
+};
+use sandbox_controller::files::{FileReader, FileWriter};
+use tokio::sync::Semaphore;
+
+use crate::plan::Work;
+use crate::runner::{Cancel, Failed, Job, Machine, Ran, Runner, Sink};
+
+/// What the tests see and control.
+pub struct FakeRunner {
+    pub launches: AtomicUsize,
+    pub runs: AtomicUsize,
+    pub closed: Arc<AtomicUsize>,
+    /// How many launches fail because the engine does not answer.
+    pub failing: AtomicUsize,
+    /// A permit lets one `wait` end.
+    pub go_on: Arc<Semaphore>,
+    /// All sandboxes end when it is set.
+    pub all_ended: Arc<AtomicBool>,
+}
+
+impl Default for FakeRunner {
+    fn default() -> Self {
+        Self {
+            launches: AtomicUsize::new(0),
+            runs: AtomicUsize::new(0),
+            closed: Arc::default(),
+            failing: AtomicUsize::new(0),
+            go_on: Arc::new(Semaphore::new(0)),
+            all_ended: Arc::default(),
+        }
+    }
+}
+
+struct FakeMachine {
+    runner: Arc<FakeRunner>,
+}
+
+/// A runner is shared with its sandboxes.
+pub struct Shared(pub Arc<FakeRunner>);
+
+impl Runner for Shared {
+    fn launch(&self, _: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
+        async {
+            let failing = &self.0.failing;
+            let fails = |left: usize| left.checked_sub(1);
+            if failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+                let failed = Failed::new(ErrorKind::Engine, "cannot connect to the engine");
+                return Err(Failed { is_transient: true, ..failed });
+            }
+            self.0.launches.fetch_add(1, Ordering::SeqCst);
+            self.0.all_ended.store(false, Ordering::SeqCst);
+            Ok(Arc::new(FakeMachine { runner: self.0.clone() }) as Arc<dyn Machine>)
+        }
+        .boxed()
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
+        async {
+            match self.0.failing.load(Ordering::SeqCst) {
+                0 => Ok(()),
+                _ => Err("cannot connect to the engine".to_owned()),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Machine for FakeMachine {
+    fn run<'a>(&'a self, job: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
+        async move {
+            self.runner.runs.fetch_add(1, Ordering::SeqCst);
+            let Job { id, work, mut cancel, .. } = job;
+            let Work::Script(script) = work else { panic!("only scripts run here") };
+            let source = String::from_utf8(script.source).unwrap();
+            let mut status = Status::Ok;
+            match source.split_whitespace().next().unwrap() {
+                "return" => {}
+                "wait" => {
+                    tokio::select! {
+                        permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
+                        _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
+                            status = Status::Cancelled;
+                        }
+                    }
+                }
+                "log" => {
+                    for line in source.split_whitespace().skip(1) {
+                        let text = line.to_owned();
+                        sink(EventBody::Log { level: LogLevel::Print, text });
+                    }
+                }
+                "panic" => panic!("as it was told"),
+                "fail" => return Err(Failed::new(ErrorKind::AgentLost, "the agent is gone")),
+                other => panic!("nobody knows what '{other}' is"),
+            }
+            let nothing = Failure::new(ErrorKind::Cancelled, "cancelled", None);
+            let mut document = ResultDocument::failed(nothing, 0);
+            document.id = Some(Cow::Borrowed(&id));
+            document.status = status;
+            if status == Status::Ok {
+                document.execution.error = None;
+            }
+            let usage = Usage {
+                wall_ms: 1,
+                cpu_ms: Some(7),
+                peak_memory_bytes: None,
+                written_bytes: Some(3),
+            };
+            let document = serde_json::to_string(&document).unwrap();
+            Ok(Ran { document, status, exit_code: 0, usage })
+        }
+        .boxed()
+    }
+
+    fn keep_files(&self, to: &Path) -> Result<(), Failed> {
+        std::fs::create_dir(to).unwrap();
+        std::fs::write(to.join("out.txt"), "made").unwrap();
+        Ok(())
+    }
+
+    fn perform(&self, operation: Operation) -> BoxFuture<'_, Envelope> {
+        async move {
+            let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
+            Envelope::failed(std::time::Duration::ZERO, failure)
+        }
+        .boxed()
+    }
+
+    fn reader(
+        &self,
+        _: Vec<u8>,
+        _: u64,
+        _: Option<u64>,
+    ) -> BoxFuture<'_, Result<FileReader, Failed>> {
+        async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
+    }
+
+    fn writer(&self, _: Vec<u8>, _: WriteOptions) -> BoxFuture<'_, Result<FileWriter, Failed>> {
+        async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.runner.all_ended.load(Ordering::SeqCst)
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), String>> {
+        async {
+            self.runner.closed.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+        .boxed()
+    }
+}
