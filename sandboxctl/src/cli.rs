@@ -734,9 +734,26 @@ pub struct ToolsArgs {
     #[arg(long, conflicts_with = "stdio")]
     pub list: bool,
 
+    /// Start N sandboxes ahead for each directory and image that is often asked for [0]
+    #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize), conflicts_with = "list")]
+    pool: Option<Value>,
+
     /// Each sandbox.
     #[command(flatten)]
     pub sandbox: KeptArgs,
+}
+
+impl ToolsArgs {
+    /// Adds the flags' values.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        flags.set(Key::PoolSize, self.pool.clone());
+        self.sandbox.add_flags(flags);
+    }
+
+    /// Whether sandboxes are started ahead.
+    pub const fn has_pool(&self) -> bool {
+        self.pool.is_some()
+    }
 }
 
 /// What holds for the sandboxes that `sandbox_init` makes.
@@ -983,8 +1000,12 @@ mod tests {
         let mut definition = command();
         definition.build();
         for (key, flag) in Key::all().filter_map(|key| Some((key, key.flag()?))) {
-            let is_of_serve = key.name().starts_with("server.");
-            let command = if is_of_serve { "serve" } else { "run" };
+            let command = match key.name() {
+                name if name.starts_with("server.") => "serve",
+                // A single run has no use for sandboxes that are started ahead.
+                name if name.starts_with("pool.") => "tools",
+                _ => "run",
+            };
             let arguments = definition.find_subcommand(command).unwrap();
             let name = flag.trim_start_matches("--");
             let has_it = arguments.get_arguments().any(|arg| arg.get_long() == Some(name));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec, exit_code};
+use sandbox_controller::PoolConfig;
 use sandbox_server::registry::Settings as RegistrySettings;
 use sandbox_server::tools::{self, Answer, INIT, StopCause, ToolError, Tools, stdio, stop};
 use serde_json::value::RawValue;
@@ -45,7 +46,7 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
         return print_answer(context, &Answer::refused(error));
     }
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
-    with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
+    with_tools(context, &settings, &args.sandbox.root, None, async |tools, signals| {
         let (mut answer, mut signal) = match &init {
             Some(init) => call(tools, signals, INIT, init).await,
             None => call(tools, signals, &args.name, &input).await,
@@ -109,8 +110,10 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     if args.list {
         return context.output.document(&tools::catalogue()).map(|()| 0);
     }
-    let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
-    with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    // The directories are named by calls: kinds can only be learnt from them.
+    let pool = args.has_pool().then(|| PoolConfig { adaptive: true, ..settings.pool() });
+    with_tools(context, &settings, &args.sandbox.root, pool, async |tools, signals| {
         let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
         let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);
         let served = stdio::serve(stdin, tokio::io::stdout(), call, signals.next()).await;
@@ -128,6 +131,7 @@ fn with_tools<T>(
     context: &Context<'_>,
     settings: &Settings,
     root: &RootArgs,
+    pool: Option<PoolConfig>,
     work: impl AsyncFnOnce(&Tools, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
     if !settings.io_enabled() {
@@ -150,8 +154,15 @@ fn with_tools<T>(
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
+        if let Some(pool) = pool {
+            controller.pool(pool);
+        }
         let worked = match Tools::new(controller.clone(), registry_settings) {
             Ok(tools) => {
+                if let Err(error) = tools.prewarm().await {
+                    let message = error.full_message();
+                    context.output.notice(&format!("no sandbox is started ahead: {message}"));
+                }
                 let worked = work(&tools, &mut signals).await;
                 if let Ok(left) = signals.guard(tools.close()).await {
                     left.iter().for_each(|left| context.output.notice(left));

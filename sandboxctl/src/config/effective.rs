@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Encoding, PrivateIo, Pull};
-use sandbox_controller::{Config, ConfinementPolicy};
+use sandbox_api::{Encoding, LimitValue, PrivateIo, Pull};
+use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
@@ -108,6 +108,26 @@ impl Settings {
         match &self.setting(Key::AllowedImages).value {
             Some(Value::Names(names)) => names.clone(),
             _ => Vec::new(),
+        }
+    }
+
+    /// How many sandboxes are started ahead; none if nothing asks for some.
+    #[must_use]
+    pub fn pool(&self) -> PoolConfig {
+        let value = |key| self.setting(key).value.as_ref();
+        let count = |key| match value(key) {
+            Some(Value::Limit(LimitValue::Count(count))) => usize::try_from(*count).ok(),
+            _ => None,
+        };
+        let default = PoolConfig::default();
+        PoolConfig {
+            size: count(Key::PoolSize).unwrap_or(default.size),
+            max_age: match value(Key::PoolMaxAge) {
+                Some(Value::Limit(LimitValue::Time(age))) => *age,
+                _ => default.max_age,
+            },
+            max_keys: count(Key::PoolMaxKeys).unwrap_or(default.max_keys),
+            adaptive: matches!(value(Key::PoolAdaptive), Some(Value::Switch(true))),
         }
     }
 

@@ -219,6 +219,22 @@ settings! {
         default: || Some(Value::Names(vec!["*".into()])),
         expects: "an array of images' names such as \"python:*\"",
     }
+    PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for" {
+        kind: COUNT,
+        flag: Some("--pool"),
+    }
+    PoolMaxAge "pool.max_age" "How long one that is started ahead waits until another takes its place" {
+        kind: TIME,
+        default: || Some(Value::Limit(minutes(30))),
+    }
+    PoolMaxKeys "pool.max_keys" "Kinds of sandboxes that are started ahead" {
+        kind: COUNT,
+        default: || count(4),
+    }
+    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them" {
+        kind: Kind::Switch,
+        default: || Some(Value::Switch(false)),
+    }
     ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH" {
         default: || text("127.0.0.1:8470"),
     }
@@ -424,7 +440,15 @@ impl Key {
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain(Self::exec())
             .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.limit)))
-            .chain(settings(&["policy.", "audit.", "engine.", "programs.", "tools.", "server."]))
+            .chain(settings(&[
+                "policy.",
+                "audit.",
+                "engine.",
+                "programs.",
+                "tools.",
+                "pool.",
+                "server.",
+            ]))
     }
 
     /// The limits of `exec`.
@@ -574,7 +598,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            43 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            47 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

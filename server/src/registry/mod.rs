@@ -383,6 +383,24 @@ impl Registry {
         }
     }
 
+    /// Has sandboxes started ahead that see the first of the allowed directories at this mount path, if
+    /// the controller has a pool.
+    ///
+    /// # Errors
+    ///
+    /// As a launch.
+    pub async fn prewarm(&self, mount_path: String) -> Result<(), Error> {
+        let Some(dir) = self.mounts.first_allowed() else { return Ok(()) };
+        let request = SandboxRequest {
+            handle: String::new(),
+            image: None,
+            container_name: None,
+            host_dir: String::new(),
+            mount_path,
+        };
+        self.controller.prewarm(self.template.spec(&request).io_dir(dir)).await
+    }
+
     /// Maps an operation's error. If the sandbox has ended by itself, its handle becomes free, and
     /// its leftovers are removed.
     pub fn failure(

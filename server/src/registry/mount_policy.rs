@@ -69,6 +69,11 @@ impl MountPolicy {
         Err(self.not_allowed(given))
     }
 
+    /// The first of the allowed directories.
+    pub fn first_allowed(&self) -> Option<&Path> {
+        self.allowed.first().map(PathBuf::as_path)
+    }
+
     fn is_below_allowed(&self, path: &Path) -> bool {
         self.allowed.iter().any(|allowed| path.starts_with(allowed))
     }

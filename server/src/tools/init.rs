@@ -11,7 +11,7 @@ use crate::registry::SandboxRequest;
 
 pub(super) struct Init;
 
-fn workspace() -> String {
+pub(super) fn workspace() -> String {
     "workspace".to_owned()
 }
 

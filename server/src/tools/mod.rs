@@ -55,6 +55,16 @@ impl Tools {
         }))
     }
 
+    /// Has a sandbox started ahead, if the controller has a pool, for the first of the allowed
+    /// directories: for a `sandbox_init` that names that one, and nothing besides.
+    ///
+    /// # Errors
+    ///
+    /// As a launch.
+    pub async fn prewarm(&self) -> Result<(), sandbox_controller::Error> {
+        self.0.registry.prewarm(init::workspace()).await
+    }
+
     /// Starts a call. Its position among the calls of its sandbox is fixed when this returns, so
     /// the order of these calls matters; the returned futures may be awaited at any time,
     /// concurrently.
