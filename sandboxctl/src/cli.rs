@@ -16,6 +16,7 @@ pub mod remote;
 pub mod report;
 pub mod root;
 pub mod secret;
+pub mod token;
 mod volume;
 
 use std::ffi::OsStr;
@@ -45,6 +46,7 @@ use remote::RemoteArgs;
 use report::ReportArgs;
 use root::RootArgs;
 use secret::SecretArgs;
+use token::{ServerCommand, TokenCommand};
 use volume::VolumeArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -376,6 +378,16 @@ A session:
     /// until it is removed by age.
     Executions(Box<ExecutionsArgs>),
 
+    /// Create, list and revoke API tokens of a service
+    ///
+    /// In its data directory, whether it runs or not.
+    #[command(subcommand)]
+    Token(TokenCommand),
+
+    /// Look after the data directory of a service
+    #[command(subcommand)]
+    Server(ServerCommand),
+
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -452,9 +464,14 @@ impl Command {
             | Self::Doctor(DoctorArgs { json, .. })
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
             Self::Executions(args) => args.command.wants_json(),
+            Self::Token(command) => command.wants_json(),
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) => false,
-            Self::Types | Self::Keys(_) | Self::Completions { .. } | Self::Man { .. } => false,
+            Self::Server(_)
+            | Self::Types
+            | Self::Keys(_)
+            | Self::Completions { .. }
+            | Self::Man { .. } => false,
         }
     }
 }
@@ -987,7 +1004,16 @@ mod tests {
     fn every_command_shows_an_example() {
         for (path, help) in every_help() {
             // A group of commands has its examples in them.
-            let groups = ["artifacts", "executions", "image", "config", "keys", "receipt"];
+            let groups = [
+                "artifacts",
+                "executions",
+                "image",
+                "config",
+                "keys",
+                "receipt",
+                "server",
+                "token",
+            ];
             if !groups.map(|group| format!("sandboxctl {group}")).contains(&path) {
                 assert!(help.contains("Examples:\n  "), "{path}");
                 assert!(help.contains(&path), "{path}: its example is of something else");

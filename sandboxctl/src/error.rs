@@ -39,6 +39,9 @@ pub enum Error {
     /// A service failed, or refused.
     #[error(transparent)]
     Remote(#[from] remote::Error),
+    /// The data directory of a service cannot be used.
+    #[error(transparent)]
+    Store(#[from] sandbox_store::StoreError),
     /// An OS error.
     #[error("{what}")]
     System {
@@ -124,6 +127,7 @@ impl Error {
             Self::Controller(error) => error.kind(),
             Self::Argument { source, .. } => source.kind(),
             Self::Remote(error) => error.kind(),
+            Self::Store(error) => error.kind(),
             Self::Content { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -153,6 +157,7 @@ impl Error {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Config(error) => error.hint(),
             Self::Remote(error) => error.hint(),
+            Self::Store(error) => error.hint().map(str::to_owned),
             Self::Argument { hint, .. } => Some(hint.clone()),
             Self::Controller(sandbox_controller::Error::State { .. }) => {
                 Some("set XDG_RUNTIME_DIR to a directory that is private to this user".to_owned())

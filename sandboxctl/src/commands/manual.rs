@@ -67,7 +67,16 @@ mod tests {
             assert!(title.contains(env!("CARGO_PKG_VERSION")), "{title}");
             assert!(!page.contains(".SH EXTRA"), "{name}");
             assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
-            let groups = ["artifacts", "executions", "image", "config", "keys", "receipt"];
+            let groups = [
+                "artifacts",
+                "executions",
+                "image",
+                "config",
+                "keys",
+                "receipt",
+                "server",
+                "token",
+            ];
             let is_group = groups.map(|group| format!("sandboxctl-{group}")).contains(name);
             assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");
         }

@@ -25,6 +25,7 @@ mod reports;
 mod run;
 mod staging;
 mod text;
+mod token;
 mod tools;
 mod touched;
 mod transfer;
@@ -80,6 +81,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Executions(args) => executions::executions(&context, *args),
+        Command::Token(command) => token::token(&context, command),
+        Command::Server(command) => token::server(&context, &command),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => completions::print(&context, shell),
         Command::Man { dir } => manual::man(&context, dir.as_deref()),

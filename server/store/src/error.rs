@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rusqlite::{ErrorCode, ffi};
+use sandbox_api::ErrorKind;
 
 /// A store cannot be opened, read or written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -101,6 +102,32 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Directory { .. }
+            | Self::InUse { .. }
+            | Self::Missing { .. }
+            | Self::Newer { .. }
+            | Self::Older { .. } => ErrorKind::Config,
+            Self::Full => ErrorKind::DiskFull,
+            Self::Locked | Self::Busy | Self::RolledBack => ErrorKind::Busy,
+            Self::Backup { source, .. } => match source.kind() {
+                io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
+                _ => ErrorKind::Internal,
+            },
+            Self::Damaged { .. }
+            | Self::Database(_)
+            | Self::Row { .. }
+            | Self::State { .. }
+            | Self::Closed => ErrorKind::Internal,
+        }
+    }
+
     /// The next step, where there is one.
     #[must_use]
     pub const fn hint(&self) -> Option<&'static str> {

@@ -1,0 +1,201 @@
+//! `token` and `server`: the administration of a service's data directory.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueHint};
+use sandbox_api::service::Subject;
+use sandbox_api::{LimitKey, LimitValue};
+use sandbox_auth::{Scope, Token};
+
+use super::{Utf8, text};
+use crate::config::{Flags, Key, Value};
+
+/// Where the data of a service is.
+#[derive(Debug, Args)]
+pub struct DataDirArgs {
+    #[arg(long, value_name = "DIR", help = Key::ServerDataDir.help(),
+        value_hint = ValueHint::DirPath)]
+    data_dir: Option<PathBuf>,
+}
+
+impl DataDirArgs {
+    /// Adds the setting.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        flags.set(Key::ServerDataDir, self.data_dir.clone().map(Value::Path));
+    }
+}
+
+/// `token`.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Create a token, and print it
+    ///
+    /// It is printed once: only a digest of it is stored. A service that runs accepts it at once. The
+    /// data directory is created if there is none.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl token create --data-dir /var/lib/sandboxctl --subject ci --scope executions:write
+  sandboxctl token create --data-dir /var/lib/sandboxctl --subject ops --scope admin --expires 8h
+  sandboxctl token create --subject ci --scope executions:read --expires never --json")]
+    Create {
+        /// Who calls with it: everything that is made with it belongs to this name
+        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = subject())]
+        subject: Subject,
+        /// What it is for; repeatable. admin is everything
+        #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope())]
+        scopes: Vec<Scope>,
+        /// How long it is valid, such as 12h or 90days, or never
+        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, default_value = "90days",
+            value_parser = text::<Expiry>())]
+        expires: Expiry,
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+        /// Print JSON: {"id", "token", "subject", "scopes", "created_at", "expires_at"}
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// List tokens, without their secrets
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl token ls --data-dir /var/lib/sandboxctl
+  sandboxctl token ls --json")]
+    Ls {
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Revoke tokens: a service that runs refuses them at once
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl token revoke --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586")]
+    Revoke {
+        /// The tokens: the ids that `token ls` shows
+        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other,
+            value_parser = text::<TokenId>())]
+        ids: Vec<TokenId>,
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+    },
+}
+
+/// `server`.
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Write a copy of a service's database to a new file, while it runs
+    ///
+    /// The copy is one state of the database: executions, events, results, kept sandboxes, tokens,
+    /// usage. Files of executions are not in it. To restore it, stop the service and put it in place
+    /// of store.db in the data directory, without store.db-wal and store.db-shm.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
+    Backup {
+        /// The file, which must not exist; only this user can read it
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+    },
+}
+
+impl TokenCommand {
+    /// Whether JSON is to be printed, whatever happens.
+    #[must_use]
+    pub const fn wants_json(&self) -> bool {
+        match self {
+            Self::Create { json, .. } | Self::Ls { json, .. } => *json,
+            Self::Revoke { .. } => false,
+        }
+    }
+}
+
+fn subject() -> impl TypedValueParser<Value = Subject> {
+    Utf8(|text: &str| Subject::new(text).map_err(|error| error.to_string()))
+}
+
+fn scope() -> impl TypedValueParser<Value = Scope> {
+    let names = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()));
+    Utf8(names.try_map(|name| name.parse::<Scope>()))
+}
+
+/// How long a token is valid; `None` is for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiry(pub Option<Duration>);
+
+impl std::str::FromStr for Expiry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        // Written as every time is, from a millisecond on.
+        match LimitKey::Timeout.parse(text) {
+            Ok(LimitValue::Time(time)) => Ok(Self(Some(time))),
+            Ok(_) => Err("it is not a time".to_owned()),
+            Err(error) => Err(format!("{error}, or never")),
+        }
+    }
+}
+
+/// The id of a token, which is no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenId(String);
+
+impl TokenId {
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for TokenId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        // A whole token too: one that was found where it should not be.
+        if let Some(token) = Token::parse(text) {
+            return Ok(Self(token.id().to_owned()));
+        }
+        match text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            true => Ok(Self(text.to_ascii_lowercase())),
+            false => Err("it is not the id of a token"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_valid_for_a_time_or_for_ever() {
+        assert_eq!("never".parse(), Ok(Expiry(None)));
+        assert_eq!("12h".parse(), Ok(Expiry(Some(Duration::from_secs(12 * 3600)))));
+        for odd in ["", "0s", "tomorrow", "-1h"] {
+            assert!(odd.parse::<Expiry>().unwrap_err().ends_with(", or never"), "{odd}");
+        }
+    }
+
+    #[test]
+    fn token_is_named_by_its_id_or_by_itself() {
+        let new = Token::generate();
+        for text in [new.id.clone(), new.id.to_uppercase(), new.token.expose()] {
+            assert_eq!(text.parse::<TokenId>().unwrap().as_str(), new.id);
+        }
+        for odd in ["", "sbx_", "5f0c7a1be2d4058", "5f0c7a1be2d4058g"] {
+            assert!(odd.parse::<TokenId>().is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! `token` and `server`: the administration of a service's data directory, whether it runs or not.
+
+use std::path::PathBuf;
+
+use sandbox_api::service::{Subject, Time};
+use sandbox_auth::{Scope, Token};
+use sandbox_store::{Store, StoreError, TokenRecord};
+use serde::Serialize;
+
+use super::Context;
+use crate::cli::token::{DataDirArgs, Expiry, ServerCommand, TokenCommand, TokenId};
+use crate::config::{Key, Value};
+use crate::error::Error;
+use crate::render::{self, escaped_line};
+
+pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
+    match command {
+        TokenCommand::Create { subject, scopes, expires, data_dir, json } => {
+            let data_dir = path(context, &data_dir)?;
+            let store = match Store::attach(&data_dir) {
+                // The first token of a service may be made before its first start.
+                Err(StoreError::Missing { .. }) => Store::open(&data_dir),
+                attached => attached,
+            };
+            create(context, &store?, subject, scopes, expires, json)?;
+        }
+        TokenCommand::Ls { data_dir, json } => {
+            let tokens = store(context, &data_dir)?.tokens()?;
+            let now = Time::now();
+            if json {
+                let shown: Vec<_> = tokens.iter().map(|token| Shown::of(token, now)).collect();
+                context.output.document(&shown)?;
+            } else {
+                context.output.text(&listing(&tokens, now, context.output.width()))?;
+            }
+        }
+        TokenCommand::Revoke { ids, data_dir } => {
+            revoke(&store(context, &data_dir)?, &ids)?;
+        }
+    }
+    Ok(0)
+}
+
+pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Error> {
+    let ServerCommand::Backup { file, data_dir } = command;
+    store(context, data_dir)?.backup(file)?;
+    Ok(0)
+}
+
+/// The store of the data directory, beside the service that may have it.
+fn store(context: &Context<'_>, args: &DataDirArgs) -> Result<Store, Error> {
+    Ok(Store::attach(&path(context, args)?)?)
+}
+
+fn path(context: &Context<'_>, args: &DataDirArgs) -> Result<PathBuf, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let Some(Value::Path(data_dir)) = &settings.setting(Key::ServerDataDir).value else {
+        let error = Error::usage("--data-dir", "it is not known where the service keeps its data");
+        return Err(error.with_hint("--data-dir DIR, or [server] data_dir, names it"));
+    };
+    Ok(context.environment.working_directory.join(data_dir))
+}
+
+/// A token as it is printed, once.
+#[derive(Serialize)]
+struct Created<'a> {
+    id: &'a str,
+    token: &'a str,
+    subject: &'a Subject,
+    scopes: &'a [String],
+    created_at: Time,
+    expires_at: Option<Time>,
+}
+
+fn create(
+    context: &Context<'_>,
+    store: &Store,
+    subject: Subject,
+    mut scopes: Vec<Scope>,
+    expires: Expiry,
+    json: bool,
+) -> Result<(), Error> {
+    scopes.sort_unstable();
+    scopes.dedup();
+    let (new, now) = (Token::generate(), Time::now());
+    let record = TokenRecord {
+        id: new.id,
+        hash: new.hash,
+        subject,
+        scopes: scopes.iter().map(ToString::to_string).collect(),
+        created_at: now,
+        expires_at: expires.0.map(|time| now.after(time)),
+        revoked_at: None,
+        last_used_at: None,
+    };
+    // Durable before it is shown.
+    store.create_token(record.clone())?;
+    let token = new.token.expose();
+    let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = &record;
+    if json {
+        return context.output.document(&Created {
+            id,
+            token: &token,
+            subject,
+            scopes,
+            created_at: *created_at,
+            expires_at: *expires_at,
+        });
+    }
+    context.output.text(&format!("{token}\n"))?;
+    let until = expires_at.map_or("until it is revoked".to_owned(), |time| format!("until {time}"));
+    let (subject, scopes) = (escaped_line(subject.as_str()), scopes.join(", "));
+    context.output.notice(&format!(
+        "the token {id} of {subject} is valid {until}, for {scopes}; it is not shown again"
+    ));
+    Ok(())
+}
+
+/// Revokes all of them, or says which is none.
+fn revoke(store: &Store, ids: &[TokenId]) -> Result<(), Error> {
+    for id in ids {
+        // Revoked before is revoked.
+        if store.token(id.as_str())?.is_none() {
+            let error = Error::usage(format!("ID '{}'", id.as_str()), "there is no such token");
+            return Err(error.with_hint("`sandboxctl token ls` lists them"));
+        }
+    }
+    ids.iter().try_for_each(|id| Ok(store.revoke_token(id.as_str(), Time::now()).map(drop)?))
+}
+
+/// Whether a token is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum TokenState {
+    Valid,
+    Expired,
+    Revoked,
+}
+
+impl TokenState {
+    fn of(token: &TokenRecord, now: Time) -> Self {
+        match token {
+            TokenRecord { revoked_at: Some(_), .. } => Self::Revoked,
+            TokenRecord { expires_at: Some(time), .. } if *time <= now => Self::Expired,
+            _ => Self::Valid,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// A token as it is listed: without the digest of its secret.
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    subject: &'a Subject,
+    scopes: &'a [String],
+    state: TokenState,
+    created_at: Time,
+    expires_at: Option<Time>,
+    revoked_at: Option<Time>,
+    last_used_at: Option<Time>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(token: &'a TokenRecord, now: Time) -> Self {
+        let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = token;
+        let TokenRecord { revoked_at, last_used_at, .. } = token;
+        Self {
+            id,
+            subject,
+            scopes,
+            state: TokenState::of(token, now),
+            created_at: *created_at,
+            expires_at: *expires_at,
+            revoked_at: *revoked_at,
+            last_used_at: *last_used_at,
+        }
+    }
+}
+
+/// Tokens as a table of this width.
+fn listing(tokens: &[TokenRecord], now: Time, width: Option<usize>) -> String {
+    let age = |time: Option<Time>| time.map(|time| render::age(now.since(time)));
+    let rows: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            let state = TokenState::of(token, now);
+            let expires = match (state, token.expires_at) {
+                (TokenState::Valid, Some(time)) => render::age(time.since(now)),
+                (TokenState::Valid, None) => "never".to_owned(),
+                _ => "-".to_owned(),
+            };
+            [
+                token.id.clone(),
+                state.as_str().to_owned(),
+                escaped_line(token.subject.as_str()).into_owned(),
+                escaped_line(&token.scopes.join(",")).into_owned(),
+                render::age(now.since(token.created_at)),
+                expires,
+                age(token.last_used_at).unwrap_or("never".to_owned()),
+            ]
+        })
+        .collect();
+    let headings = ["ID", "STATE", "SUBJECT", "SCOPES", "AGE", "EXPIRES IN", "LAST USED"];
+    render::table(headings, &rows, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: &str, subject: &str) -> TokenRecord {
+        TokenRecord {
+            id: id.to_owned(),
+            hash: [7; 32],
+            subject: Subject::new(subject).unwrap(),
+            scopes: vec!["executions:write".to_owned(), "sandboxes".to_owned()],
+            created_at: Time::from_unix_millis(0),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+        }
+    }
+
+    #[test]
+    fn table_says_which_tokens_are_valid() {
+        let (time, day) = (Time::from_unix_millis, 24 * 3600 * 1000);
+        let tokens = [
+            TokenRecord { last_used_at: Some(time(2 * day)), ..record("5f0c7a1be2d40586", "ci") },
+            TokenRecord { expires_at: Some(time(5 * day)), ..record("0586e2d47a1b5f0c", "ops") },
+            TokenRecord { expires_at: Some(time(day)), ..record("e2d405865f0c7a1b", "old") },
+            TokenRecord { revoked_at: Some(time(1)), ..record("7a1b5f0ce2d40586", "lost") },
+        ];
+        insta::assert_snapshot!(listing(&tokens, time(3 * day), None), @r"
+        ID                STATE    SUBJECT  SCOPES                      AGE  EXPIRES IN  LAST USED
+        5f0c7a1be2d40586  valid    ci       executions:write,sandboxes  3d   never       1d
+        0586e2d47a1b5f0c  valid    ops      executions:write,sandboxes  3d   2d          never
+        e2d405865f0c7a1b  expired  old      executions:write,sandboxes  3d   -           never
+        7a1b5f0ce2d40586  revoked  lost     executions:write,sandboxes  3d   -           never
+        ");
+    }
+
+    #[test]
+    fn json_of_a_list_has_no_digest() {
+        let token = record("5f0c7a1be2d40586", "ci");
+        let json = serde_json::to_value(Shown::of(&token, Time::from_unix_millis(1))).unwrap();
+        let names: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+        assert!(!names.contains(&"hash".to_owned()), "{names:?}");
+        assert_eq!(json["state"], "valid");
+    }
+
+    #[test]
+    fn only_tokens_that_exist_are_revoked() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        drop(Store::open(&data_dir).unwrap());
+        let store = Store::attach(&data_dir).unwrap();
+        store.create_token(record("5f0c7a1be2d40586", "ci")).unwrap();
+        let ids = |ids: &[&str]| ids.iter().map(|id| id.parse().unwrap()).collect::<Vec<_>>();
+        let error = revoke(&store, &ids(&["5f0c7a1be2d40586", "0000000000000000"])).unwrap_err();
+        assert_eq!(
+            error.to_text(),
+            "ID '0000000000000000': there is no such token\nhint: `sandboxctl token ls` lists them"
+        );
+        // None of them was.
+        assert_eq!(store.tokens().unwrap()[0].revoked_at, None);
+        for _ in 0..2 {
+            revoke(&store, &ids(&["5f0c7a1be2d40586"])).unwrap();
+        }
+        assert!(store.tokens().unwrap()[0].revoked_at.is_some());
+    }
+}
