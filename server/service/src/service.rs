@@ -675,7 +675,9 @@ impl Core {
         subject: &Subject,
         id: &str,
     ) -> Result<Arc<Self>, ServiceError> {
-        if self.find_live(subject, id).is_some() {
+        // Its end is told before it leaves the list.
+        let live = self.find_live(subject, id);
+        if live.is_some_and(|live| !matches!(&*live.phase.borrow(), Phase::Ended(_))) {
             return Err(ServiceError::NotEnded { id: id.to_owned() });
         }
         let execution = self.stored(subject, id).await?;

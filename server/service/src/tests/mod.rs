@@ -450,7 +450,7 @@ fn subjects_see_nothing_of_each_other() {
         is_not_found(archive.err().unwrap());
         let list = service.list(other, ListQuery::default()).await.unwrap();
         assert!(list.executions.is_empty());
-        assert_eq!(service.usage(&other).await.unwrap(), Default::default());
+        assert_eq!(service.usage(other).await.unwrap(), Default::default());
     });
 }
 
