@@ -1032,7 +1032,13 @@ mod tests {
                 name if name.starts_with("pool.") => "tools",
                 _ => "run",
             };
-            let arguments = definition.find_subcommand(command).unwrap();
+            let mut arguments = definition.find_subcommand(command);
+            if key == Key::ServerDataDir {
+                // Of the commands that look after it too.
+                let server = definition.find_subcommand("server").unwrap();
+                arguments = server.find_subcommand("backup");
+            }
+            let arguments = arguments.unwrap();
             let name = flag.trim_start_matches("--");
             let has_it = arguments.get_arguments().any(|arg| arg.get_long() == Some(name));
             assert!(has_it, "{command} {flag}");
