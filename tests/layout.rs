@@ -81,11 +81,7 @@ const CRATES: &[Row] = &[
             "sandbox-store",
         ],
     ),
-    (
-        "sandbox-mcp",
-        "tools for agents",
-        &["sandbox-api", "sandbox-controller", "sandbox-protocol", "sandbox-server"],
-    ),
+    ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-controller", "sandbox-dirfd"]),
     (
         "sandbox-http",
         "the HTTP API",

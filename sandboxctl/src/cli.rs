@@ -10,6 +10,7 @@ pub mod executions;
 pub mod fs;
 mod habits;
 mod limits;
+pub mod mcp;
 mod parse;
 pub mod receipt;
 pub mod remote;
@@ -40,6 +41,7 @@ use executions::ExecutionsArgs;
 use fs::FsArgs;
 use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
+use mcp::McpArgs;
 pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
 use remote::RemoteArgs;
@@ -372,6 +374,19 @@ A session:
   {\"cancel\": 2}")]
     Tools(Box<ToolsArgs>),
 
+    /// Serve tools for AI agents over the Model Context Protocol, on stdin and stdout
+    ///
+    /// One tool runs a whole Luau script; others read, write and search the files of the io dir, and
+    /// with an image run commands. Each script and each command gets a fresh container. A client starts
+    /// this command; it ends with its stdin.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
+  sandboxctl mcp --io-dir out --read-only
+  sandboxctl mcp --image python:3.13-slim --allow pypi.org
+  sandboxctl mcp --tools execute_script --tools 'read_*'")]
+    Mcp(Box<McpArgs>),
+
     /// Submit, list and follow executions of a service
     ///
     /// The service is the one of --server or SANDBOXCTL_SERVER. What is kept there can be looked at
@@ -466,7 +481,7 @@ impl Command {
             Self::Executions(args) => args.command.wants_json(),
             Self::Token(command) => command.wants_json(),
             // Its own answer is JSON, and says what failed.
-            Self::Tool(_) | Self::Tools(_) => false,
+            Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) => false,
             Self::Server(_)
             | Self::Types
             | Self::Keys(_)
@@ -1032,13 +1047,7 @@ mod tests {
                 name if name.starts_with("pool.") => "tools",
                 _ => "run",
             };
-            let mut arguments = definition.find_subcommand(command);
-            if key == Key::ServerDataDir {
-                // Of the commands that look after it too.
-                let server = definition.find_subcommand("server").unwrap();
-                arguments = server.find_subcommand("backup");
-            }
-            let arguments = arguments.unwrap();
+            let arguments = definition.find_subcommand(command).unwrap();
             let name = flag.trim_start_matches("--");
             let has_it = arguments.get_arguments().any(|arg| arg.get_long() == Some(name));
             assert!(has_it, "{command} {flag}");

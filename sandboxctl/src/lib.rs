@@ -4,6 +4,7 @@
 
 mod ci;
 mod cli;
+mod clients;
 mod commands;
 mod config;
 mod error;

@@ -55,6 +55,19 @@ sets! {
     ScriptLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::VmMemory];
     }
+    /// What a call of an agent may use.
+    AgentLimits {
+        const LIMITS: &[LimitKey] = &[
+            LimitKey::Timeout,
+            LimitKey::Memory,
+            LimitKey::VmMemory,
+            LimitKey::Cpus,
+            LimitKey::Pids,
+            LimitKey::MaxWrite,
+            LimitKey::Entries,
+            LimitKey::MaxFileSize,
+        ];
+    }
     /// What a command may use.
     CommandLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Timeout];

@@ -15,6 +15,7 @@ mod hints;
 mod image;
 mod launch;
 mod manual;
+mod mcp;
 mod network;
 mod preparing;
 mod ps;
@@ -39,9 +40,6 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::signals::Signals;
 use sandbox_env::Environment;
-
-/// The script API, which the documentation includes too.
-const SCRIPT_API: &str = include_str!("../../../docs/src/reference/sandbox.d.luau");
 
 /// The context of every command.
 struct Context<'a> {
@@ -69,7 +67,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Exec(args) => exec::exec(&context, *args),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
-        Command::Types => output.text(SCRIPT_API).map(|()| 0),
+        Command::Types => output.text(sandbox_mcp::SCRIPT_API).map(|()| 0),
         Command::Artifacts(command) => artifacts::artifacts(&context, command),
         Command::Keys(command) => receipt::keys(&context, &command),
         Command::Receipt(command) => receipt::receipt(&context, &command),
@@ -83,6 +81,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Executions(args) => executions::executions(&context, *args),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => token::server(&context, &command),
+        Command::Mcp(args) => mcp::mcp(&context, &args),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => completions::print(&context, shell),
         Command::Man { dir } => manual::man(&context, dir.as_deref()),

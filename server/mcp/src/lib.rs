@@ -1,3 +1,31 @@
-//! The tools of an agent, over the Model Context Protocol.
+//! The tools of an agent, over the Model Context Protocol: one tool that runs a whole Luau script,
+//! tools for files and commands, the io dir's files as resources, and prompts.
+//!
+//! A [`Workspace`] is what the calls of one caller share: an io dir, and a sandbox in which the file
+//! tools work. Each script and each command gets a fresh container. [`serve_lines`] serves one client
+//! over stdin and stdout; [`HttpServer`] serves any number of subjects, each with a workspace of its
+//! own.
+//!
+//! The protocol itself is that of the crate `rmcp`: the stateless revision 2026-07-28, and the
+//! revisions before it, which begin with `initialize`.
 
 #![forbid(unsafe_code)]
+
+mod api_text;
+mod private_dir;
+mod prompts;
+mod resources;
+mod server;
+mod settings;
+mod tools;
+mod transport;
+mod workspace;
+
+pub use api_text::SCRIPT_API;
+pub use private_dir::PrivateDir;
+pub use server::McpServer;
+pub use settings::{Access, Audience, Settings};
+pub use tools::{DEFAULT_CONCURRENCY, tool_names};
+pub use transport::http::{HttpOptions, HttpServer};
+pub use transport::lines::{MAX_MESSAGE_BYTES, ServeError, serve_lines};
+pub use workspace::{Workspace, WorkspaceError};

@@ -13,7 +13,6 @@ use super::super::remote::{self, Common, Following};
 use super::super::transfer::Source;
 use super::super::{Context, block_on, cut_off, launch, network, reports};
 use super::{Filtered, Seen, Written, own_variable, pass_on};
-use crate::ci::Ci;
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::error::Error;
 use crate::remote::{Client, exec_result};

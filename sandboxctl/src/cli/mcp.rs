@@ -1,0 +1,138 @@
+//! `mcp`: the tools of an agent.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueHint};
+use sandbox_mcp::DEFAULT_CONCURRENCY;
+
+use super::allow::AllowArgs;
+use super::limits::{AgentLimits, LimitArgs};
+use super::root::RootArgs;
+use super::{Utf8, guest_path, text};
+use crate::clients;
+use crate::config::{Flags, Key, Value};
+
+/// How many sandboxes are started ahead by default.
+const DEFAULT_POOL: &str = "2";
+
+/// `mcp`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct McpArgs {
+    /// Something else than to serve.
+    #[command(subcommand)]
+    pub command: Option<McpCommand>,
+
+    /// Offer only the tools whose names match; repeatable
+    #[arg(long, value_name = "GLOB", value_hint = ValueHint::Other, value_parser = text::<String>())]
+    pub tools: Vec<String>,
+
+    /// Mount the io dir read-only, and offer no tool that changes files
+    #[arg(long, conflicts_with = "no_io")]
+    pub read_only: bool,
+
+    /// Start this many sandboxes ahead
+    #[arg(long, value_name = "NUMBER", default_value = DEFAULT_POOL,
+        value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub pool: u16,
+
+    /// Run this many scripts and commands at once; more wait
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_CONCURRENCY,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub concurrency: u32,
+
+    #[arg(long, value_name = "FILE", help = Key::AuditFile.help(), value_hint = ValueHint::FilePath)]
+    audit: Option<PathBuf>,
+
+    #[arg(long, value_name = "DIR", help_heading = "Files", help = Key::IoDir.help(),
+        value_hint = ValueHint::DirPath)]
+    io_dir: Option<PathBuf>,
+
+    /// Give scripts and commands no files, and offer no tools for files
+    #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "mount_path"])]
+    no_io: bool,
+
+    /// Where the io dir appears in the sandbox [default: /io]
+    #[arg(long, value_name = "PATH", help_heading = "Files", value_hint = ValueHint::Other,
+        value_parser = guest_path())]
+    pub mount_path: Option<String>,
+
+    /// Let the tools write names that others run or trust, such as .bashrc, .git, .vscode
+    #[arg(long, help_heading = "Files")]
+    pub no_protect: bool,
+
+    /// What a call may use.
+    #[command(flatten)]
+    limits: LimitArgs<AgentLimits>,
+
+    /// What programs run in.
+    #[command(flatten)]
+    pub root: RootArgs,
+
+    /// Whom programs may reach.
+    #[command(flatten)]
+    allow: AllowArgs,
+}
+
+/// What `mcp` does beside serving.
+#[derive(Debug, Subcommand)]
+pub enum McpCommand {
+    /// Add the server to the configuration of a client
+    ///
+    /// A backup of the file is kept beside it, and its other entries stay as they are. What follows --
+    /// are flags of `sandboxctl mcp`.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
+  sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
+  sandboxctl mcp install --client vscode --print")]
+    Install(InstallArgs),
+}
+
+/// `mcp install`.
+#[derive(Debug, Args)]
+pub struct InstallArgs {
+    /// The client
+    #[arg(long, value_name = "NAME", value_parser = client())]
+    pub client: clients::Client,
+
+    /// Print the entry and the path of its file, and change nothing
+    #[arg(long)]
+    pub print: bool,
+
+    /// The name of the entry
+    #[arg(long, value_name = "NAME", default_value = "sandboxctl", value_hint = ValueHint::Other,
+        value_parser = text::<clients::EntryName>())]
+    pub name: clients::EntryName,
+
+    /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub io_dir: Option<PathBuf>,
+
+    /// Flags of `sandboxctl mcp`
+    #[arg(last = true, value_name = "FLAG")]
+    pub flags: Vec<String>,
+}
+
+fn client() -> impl TypedValueParser<Value = clients::Client> {
+    let names = clients::Client::ALL.iter().map(|client| client.name());
+    Utf8(PossibleValuesParser::new(names).try_map(|name| {
+        clients::Client::ALL.iter().find(|client| client.name() == name).copied().ok_or("unknown")
+    }))
+}
+
+impl McpArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        if let Some(dir) = &self.io_dir {
+            flags.values.push((Key::IoDir, Value::Path(dir.clone()), "--io-dir"));
+            flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
+        }
+        flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
+        flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
+        self.limits.add_flags(flags);
+        self.root.add_flags(flags);
+        self.allow.add_flags(flags);
+    }
+}

@@ -1,0 +1,197 @@
+//! `mcp`: the tools of an agent, over stdin and stdout.
+
+mod install;
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use sandbox_api::{DEFAULT_PROTECTED, SandboxSpec};
+use sandbox_controller::{Controller, PoolConfig, Rebuild};
+use sandbox_mcp::{
+    Access, Audience, McpServer, PrivateDir, Settings as McpSettings, Workspace, serve_lines,
+    tool_names,
+};
+
+use super::launch::with_hosts;
+use super::{Context, block_on};
+use crate::cli::mcp::{McpArgs, McpCommand};
+use crate::config::{Key, Settings};
+use crate::error::Error;
+use crate::signals::Signals;
+
+/// Serves, or does what a subcommand says.
+pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
+    match &args.command {
+        Some(McpCommand::Install(args)) => install::install(context, args),
+        None => serve(context, args),
+    }
+}
+
+fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let mcp_settings = Arc::new(mcp_settings(args, &settings)?);
+    let config = context.controller(&settings);
+    let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
+    let io_dir = match (settings.io_enabled(), is_private) {
+        (false, _) => IoDir::Off,
+        (true, true) => IoDir::Private(private_dir(&config.scratch_dir)?),
+        (true, false) => IoDir::Named(settings.io_dir(&context.environment.working_directory)?),
+    };
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let controller = Arc::new(context.connect(config, &mut signals).await?);
+        controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
+        let served =
+            serve_with(context, &controller, mcp_settings, &io_dir, &mut signals, &settings).await;
+        if let Some(controller) = Arc::into_inner(controller) {
+            context.close(controller, &mut signals).await;
+        }
+        served
+    })
+}
+
+/// Where the files are.
+enum IoDir {
+    /// There are none.
+    Off,
+    /// In a directory of the user's.
+    Named(std::path::PathBuf),
+    /// In one that ends with the server.
+    Private(PrivateDir),
+}
+
+impl IoDir {
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Off => None,
+            Self::Named(path) => Some(path),
+            Self::Private(private) => Some(private.path()),
+        }
+    }
+}
+
+/// A private io dir beside the scratch directory, in which the controller has its own.
+fn private_dir(scratch: &Path) -> Result<PrivateDir, Error> {
+    let mut name = scratch.file_name().unwrap_or_default().to_owned();
+    name.push("-mcp");
+    let parent = scratch.with_file_name(name);
+    PrivateDir::create(&parent)
+        .map_err(|source| Error::System { what: parent.display().to_string(), source })
+}
+
+async fn serve_with(
+    context: &Context<'_>,
+    controller: &Arc<Controller>,
+    mcp_settings: Arc<McpSettings>,
+    io_dir: &IoDir,
+    signals: &mut Signals,
+    settings: &Settings,
+) -> Result<u8, Error> {
+    let io_dir = io_dir.path().map(Path::to_owned);
+    let opened = Workspace::open(controller.clone(), mcp_settings.clone(), io_dir);
+    let workspace = Arc::new(opened.map_err(|error| {
+        Error::usage(settings.named(Key::IoDir), error.to_string()).with_hint(error.hint())
+    })?);
+    // The first call is not to wait for what the first run of all does; and it says what fails.
+    let warming = tokio::spawn({
+        let (controller, workspace) = (controller.clone(), workspace.clone());
+        let is_builtin = !mcp_settings.sandbox.supports_exec();
+        async move {
+            if is_builtin && !controller.knows_its_image() {
+                controller.image_build(Rebuild::IfMissing, |_: &str| ()).await?;
+            }
+            workspace.prewarm().await
+        }
+    });
+    let server = McpServer::new(mcp_settings, workspace.clone());
+    let mut signal = None;
+    let stop = async { signal = Some(signals.next().await) };
+    let served = serve_lines(server, tokio::io::stdin(), tokio::io::stdout(), stop).await;
+    warming.abort();
+    if let Ok(Err(error)) = warming.await {
+        context.output.notice(&format!("sandboxes cannot be started: {}", error.full_message()));
+    }
+    if signals.guard(workspace.close()).await.is_err() {
+        context.output.notice("the next command removes what is left");
+    }
+    match (served, signal) {
+        (_, Some(signal)) => Err(Error::Signalled(signal)),
+        (Ok(()), None) => Ok(0),
+        (Err(error), None) => Err(Error::usage("stdin", error.to_string()).with_hint(
+            "`sandboxctl mcp` is started by a client: `sandboxctl mcp install` adds it to one",
+        )),
+    }
+}
+
+fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Error> {
+    let limits = settings.allowed_limits()?;
+    let mut spec = SandboxSpec::new()
+        .root(args.root.root(settings))
+        .limits(limits)
+        .io_errors(settings.io_errors())
+        .default_encoding(settings.default_encoding());
+    if let Some(path) = &args.mount_path {
+        spec = spec.mount_path(path);
+    }
+    if let Some(paths) = settings.allowed_paths() {
+        spec = spec.allowed_paths(paths);
+    }
+    let mut protected = settings.protected();
+    if !args.no_protect {
+        protected.extend(DEFAULT_PROTECTED.iter().map(ToString::to_string));
+        protected.sort();
+        protected.dedup();
+    }
+    spec = with_hosts(spec.protected(protected), settings)?;
+    Ok(McpSettings {
+        sandbox: spec,
+        timeout_ceiling: settings.ceiling().0.timeout,
+        access: if args.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        audience: Audience::Local,
+        tools: tools(&args.tools)?,
+        concurrency: NonZeroU32::new(args.concurrency).unwrap_or(NonZeroU32::MIN),
+    })
+}
+
+/// The tools that the patterns match.
+fn tools(patterns: &[String]) -> Result<Option<Vec<String>>, Error> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut offered = Vec::new();
+    for text in patterns {
+        let pattern = glob::Pattern::new(text)
+            .map_err(|error| Error::usage("--tools", format!("'{text}': {error}")))?;
+        let matches: Vec<_> =
+            tool_names().into_iter().filter(|name| pattern.matches(name)).collect();
+        if matches.is_empty() {
+            let names = tool_names().join(", ");
+            return Err(Error::usage("--tools", format!("'{text}' matches no tool"))
+                .with_hint(format!("the tools are {names}")));
+        }
+        offered.extend(matches.into_iter().map(str::to_owned));
+    }
+    Ok(Some(offered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_chosen_by_patterns() {
+        let chosen = |patterns: &[&str]| {
+            let patterns: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+            tools(&patterns).map_err(|error| error.to_text())
+        };
+        assert_eq!(chosen(&[]), Ok(None));
+        assert_eq!(
+            chosen(&["*_file", "stat"]).unwrap().unwrap(),
+            ["read_file", "write_file", "edit_file", "stat"]
+        );
+        let error = chosen(&["read"]).unwrap_err();
+        assert!(error.contains("--tools: 'read' matches no tool"), "{error}");
+        assert!(error.contains("hint: the tools are execute_script, read_file"), "{error}");
+    }
+}

@@ -1,0 +1,287 @@
+//! The io dir's files as resources: `sandbox:///io/a.csv` is the file `/io/a.csv`.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use rmcp::model::{
+    CacheScope, CompletionInfo, ErrorData, ListResourceTemplatesResult, ListResourcesResult,
+    ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+};
+use sandbox_api::files::{Entry, EntryKind, ListOptions, ReadOptions, StatData};
+use sandbox_api::{Encoding, ErrorKind, Failure};
+use sandbox_controller::Error;
+use serde_json::json;
+
+use crate::workspace::Workspace;
+
+/// The scheme of the files' URIs, and the empty authority.
+const SCHEME: &str = "sandbox://";
+/// How many resources a page of the list has.
+const PAGE: usize = 500;
+/// The largest file that is read as a resource.
+pub(crate) const MAX_RESOURCE_BYTES: u64 = 4 << 20;
+
+/// The URI of a file by its guest path.
+pub(crate) fn uri(path: &[u8]) -> String {
+    let mut uri = String::from(SCHEME);
+    for byte in path {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => _ = write!(uri, "%{byte:02X}"),
+        }
+    }
+    uri
+}
+
+/// The URI of a file by its path below the io dir.
+pub(crate) fn uri_below(mount_path: &str, name: &[u8]) -> String {
+    let mut path = mount_path.trim_end_matches('/').as_bytes().to_vec();
+    if !name.starts_with(b"/") {
+        path.push(b'/');
+        path.extend_from_slice(name);
+        return uri(&path);
+    }
+    // It lies under another mount.
+    uri(name)
+}
+
+/// The guest path of a URI; none if it is not a file's.
+fn path(uri: &str) -> Option<Vec<u8>> {
+    let rest = uri.strip_prefix(SCHEME)?;
+    if !rest.starts_with('/') {
+        return None;
+    }
+    let mut path = Vec::with_capacity(rest.len());
+    let mut bytes = rest.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let value = digit(bytes.next())? * 16 + digit(bytes.next())?;
+                path.push(u8::try_from(value).ok()?);
+            }
+            b'?' | b'#' => return None,
+            byte => path.push(byte),
+        }
+    }
+    Some(path)
+}
+
+fn not_found(uri: &str) -> ErrorData {
+    let shown: String = uri.chars().take(512).collect();
+    ErrorData::resource_not_found(
+        format!("no such resource: {shown}"),
+        Some(json!({ "uri": shown })),
+    )
+}
+
+/// An operation's failure as an error of the protocol.
+fn protocol_error(uri: &str, failure: &Failure) -> ErrorData {
+    match failure.kind {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => not_found(uri),
+        ErrorKind::Internal | ErrorKind::Engine | ErrorKind::AgentLost => {
+            ErrorData::internal_error(failure.message.clone(), None)
+        }
+        kind => {
+            let message = match &failure.hint {
+                Some(hint) => format!("{} (hint: {hint})", failure.message),
+                None => failure.message.clone(),
+            };
+            ErrorData::invalid_params(message, Some(json!({ "uri": uri, "kind": kind })))
+        }
+    }
+}
+
+/// The path of an entry in bytes.
+fn bytes(entry: &Entry) -> &[u8] {
+    match &entry.path_b64 {
+        Some(bytes) => &bytes.0,
+        None => entry.path.as_bytes(),
+    }
+}
+
+/// The order of a list: component by component, a directory before its content.
+fn order(one: &[u8], other: &[u8]) -> Ordering {
+    let components = |path| <[u8]>::split(path, |byte: &u8| *byte == b'/');
+    components(one).cmp(components(other))
+}
+
+/// A page of the files, after the one that the cursor names.
+pub(crate) async fn list(
+    workspace: &Workspace,
+    cursor: Option<&str>,
+) -> Result<ListResourcesResult, ErrorData> {
+    let after = cursor.map(|cursor| {
+        path(cursor).ok_or_else(|| ErrorData::invalid_params("invalid cursor", None))
+    });
+    let after = after.transpose()?;
+    let options = ListOptions { recursive: true, max_depth: None, limit: None };
+    let listed = workspace.with_kept(async |sandbox| sandbox.list(".", options).await).await;
+    let listed = listed.map_err(|failure| protocol_error("", &failure))?;
+    let files = listed.entries.iter().filter(|entry| entry.kind == EntryKind::File);
+    let root = root(&listed.path);
+    let mut rest = files.filter(|entry| {
+        after.as_ref().is_none_or(|after| order(bytes(entry), after) == Ordering::Greater)
+    });
+    let page: Vec<_> = rest.by_ref().take(PAGE).collect();
+    let resources = page.iter().map(|entry| {
+        let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
+        Resource::new(uri(bytes(entry)), name).with_size(entry.size)
+    });
+    let mut result = ListResourcesResult::with_all_items(resources.collect());
+    if rest.next().is_some() {
+        result.next_cursor = page.last().map(|entry| uri(bytes(entry)));
+    }
+    Ok(result.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+}
+
+/// A directory's path as the beginning of those in it.
+fn root(path: &str) -> String {
+    format!("{}/", path.trim_end_matches('/'))
+}
+
+/// The template of the files' URIs.
+pub(crate) fn templates(mount_path: &str) -> ListResourceTemplatesResult {
+    let template = format!("{}/{{+path}}", uri(mount_path.trim_end_matches('/').as_bytes()));
+    let template = ResourceTemplate::new(template, "file")
+        .with_title("A file of the sandbox")
+        .with_description("A file of the io dir, by its path in it");
+    ListResourceTemplatesResult::with_all_items(vec![template])
+        .with_ttl_ms(3_600_000)
+        .with_cache_scope(CacheScope::Private)
+}
+
+/// A file: as text if it is UTF-8, otherwise as base64.
+pub(crate) async fn read(
+    workspace: &Workspace,
+    given: &str,
+) -> Result<ReadResourceResult, ErrorData> {
+    let path = path(given).ok_or_else(|| not_found(given))?;
+    let read = workspace.with_kept(async |sandbox| {
+        let StatData { size, kind, .. } = sandbox.stat(&path).await?;
+        if kind == EntryKind::File && size > MAX_RESOURCE_BYTES {
+            return Ok(None);
+        }
+        // It may have grown since.
+        let options = |encoding| ReadOptions {
+            encoding: Some(encoding),
+            offset: 0,
+            limit: Some(MAX_RESOURCE_BYTES),
+        };
+        match sandbox.read(&path, options(Encoding::Utf8)).await {
+            Err(error) if error.kind() == ErrorKind::Encoding => {
+                sandbox.read(&path, options(Encoding::Base64)).await.map(Some)
+            }
+            read => read.map(Some),
+        }
+    });
+    let read = read.await.map_err(|failure: Failure| protocol_error(given, &failure))?;
+    let Some(read) = read else {
+        let most = MAX_RESOURCE_BYTES >> 20;
+        let message = format!(
+            "a resource has at most {most} MiB (hint: read_file reads parts of it, execute_script \
+             all of it)"
+        );
+        return Err(ErrorData::invalid_params(message, Some(json!({ "uri": given }))));
+    };
+    let (uri, mime_type) = (given.to_owned(), Some(read.mime_type));
+    let contents = match read.encoding {
+        Encoding::Base64 => ResourceContents::BlobResourceContents {
+            uri,
+            mime_type,
+            blob: read.content,
+            meta: None,
+        },
+        _ => ResourceContents::TextResourceContents {
+            uri,
+            mime_type,
+            text: read.content,
+            meta: None,
+        },
+    };
+    Ok(ReadResourceResult::new(vec![contents]).with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+}
+
+/// The paths that begin with `value`: the entries of its directory, a directory with a slash.
+pub(crate) async fn complete(workspace: &Workspace, value: &str) -> CompletionInfo {
+    let (directory, prefix) = match value.rfind('/') {
+        Some(at) => value.split_at(at + 1),
+        None => ("", value),
+    };
+    let listed_path = if directory.is_empty() { "." } else { directory };
+    let listed = workspace
+        .with_kept(async |sandbox| -> Result<_, Error> {
+            sandbox.list(listed_path, ListOptions::default()).await
+        })
+        .await;
+    let entries = listed.map(|listed| listed.entries).unwrap_or_default();
+    let found = entries.iter().filter(|entry| entry.name_b64.is_none());
+    let found = found.filter(|entry| entry.name.starts_with(prefix));
+    let mut values: Vec<String> = found
+        .map(|entry| match entry.kind {
+            EntryKind::Directory => format!("{directory}{}/", entry.name),
+            _ => format!("{directory}{}", entry.name),
+        })
+        .collect();
+    let total = values.len();
+    values.truncate(CompletionInfo::MAX_VALUES);
+    let has_more = values.len() < total;
+    CompletionInfo::with_pagination(values, u32::try_from(total).ok(), has_more).unwrap_or_default()
+}
+
+/// The files, the latest first: name, size and time of change.
+pub(crate) async fn latest(workspace: &Workspace, most: usize) -> Result<String, Failure> {
+    let options = ListOptions { recursive: true, max_depth: None, limit: None };
+    let listed = workspace.with_kept(async |sandbox| sandbox.list(".", options).await).await?;
+    let root = root(&listed.path);
+    let mut files: Vec<&Entry> =
+        listed.entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
+    files.sort_by_key(|entry| {
+        std::cmp::Reverse(entry.modified.map(|time| (time.seconds, time.nanoseconds)))
+    });
+    let mut text = String::new();
+    for entry in files.iter().take(most) {
+        let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
+        let time = entry.modified.and_then(sandbox_api::files::time_text).unwrap_or_default();
+        _ = writeln!(text, "{time} {:>10} {name}", entry.size);
+    }
+    if files.len() > most {
+        _ = writeln!(text, "and {} more", files.len() - most);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_name_any_path_and_nothing_else() {
+        for name in [&b"/io/a.csv"[..], b"/io/a b/\xc3\xa9?#%.txt", b"/io/\xff", b"/"] {
+            let uri = uri(name);
+            assert!(uri.is_ascii() && uri.starts_with("sandbox:///"), "{uri}");
+            assert_eq!(path(&uri).as_deref(), Some(name), "{uri}");
+        }
+        assert_eq!(uri_below("/io", b"a/b"), "sandbox:///io/a/b");
+        assert_eq!(uri_below("/work", b"/in/x"), "sandbox:///in/x");
+        for wrong in
+            ["file:///io/a", "sandbox://host/a", "sandbox:///a%4", "sandbox:///a?b", "x", ""]
+        {
+            assert_eq!(path(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn list_goes_on_where_the_last_page_ended_even_if_that_file_is_gone() {
+        let mut paths = ["/io/a/b", "/io/a-b", "/io/a", "/io/b"];
+        paths.sort_by(|one, other| order(one.as_bytes(), other.as_bytes()));
+        assert_eq!(paths, ["/io/a", "/io/a/b", "/io/a-b", "/io/b"]);
+    }
+
+    #[test]
+    fn template_has_the_mount_path() {
+        let templates = templates("/work space");
+        assert_eq!(templates.resource_templates[0].uri_template, "sandbox:///work%20space/{+path}");
+    }
+}

@@ -1,0 +1,44 @@
+//! What a server is told.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use sandbox_api::SandboxSpec;
+
+/// The settings of a server. Plain data.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The template of every sandbox, without its io dir.
+    pub sandbox: SandboxSpec,
+    /// The most that a call may ask for as its `timeout_ms`.
+    pub timeout_ceiling: Duration,
+    /// Whether files may be changed.
+    pub access: Access,
+    /// Who reads the answers.
+    pub audience: Audience,
+    /// The names of the tools that are offered; `None` for all.
+    pub tools: Option<Vec<String>>,
+    /// How many scripts and commands of one workspace run at a time. More wait.
+    pub concurrency: NonZeroU32,
+}
+
+/// Whether the tools and scripts may change files of the io dir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// They may.
+    #[default]
+    ReadWrite,
+    /// They may not: the io dir is mounted read-only, and the tools that change files are not
+    /// offered.
+    ReadOnly,
+}
+
+/// Who reads the answers, which decides how much they say of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Audience {
+    /// The user of the host.
+    #[default]
+    Local,
+    /// Someone else: no message has a path of the host.
+    Remote,
+}

@@ -1,0 +1,215 @@
+//! `exec`: a command in a fresh container of the server's image.
+
+use rmcp::model::{CallToolResult, JsonObject, Tool};
+use sandbox_api::service::{CommandRequest, Content};
+use sandbox_api::{
+    CancelCause, Command, ErrorKind, ExecResult, ExecutionReport, Failure, Outcome, RefusedHost,
+    Stdin, TouchedFile,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::answer::{failure_text, invalid, structured};
+use super::script::{decode, timeout};
+use super::{Call, Hints, described, schema};
+use crate::settings::Settings;
+use crate::workspace::cancelled;
+
+pub(super) const NAME: &str = "exec";
+
+/// What a call gives, however the command ended.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ExecData {
+    /// The beginning of its stdout; an object with `b64` where it is not UTF-8.
+    stdout: Content,
+    /// The beginning of its stderr, likewise.
+    stderr: Content,
+    /// Its exit code; null if it did not exit by itself.
+    exit_code: Option<i32>,
+    /// The signal that ended it.
+    signal: Option<i32>,
+    /// It did not exit with code 0.
+    failed: bool,
+    /// It was out of time, and was killed.
+    timed_out: bool,
+    /// There was more output.
+    truncated: bool,
+    /// The files that it changed.
+    files_touched: Vec<TouchedFile>,
+    /// There are more than `files_touched` lists.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    files_touched_truncated: bool,
+    /// The hosts that it was refused, each with the rules that would allow it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused_hosts: Vec<RefusedHost>,
+    /// Why it failed, if the command is not the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+}
+
+pub(super) fn tool(settings: &Settings) -> Tool {
+    let hosts = match settings.sandbox.allow.rules().is_empty() {
+        true => "It has no network.",
+        false => "It reaches only the hosts that the server allows.",
+    };
+    let description = format!(
+        "Run a program of the image, or a line for its shell, in a fresh container. It starts in \
+         {}, whose files stay; all else is gone afterwards. {hosts} What is out of time is killed \
+         with all that it has started.",
+        settings.sandbox.mount_path
+    );
+    let mut input = schema::input::<CommandRequest>();
+    let ceiling = sandbox_api::millis(settings.timeout_ceiling);
+    let timeout = json!({
+        "description": "Milliseconds that it may take.",
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": ceiling,
+        "default": sandbox_api::millis(settings.sandbox.limits.timeout),
+    });
+    schema::properties(&mut input).insert("timeout_ms".to_owned(), timeout);
+    let hints = Hints {
+        is_read_only: false,
+        is_destructive: true,
+        is_idempotent: false,
+        is_open_world: !settings.sandbox.allow.rules().is_empty(),
+    };
+    let output = schema::output::<ExecData>();
+    described(NAME, "Run a command", description, input, output, &hints)
+}
+
+pub(super) async fn call(call: Call<'_>) -> CallToolResult {
+    let data = match run(call).await {
+        Ok(result) => ExecData::from(result),
+        Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
+    };
+    let error = data.error.as_ref().map(failure_text);
+    let mut result = structured(serde_json::to_value(&data).unwrap_or_else(|_| json!({})));
+    if let Some(error) = error {
+        result.is_error = Some(true);
+        result.content.insert(0, rmcp::model::ContentBlock::text(error));
+    }
+    result
+}
+
+async fn run(call: Call<'_>) -> Result<ExecResult, Failure> {
+    let Call { workspace, settings, mut arguments, cancelled: token, .. } = call;
+    let time = match arguments.remove("timeout_ms") {
+        None | Some(Value::Null) => None,
+        Some(given) => match given.as_i64() {
+            Some(given) => timeout(Some(given), NAME, settings)?,
+            None => return Err(invalid("exec: `timeout_ms` is not an integer")),
+        },
+    };
+    let mut command = command(arguments)?;
+    command.timeout = time;
+    let fresh = tokio::select! {
+        biased;
+        () = token.cancelled() => return Err(cancelled()),
+        fresh = workspace.fresh("mcp exec") => fresh?,
+    };
+    let started = fresh.sandbox().start_exec(command).await;
+    let execution = started.map_err(|error| workspace.failure(&error))?;
+    let handle = execution.cancel_handle();
+    let ended = execution.wait();
+    tokio::pin!(ended);
+    let ended = tokio::select! {
+        biased;
+        ended = &mut ended => ended,
+        () = token.cancelled() => {
+            handle.cancel(CancelCause::Caller);
+            ended.await
+        }
+    };
+    let result = ended.map_err(|error| workspace.failure(&error))?;
+    if !result.files_touched.files.is_empty() {
+        workspace.files_changed();
+    }
+    Ok(result)
+}
+
+/// The arguments as a command.
+fn command(arguments: JsonObject) -> Result<Command, Failure> {
+    let request: CommandRequest = decode(NAME, arguments)?;
+    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
+    let mut command = match (program, shell) {
+        (Some(program), None) => Command::new(program.0).args(args.into_iter().map(|arg| arg.0)),
+        (None, Some(_)) if !args.is_empty() => {
+            return Err(invalid("exec: `args` are for a `program`, not for a `shell` line"));
+        }
+        (None, Some(line)) => Command::shell(line.0),
+        _ => return Err(invalid("exec: give exactly one of `program` and `shell`")),
+    };
+    for (name, value) in env {
+        command = command.env(name, value.0);
+    }
+    if let Some(cwd) = cwd {
+        command = command.cwd(cwd.0);
+    }
+    if let Some(stdin) = stdin {
+        command.stdin = Stdin::Bytes(stdin.0);
+    }
+    Ok(command)
+}
+
+impl From<ExecResult> for ExecData {
+    fn from(result: ExecResult) -> Self {
+        let failed = result.failed();
+        let hint = result.hint();
+        let ExecResult { execution, exit_code, signal, stdout, stderr, .. } = result;
+        let ExecutionReport { outcome, files_touched, network, .. } = execution;
+        let timed_out = matches!(outcome, Outcome::Timeout(_));
+        let error = match &outcome {
+            // The command's own end is data.
+            Outcome::Ok { .. } | Outcome::Exit(_) => None,
+            outcome => outcome.failure(),
+        };
+        let error = error.map(|error| {
+            let hint = match error.kind {
+                ErrorKind::Timeout => Some("`timeout_ms` gives it more time".to_owned()),
+                _ => hint,
+            };
+            Failure { hint, ..error.into() }
+        });
+        Self {
+            stdout: Content(stdout),
+            stderr: Content(stderr),
+            exit_code,
+            signal,
+            failed,
+            timed_out,
+            truncated: result.stdout_truncated || result.stderr_truncated,
+            files_touched: files_touched.files,
+            files_touched_truncated: files_touched.truncated,
+            refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_one_of_program_and_shell() {
+        let made = |arguments: Value| {
+            let Value::Object(arguments) = arguments else { panic!("no object") };
+            command(arguments).map(drop).map_err(|failure| failure.message)
+        };
+        assert_eq!(made(json!({ "program": "ls", "args": ["-l"], "env": { "A": "b" } })), Ok(()));
+        assert_eq!(made(json!({ "shell": "ls | wc", "stdin": "x", "cwd": "/tmp" })), Ok(()));
+        for wrong in [
+            json!({}),
+            json!({ "program": "ls", "shell": "ls" }),
+            json!({ "shell": "ls", "args": ["x"] }),
+            json!({ "programme": "ls" }),
+            json!({ "program": "ls", "args": "x" }),
+        ] {
+            let message = made(wrong).unwrap_err();
+            assert!(message.starts_with("exec: "), "{message}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The tools: their list, and how a call of one runs.
+
+mod answer;
+mod exec;
+mod files;
+mod schema;
+mod script;
+
+use std::sync::Arc;
+
+use rmcp::model::{CallToolResult, ErrorData, JsonObject, ProgressToken, Tool, ToolAnnotations};
+use rmcp::service::{Peer, RoleServer};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::{Access, Settings};
+use crate::workspace::Workspace;
+use files::FileTool;
+
+/// How many scripts and commands of one workspace run at a time by default.
+pub const DEFAULT_CONCURRENCY: u32 = 8;
+
+/// What a tool does.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    ExecuteScript,
+    File(&'static FileTool),
+    Exec,
+}
+
+/// The tools that a server offers, in their order.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    tools: Vec<(Kind, Tool)>,
+}
+
+/// What a call is made with.
+pub(crate) struct Call<'a> {
+    pub workspace: &'a Workspace,
+    pub settings: &'a Settings,
+    pub arguments: JsonObject,
+    /// Cancelled by the client, or when the server ends.
+    pub cancelled: CancellationToken,
+    /// Where progress goes, if the client wants it.
+    pub progress: Option<(Peer<RoleServer>, ProgressToken)>,
+}
+
+/// The names of all tools, in their order.
+#[must_use]
+pub fn tool_names() -> Vec<&'static str> {
+    let files = files::TOOLS.iter().map(|tool| tool.name);
+    [script::NAME].into_iter().chain(files).chain([exec::NAME]).collect()
+}
+
+impl Catalogue {
+    /// The tools that these settings offer, with or without files.
+    pub fn new(settings: &Settings, has_files: bool) -> Self {
+        let mut tools = vec![(Kind::ExecuteScript, script::tool(settings, has_files))];
+        if has_files {
+            let offered = files::TOOLS
+                .iter()
+                .filter(|tool| tool.is_read_only || settings.access == Access::ReadWrite);
+            tools.extend(offered.map(|tool| (Kind::File(tool), tool.describe())));
+        }
+        if settings.sandbox.supports_exec() {
+            tools.push((Kind::Exec, exec::tool(settings)));
+        }
+        if let Some(names) = &settings.tools {
+            tools.retain(|(_, tool)| names.iter().any(|name| *name == tool.name));
+        }
+        Self { tools }
+    }
+
+    pub fn list(&self) -> Vec<Tool> {
+        self.tools.iter().map(|(_, tool)| tool.clone()).collect()
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|(_, tool)| tool.name == name).map(|(_, tool)| tool)
+    }
+
+    /// Calls a tool. What fails in it is a result; an unknown one is an error of the protocol.
+    ///
+    /// # Errors
+    ///
+    /// Invalid params, if there is no such tool.
+    pub async fn call(&self, name: &str, call: Call<'_>) -> Result<CallToolResult, ErrorData> {
+        let found = self.tools.iter().find(|(_, tool)| tool.name == name);
+        let Some((kind, _)) = found else {
+            let shown: String = name.chars().take(64).collect();
+            return Err(ErrorData::invalid_params(format!("unknown tool: {shown}"), None));
+        };
+        Ok(match kind {
+            Kind::ExecuteScript => script::call(call).await,
+            Kind::File(tool) => tool.call(call).await,
+            Kind::Exec => exec::call(call).await,
+        })
+    }
+}
+
+/// What a client may assume of a tool.
+struct Hints {
+    is_read_only: bool,
+    is_destructive: bool,
+    is_idempotent: bool,
+    is_open_world: bool,
+}
+
+/// A tool as clients see it.
+fn described(
+    name: &'static str,
+    title: &str,
+    description: String,
+    input: JsonObject,
+    output: JsonObject,
+    hints: &Hints,
+) -> Tool {
+    let annotations = ToolAnnotations::with_title(title)
+        .read_only(hints.is_read_only)
+        .destructive(hints.is_destructive)
+        .idempotent(hints.is_idempotent)
+        .open_world(hints.is_open_world);
+    Tool::new(name, description, Arc::new(input))
+        .with_title(title)
+        .with_raw_output_schema(Arc::new(output))
+        .with_annotations(annotations)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use sandbox_api::{RootFs, SandboxSpec};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::settings::Audience;
+
+    pub(super) fn settings() -> Settings {
+        Settings {
+            sandbox: SandboxSpec::new(),
+            timeout_ceiling: Duration::from_secs(600),
+            access: Access::ReadWrite,
+            audience: Audience::Local,
+            tools: None,
+            concurrency: NonZeroU32::MIN,
+        }
+    }
+
+    fn names(settings: &Settings, has_files: bool) -> Vec<String> {
+        let tools = Catalogue::new(settings, has_files).list();
+        tools.iter().map(|tool| tool.name.to_string()).collect()
+    }
+
+    #[test]
+    fn list_has_what_the_settings_offer_in_one_order() {
+        let mut all = settings();
+        all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
+        assert_eq!(names(&all, true), tool_names());
+        assert_eq!(names(&all, false), ["execute_script", "exec"]);
+        assert_eq!(names(&settings(), false), ["execute_script"]);
+        let read_only = Settings { access: Access::ReadOnly, ..settings() };
+        assert_eq!(
+            names(&read_only, true),
+            ["execute_script", "read_file", "list_directory", "stat", "glob", "grep"]
+        );
+        let some = Settings { tools: Some(vec!["grep".into(), "stat".into()]), ..settings() };
+        assert_eq!(names(&some, true), ["stat", "grep"]);
+    }
+
+    #[test]
+    fn tools_are_as_reviewed() {
+        let mut all = settings();
+        all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
+        let mut tools = Catalogue::new(&all, true).list();
+        // It has a test of its own.
+        tools[0].description = None;
+        insta::assert_snapshot!(serde_json::to_string_pretty(&tools).unwrap());
+    }
+
+    #[test]
+    fn every_schema_is_an_object_that_clients_understand() {
+        let mut all = settings();
+        all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
+        for tool in Catalogue::new(&all, true).list() {
+            let output = tool.output_schema.clone().unwrap();
+            for schema in [&tool.input_schema, &output] {
+                assert_eq!(schema["type"], json!("object"), "{}", tool.name);
+                let text = Value::Object((**schema).clone()).to_string();
+                // Some clients know neither references nor such formats.
+                assert!(!text.contains("$ref") && !text.contains("\"uint"), "{text}");
+            }
+            // Some models' interfaces refuse these at the top.
+            for word in ["oneOf", "anyOf", "allOf"] {
+                assert!(!tool.input_schema.contains_key(word), "{} {word}", tool.name);
+            }
+            assert_eq!(tool.input_schema["additionalProperties"], json!(false), "{}", tool.name);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! JSON Schemas of what the tools take and give: those of the types, in a form that every client
+//! reads.
+
+use rmcp::model::JsonObject;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+/// The schema of what a tool takes. Some models' interfaces refuse a choice at the top: which members
+/// exclude each other is said by their descriptions, and checked when they are read.
+pub(super) fn input<T: JsonSchema>() -> JsonObject {
+    let mut schema = schema::<T>(SchemaSettings::draft2020_12());
+    for word in ["oneOf", "anyOf", "allOf"] {
+        schema.remove(word);
+    }
+    schema
+}
+
+/// The schema of what a tool gives.
+pub(super) fn output<T: JsonSchema>() -> JsonObject {
+    schema::<T>(SchemaSettings::draft2020_12().for_serialize())
+}
+
+fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> JsonObject {
+    settings.inline_subschemas = true;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut object = std::mem::take(schema.ensure_object());
+    // They are about the type, not about the tool.
+    for word in ["$schema", "title", "description"] {
+        object.remove(word);
+    }
+    // An enum of objects says so only in its variants.
+    object.insert("type".to_owned(), "object".into());
+    let mut value = Value::Object(object);
+    simplify(&mut value);
+    match value {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    }
+}
+
+/// Removes the formats that only Rust knows, and writes a choice of words as one.
+fn simplify(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            let is_rusts = |format: &Value| {
+                let format = format.as_str().unwrap_or_default();
+                format.starts_with("uint") || format.starts_with("int")
+            };
+            if object.get("format").is_some_and(is_rusts) {
+                object.remove("format");
+            }
+            if let Some(words) = words(object) {
+                object.remove("oneOf");
+                object.insert("type".to_owned(), "string".into());
+                object.insert("enum".to_owned(), words.into());
+            }
+            object.values_mut().for_each(simplify);
+        }
+        Value::Array(items) => items.iter_mut().for_each(simplify),
+        _ => {}
+    }
+}
+
+/// The words, if a schema is a choice of them.
+fn words(schema: &JsonObject) -> Option<Vec<Value>> {
+    let variants = schema.get("oneOf")?.as_array()?;
+    let mut words = Vec::new();
+    for variant in variants {
+        match (variant.get("const"), variant.get("enum").and_then(Value::as_array)) {
+            (Some(word), _) => words.push(word.clone()),
+            (None, Some(some)) => words.extend(some.iter().cloned()),
+            (None, None) => return None,
+        }
+    }
+    words.iter().all(Value::is_string).then_some(words)
+}
+
+/// The properties of a schema.
+pub(super) fn properties(schema: &mut JsonObject) -> &mut JsonObject {
+    let properties = schema.entry("properties").or_insert_with(|| JsonObject::new().into());
+    if !properties.is_object() {
+        *properties = JsonObject::new().into();
+    }
+    properties.as_object_mut().expect("made one above")
+}

@@ -1,0 +1,302 @@
+//! `execute_script`: a whole script in a fresh container.
+
+use std::time::Duration;
+
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, Tool};
+use sandbox_api::{
+    CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RunResult, Script,
+    TouchedFile,
+};
+use sandbox_controller::{Error, Run};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::answer::{failure_text, invalid};
+use super::{Call, Hints, described, schema};
+use crate::api_text::{Abilities, taught};
+use crate::resources::uri_below;
+use crate::settings::{Access, Settings};
+use crate::transport::progress::Progress;
+use crate::workspace::cancelled;
+
+pub(super) const NAME: &str = "execute_script";
+/// The most files that a result links to. It lists all.
+const MAX_LINKS: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// The source code, in Luau
+    script: String,
+    /// What the script reads as `args`
+    #[serde(default)]
+    args: Map<String, Value>,
+    /// Milliseconds that it may take
+    #[serde(default)]
+    timeout_ms: Option<i64>,
+}
+
+/// What a call gives, however the script ended.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ScriptData {
+    /// What the script returned; null where it returned nothing, or failed.
+    #[schemars(with = "Value")]
+    result: Option<Box<RawValue>>,
+    /// What it printed.
+    logs: Vec<String>,
+    /// The files that it changed, in their final state.
+    files_touched: Vec<TouchedFile>,
+    /// There are more than `files_touched` lists.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    files_touched_truncated: bool,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+}
+
+pub(super) fn tool(settings: &Settings, has_files: bool) -> Tool {
+    let spec = &settings.sandbox;
+    let abilities = Abilities { files: has_files, programs: spec.supports_exec() };
+    let mut description = String::from(
+        "Run a Luau script and get what it returns, what it prints, and the files it changed. One \
+         script replaces many calls: read, search, compute and write in one go, and return only \
+         what you need.\n\n",
+    );
+    description.push_str(&taught(abilities, &spec.limits, &spec.mount_path));
+    if has_files && settings.access == Access::ReadOnly {
+        description.push_str("\nFiles are read-only: writing fails.\n");
+    }
+    let mut input = schema::input::<Arguments>();
+    let ceiling = millis(settings.timeout_ceiling);
+    let timeout = schema::properties(&mut input).get_mut("timeout_ms");
+    if let Some(timeout) = timeout.and_then(Value::as_object_mut) {
+        timeout.insert("minimum".to_owned(), 1.into());
+        timeout.insert("maximum".to_owned(), ceiling.into());
+        timeout.insert("default".to_owned(), millis(spec.limits.timeout).into());
+    }
+    let hints = Hints {
+        is_read_only: !has_files || settings.access == Access::ReadOnly,
+        is_destructive: has_files && settings.access == Access::ReadWrite,
+        is_idempotent: false,
+        is_open_world: !spec.allow.rules().is_empty(),
+    };
+    let output = schema::output::<ScriptData>();
+    described(NAME, "Run a script", description, input, output, &hints)
+}
+
+fn millis(time: Duration) -> u64 {
+    sandbox_api::millis(time)
+}
+
+/// The time that a call asks for.
+pub(super) fn timeout(
+    given: Option<i64>,
+    tool: &str,
+    settings: &Settings,
+) -> Result<Option<Duration>, Failure> {
+    let Some(given) = given else { return Ok(None) };
+    let ceiling = millis(settings.timeout_ceiling);
+    match u64::try_from(given) {
+        Ok(given) if (1..=ceiling).contains(&given) => Ok(Some(Duration::from_millis(given))),
+        _ => Err(Failure::new(
+            ErrorKind::InvalidRequest,
+            format!("{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}"),
+            Some(
+                "limits.ceiling in the user's or the system's configuration is the most".to_owned(),
+            ),
+        )),
+    }
+}
+
+/// Decodes arguments.
+pub(super) fn decode<T: for<'de> Deserialize<'de>>(
+    tool: &str,
+    arguments: JsonObject,
+) -> Result<T, Failure> {
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| invalid(format!("{tool}: {error}")))
+}
+
+pub(super) async fn call(call: Call<'_>) -> CallToolResult {
+    let uris = call.settings.sandbox.mount_path.clone();
+    let data = match run(call).await {
+        Ok(result) => ScriptData::from(result),
+        Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
+    };
+    answer(data, &uris)
+}
+
+async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
+    let Call { workspace, settings, arguments, cancelled: token, progress } = call;
+    let Arguments { script, args, timeout_ms } = decode(NAME, arguments)?;
+    let timeout = timeout(timeout_ms, NAME, settings)?;
+    let fresh = tokio::select! {
+        biased;
+        () = token.cancelled() => return Err(cancelled()),
+        fresh = workspace.fresh("mcp script") => fresh?,
+    };
+    let mut script = Script::new(script).args(args);
+    script.timeout = timeout;
+    let started = fresh.sandbox().start(script).await;
+    let mut run = started.map_err(|error| workspace.failure(&error))?;
+    let mut progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    loop {
+        tokio::select! {
+            biased;
+            () = token.cancelled() => {
+                run.cancel_handle().cancel(CancelCause::Caller);
+                break;
+            }
+            // The clock of what is not sent yet.
+            () = Progress::due(&progress), if progress.is_some() => {
+                if let Some(progress) = &mut progress {
+                    progress.send().await;
+                }
+            }
+            entry = run.next_log() => match (entry, &mut progress) {
+                (Some(entry), Some(progress)) => progress.push(&entry.line()),
+                (Some(_), None) => {}
+                (None, _) => break,
+            },
+        }
+    }
+    let result = Run::wait(run).await.map_err(|error: Error| workspace.failure(&error))?;
+    if let Some(progress) = &mut progress {
+        progress.send().await;
+    }
+    if !result.files_touched.files.is_empty() {
+        workspace.files_changed();
+    }
+    Ok(result)
+}
+
+impl From<RunResult> for ScriptData {
+    fn from(result: RunResult) -> Self {
+        let hint = match result.outcome.failure().map(|failure| failure.kind) {
+            Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
+            Some(_) => result.hint(),
+            None => None,
+        };
+        let RunResult { execution, logs, .. } = result;
+        let ExecutionReport { outcome, files_touched, .. } = execution;
+        let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
+        let result = match outcome {
+            Outcome::Ok { result } => Some(result),
+            _ => None,
+        };
+        Self {
+            result,
+            logs: logs.iter().map(|entry| entry.line().into_owned()).collect(),
+            files_touched: files_touched.files,
+            files_touched_truncated: files_touched.truncated,
+            error,
+        }
+    }
+}
+
+/// The result of a call: the data, the same as text, and links to the files that exist.
+fn answer(data: ScriptData, mount_path: &str) -> CallToolResult {
+    let value = serde_json::to_value(&data).unwrap_or_else(|_| json!({}));
+    let mut content = Vec::new();
+    let is_error = data.error.is_some();
+    match &data.error {
+        None => content.push(ContentBlock::text(value.to_string())),
+        Some(failure) => {
+            let mut text = format!("Script execution error: {}", failure_text(failure));
+            if let Some(traceback) = &failure.traceback {
+                text.push('\n');
+                text.push_str(traceback);
+            }
+            for line in &data.logs {
+                text.push_str("\nlog: ");
+                text.push_str(line);
+            }
+            content.push(ContentBlock::text(text));
+        }
+    }
+    let exist = data.files_touched.iter().filter(|file| file.op != FileOp::Remove);
+    for file in exist.take(MAX_LINKS) {
+        let name = match &file.name_b64 {
+            Some(bytes) => &*bytes.0,
+            None => file.name.as_bytes(),
+        };
+        let link = Resource::new(uri_below(mount_path, name), file.name.clone());
+        content.push(ContentBlock::resource_link(link.with_size(file.bytes)));
+    }
+    let mut result = match is_error {
+        false => CallToolResult::success(content),
+        true => CallToolResult::error(content),
+    };
+    result.structured_content = Some(value);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::settings;
+    use super::*;
+
+    #[test]
+    fn bad_timeout_is_refused_with_the_ceiling_named() {
+        let settings = settings();
+        let allowed = |given| timeout(Some(given), NAME, &settings).map_err(|it| it.message);
+        assert_eq!(allowed(600_000), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(timeout(None, NAME, &settings).unwrap(), None);
+        for bad in [0, -5, 600_001, i64::MIN, i64::MAX] {
+            let message = allowed(bad).unwrap_err();
+            assert!(message.contains("1 to 600000"), "{message}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_strict() {
+        let decoded = |arguments: Value| {
+            let Value::Object(arguments) = arguments else { panic!("no object") };
+            decode::<Arguments>(NAME, arguments).map(drop).map_err(|failure| failure.message)
+        };
+        assert_eq!(decoded(json!({ "script": "return 1", "args": { "a": [1] } })), Ok(()));
+        for (wrong, expected) in [
+            (json!({}), "missing field `script`"),
+            (json!({ "script": "", "timeout": 5 }), "unknown field `timeout`"),
+            (json!({ "script": 5 }), "invalid type"),
+            (json!({ "script": "", "args": [] }), "invalid type"),
+            (json!({ "script": "", "timeout_ms": "5" }), "invalid type"),
+        ] {
+            let message = decoded(wrong).unwrap_err();
+            assert!(
+                message.starts_with("execute_script: ") && message.contains(expected),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn failed_script_keeps_its_log_and_its_files() {
+        let failure = Failure::new(ErrorKind::Runtime, "script:1: boom", None);
+        let data = ScriptData {
+            logs: vec!["before".to_owned()],
+            files_touched: vec![
+                TouchedFile::new(b"a b.csv", FileOp::Write, 3),
+                TouchedFile::new(b"gone", FileOp::Remove, 0),
+            ],
+            error: Some(failure),
+            ..ScriptData::default()
+        };
+        let result = answer(data, "/io");
+        assert_eq!(result.is_error, Some(true));
+        let text = &result.content[0].as_text().unwrap().text;
+        assert!(text.starts_with("Script execution error: script:1: boom"), "{text}");
+        assert!(text.ends_with("\nlog: before"), "{text}");
+        let links: Vec<_> =
+            result.content.iter().filter_map(|it| Some(&*it.as_resource_link()?.uri)).collect();
+        assert_eq!(links, ["sandbox:///io/a%20b.csv"]);
+        let structured = result.structured_content.unwrap();
+        assert_eq!(structured["result"], Value::Null);
+        assert_eq!(structured["logs"], json!(["before"]));
+        assert_eq!(structured["files_touched"][1]["op"], "remove");
+        assert_eq!(structured["error"]["kind"], "runtime");
+    }
+}

@@ -1,0 +1,236 @@
+//! Any number of subjects over streamable HTTP. Whoever mounts the router authenticates: each request
+//! carries its [`Subject`] as an extension.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header, request};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
+use rmcp::ServerHandler;
+use rmcp::model::{ErrorData, Extensions};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use sandbox_api::service::Subject;
+use sandbox_controller::Controller;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::{McpServer, Shared, Source};
+use crate::settings::Settings;
+use crate::transport::lines::MAX_MESSAGE_BYTES;
+use crate::workspace::Workspace;
+
+/// The header with the id of a session, of revisions before 2026-07-28.
+const SESSION: &str = "mcp-session-id";
+/// The most sessions.
+const MAX_SESSIONS: usize = 1024;
+/// The most requests in progress, streams among them.
+const MAX_REQUESTS: usize = 1024;
+/// After how long another attempt makes sense.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What an [`HttpServer`] is made of.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// The settings of every workspace.
+    pub settings: Settings,
+    /// The directory with an io dir for each subject; `None`: no files.
+    pub io_dirs: Option<PathBuf>,
+}
+
+/// The workspaces of a server by their subjects.
+pub(crate) struct Workspaces {
+    controller: Arc<Controller>,
+    settings: Arc<Settings>,
+    io_dirs: Option<PathBuf>,
+    by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory's name for a subject, which may be any text.
+fn directory_name(subject: &Subject) -> String {
+    let mut name = String::with_capacity(64);
+    for byte in Sha256::digest(subject.as_str()) {
+        _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+impl Workspaces {
+    /// The workspace of a request's subject.
+    pub fn of_request(&self, extensions: &Extensions) -> Result<Arc<Workspace>, ErrorData> {
+        let subject =
+            extensions.get::<request::Parts>().and_then(|parts| parts.extensions.get::<Subject>());
+        let subject = subject
+            .ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
+        self.of(subject)
+    }
+
+    fn of(&self, subject: &Subject) -> Result<Arc<Workspace>, ErrorData> {
+        let mut workspaces = lock(&self.by_subject);
+        if let Some(workspace) = workspaces.get(subject) {
+            return Ok(workspace.clone());
+        }
+        let io_dir = self.io_dirs.as_ref().map(|base| base.join(directory_name(subject)));
+        let opened = Workspace::open(self.controller.clone(), self.settings.clone(), io_dir);
+        let workspace = opened.map_err(|error| {
+            tracing::error!("a workspace cannot be opened: {error}");
+            ErrorData::internal_error("the workspace could not be opened", None)
+        })?;
+        let workspace = Arc::new(workspace);
+        workspaces.insert(subject.clone(), workspace.clone());
+        Ok(workspace)
+    }
+
+    async fn close(&self) {
+        let workspaces: Vec<_> = lock(&self.by_subject).drain().map(|(_, it)| it).collect();
+        futures_util::future::join_all(workspaces.iter().map(|workspace| workspace.close())).await;
+    }
+}
+
+/// A server over HTTP for any number of subjects, each with files of its own.
+#[derive(Clone)]
+pub struct HttpServer {
+    workspaces: Arc<Workspaces>,
+    shared: Arc<Shared>,
+    sessions: Arc<Sessions>,
+    stop: CancellationToken,
+}
+
+/// The sessions, and whose they are.
+struct Sessions {
+    manager: Arc<LocalSessionManager>,
+    owners: Mutex<HashMap<String, Subject>>,
+    requests: Arc<Semaphore>,
+}
+
+impl HttpServer {
+    /// A server whose sandboxes this controller launches.
+    #[must_use]
+    pub fn new(controller: Arc<Controller>, options: HttpOptions) -> Self {
+        let HttpOptions { settings, io_dirs } = options;
+        let settings = Arc::new(settings);
+        let shared = Arc::new(Shared::new(settings.clone(), io_dirs.is_some()));
+        let by_subject = Mutex::default();
+        Self {
+            workspaces: Arc::new(Workspaces { controller, settings, io_dirs, by_subject }),
+            shared,
+            sessions: Arc::new(Sessions {
+                manager: Arc::default(),
+                owners: Mutex::default(),
+                requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            }),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// The server's side of one connection.
+    #[must_use]
+    pub fn connection(&self) -> McpServer {
+        McpServer::of(self.shared.clone(), Source::BySubject(self.workspaces.clone()))
+    }
+
+    /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension; `Host` and `Origin` are
+    /// for whoever mounts it to check.
+    #[must_use]
+    pub fn router(&self) -> Router {
+        let server = self.clone();
+        self.router_of(move || server.connection())
+    }
+
+    /// The same with another handler of the connections.
+    pub fn router_of<H>(&self, handler: impl Fn() -> H + Send + Sync + 'static) -> Router
+    where
+        H: ServerHandler + Send + 'static,
+    {
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_max_request_body_bytes(MAX_MESSAGE_BYTES)
+            .with_cancellation_token(self.stop.clone());
+        let manager = self.sessions.manager.clone();
+        let service = StreamableHttpService::new(move || Ok(handler()), manager, config);
+        Router::new()
+            .route_service("/mcp", service)
+            .layer(from_fn_with_state(self.sessions.clone(), admit))
+    }
+
+    /// Ends all streams, cancels what is in progress, and waits until the sandboxes are removed.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        self.workspaces.close().await;
+    }
+}
+
+/// Bounds what is in progress, and keeps sessions to their subjects.
+async fn admit(State(sessions): State<Arc<Sessions>>, request: Request, next: Next) -> Response {
+    let Ok(permit) = sessions.requests.clone().try_acquire_owned() else { return busy() };
+    let subject = request.extensions().get::<Subject>().cloned();
+    let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+    match session {
+        Some(id) => {
+            let owner = lock(&sessions.owners).get(id).cloned();
+            // Another subject's session is not there.
+            if owner.is_some() && owner != subject {
+                return (StatusCode::NOT_FOUND, "no such session").into_response();
+            }
+        }
+        None if request.method() == Method::POST => {
+            if sessions.manager.sessions.read().await.len() >= MAX_SESSIONS {
+                return busy();
+            }
+        }
+        None => {}
+    }
+    let response = next.run(request).await;
+    if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok())
+        && let Some(subject) = subject
+    {
+        let known = sessions.manager.sessions.read().await;
+        let mut owners = lock(&sessions.owners);
+        owners.retain(|id, _| known.contains_key(&**id));
+        owners.insert(id.to_owned(), subject);
+    }
+    // It is in progress until its last byte is sent.
+    let (parts, body) = response.into_parts();
+    let stream = body.into_data_stream().map(move |piece| {
+        _ = &permit;
+        piece
+    });
+    Response::from_parts(parts, Body::from_stream(stream))
+}
+
+/// Too much is in progress.
+fn busy() -> Response {
+    let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subject_of_any_text_has_a_directory_of_its_own() {
+        let name = |subject: &str| directory_name(&Subject::new(subject).unwrap());
+        for subject in ["a", "../../etc", "A", "a/b", "ü", &"x".repeat(255)] {
+            let name = name(subject);
+            assert_eq!(name.len(), 64, "{subject}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+        }
+        assert_ne!(name("a"), name("A"));
+    }
+}

@@ -1,0 +1,474 @@
+//! One client over a pair of byte streams, such as stdin and stdout: one JSON-RPC message a line.
+//!
+//! Everything is bounded. At most [`IN_FLIGHT`] requests are worked on; more wait in a queue, and when
+//! that is full, nothing is read. A cancellation passes the queue. A line that is too long is skipped
+//! and answered.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::ServiceExt as _;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, ErrorData, JsonRpcMessage, RequestId,
+    ServerJsonRpcMessage,
+};
+use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::McpServer;
+
+/// The longest message.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// How many requests are worked on.
+const IN_FLIGHT: usize = 64;
+/// How many requests wait.
+const MAX_QUEUED: usize = 4096;
+/// How many bytes of requests wait.
+const MAX_QUEUED_BYTES: usize = 32 << 20;
+/// Size of one read.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Why serving a client ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The client did not begin as the protocol says.
+    #[error("the client did not begin as the protocol says: {0}")]
+    Handshake(String),
+    /// The task that serves it has ended.
+    #[error("internal error: serving the client was given up")]
+    GivenUp,
+}
+
+/// Serves one client until its stream ends, or `stop` does.
+///
+/// # Errors
+///
+/// [`ServeError`] if the client is not one.
+pub async fn serve_lines<R, W>(
+    server: McpServer,
+    reader: R,
+    writer: W,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let token = CancellationToken::new();
+    let transport = Lines::new(reader, writer);
+    let serve = async {
+        match server.serve_with_ct(transport, token.clone()).await {
+            Ok(running) => running.waiting().await.map(drop).map_err(|_| ServeError::GivenUp),
+            // A client that ends without a word is none of an error.
+            Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
+                Ok(())
+            }
+            Err(error) => {
+                let text: String = error.to_string().chars().take(200).collect();
+                Err(ServeError::Handshake(text))
+            }
+        }
+    };
+    tokio::pin!(serve, stop);
+    tokio::select! {
+        served = &mut serve => served,
+        () = &mut stop => {
+            token.cancel();
+            serve.await
+        }
+    }
+}
+
+/// The transport: messages by line.
+struct Lines<R, W> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    /// The rest of the line is skipped.
+    skips: bool,
+    has_ended: bool,
+    /// Requests that wait, each with its size.
+    queue: VecDeque<(ClientJsonRpcMessage, usize)>,
+    queued_bytes: usize,
+    shared: Arc<Shared<W>>,
+    /// An answer to a line that is no message, on its way.
+    refusal: Option<JoinHandle<()>>,
+}
+
+/// What is shared with the answers on their way.
+struct Shared<W> {
+    writer: tokio::sync::Mutex<Option<W>>,
+    in_flight: Mutex<HashSet<RequestId>>,
+    /// A request was answered.
+    answered: Notify,
+    /// Nobody reads the answers any more.
+    broken: CancellationToken,
+}
+
+impl<W: AsyncWrite + Send + Unpin> Shared<W> {
+    fn in_flight(&self) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let mut writer = self.writer.lock().await;
+        let Some(writer) = &mut *writer else { return Err(io::ErrorKind::NotConnected.into()) };
+        writer.write_all(&line).await?;
+        writer.flush().await
+    }
+
+    fn end(&self, id: &RequestId) {
+        self.in_flight().remove(id);
+        self.answered.notify_one();
+    }
+}
+
+/// The id of a message that is none of ours.
+#[derive(Deserialize)]
+struct Identified {
+    id: Option<RequestId>,
+}
+
+/// What a line has.
+enum Line {
+    Message(Box<ClientJsonRpcMessage>, usize),
+    Refused(Option<RequestId>, ErrorData),
+    Empty,
+}
+
+fn parse(line: &[u8]) -> Line {
+    let text = line.trim_ascii();
+    if text.is_empty() {
+        return Line::Empty;
+    }
+    match serde_json::from_slice(text) {
+        Ok(message) => Line::Message(Box::new(message), text.len()),
+        Err(error) if error.is_data() => {
+            let id = serde_json::from_slice::<Identified>(text).ok().and_then(|it| it.id);
+            Line::Refused(id, ErrorData::invalid_request("not a message of the protocol", None))
+        }
+        Err(error) => {
+            Line::Refused(None, ErrorData::parse_error(format!("not JSON: {error}"), None))
+        }
+    }
+}
+
+impl<R, W> Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    fn new(reader: R, writer: W) -> Self {
+        Self {
+            reader: BufReader::with_capacity(BUFFER_BYTES, reader),
+            line: Vec::new(),
+            skips: false,
+            has_ended: false,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            shared: Arc::new(Shared {
+                writer: tokio::sync::Mutex::new(Some(writer)),
+                in_flight: Mutex::default(),
+                answered: Notify::new(),
+                broken: CancellationToken::new(),
+            }),
+            refusal: None,
+        }
+    }
+
+    /// The next line; none at the end. Cancel-safe.
+    async fn next_line(&mut self) -> Option<Line> {
+        loop {
+            let buffer = match self.reader.fill_buf().await {
+                Ok(buffer) if !buffer.is_empty() => buffer,
+                Ok(_) => return None,
+                Err(error) => {
+                    tracing::warn!("the client's stream cannot be read: {error}");
+                    return None;
+                }
+            };
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let piece = &buffer[..end.unwrap_or(buffer.len())];
+            let is_too_long = self.line.len() + piece.len() > MAX_MESSAGE_BYTES;
+            if !self.skips && !is_too_long {
+                self.line.extend_from_slice(piece);
+            }
+            let read = end.map_or(buffer.len(), |end| end + 1);
+            self.reader.consume(read);
+            let skipped = self.skips;
+            self.skips = (skipped || is_too_long) && end.is_none();
+            if !skipped && is_too_long {
+                self.line = Vec::new();
+                let message = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
+                return Some(Line::Refused(None, ErrorData::invalid_request(message, None)));
+            }
+            if skipped || end.is_none() {
+                continue;
+            }
+            let parsed = parse(&self.line);
+            // A long line's memory is not kept.
+            match self.line.capacity() > BUFFER_BYTES {
+                true => self.line = Vec::new(),
+                false => self.line.clear(),
+            }
+            return Some(parsed);
+        }
+    }
+
+    /// Answers a line that is no message. The next line is not read before that is written.
+    fn refuse(&mut self, id: Option<RequestId>, error: ErrorData) {
+        let shared = self.shared.clone();
+        self.refusal = Some(tokio::spawn(async move {
+            if shared.write(&ServerJsonRpcMessage::error(error, id)).await.is_err() {
+                shared.broken.cancel();
+            }
+        }));
+    }
+
+    /// A request that may be worked on now.
+    fn admit(&mut self) -> Option<ClientJsonRpcMessage> {
+        let mut in_flight = self.shared.in_flight();
+        if in_flight.len() >= IN_FLIGHT {
+            return None;
+        }
+        let (message, bytes) = self.queue.pop_front()?;
+        self.queued_bytes -= bytes;
+        if let JsonRpcMessage::Request(request) = &message {
+            in_flight.insert(request.id.clone());
+        }
+        Some(message)
+    }
+
+    /// Takes a message of the client: one that does not wait is returned.
+    fn accept(
+        &mut self,
+        message: ClientJsonRpcMessage,
+        bytes: usize,
+    ) -> Option<ClientJsonRpcMessage> {
+        match &message {
+            JsonRpcMessage::Request(request) => {
+                let is_known = self.shared.in_flight().contains(&request.id)
+                    || self.queue.iter().any(|(queued, _)| has_id(queued, &request.id));
+                if is_known {
+                    let error =
+                        ErrorData::invalid_request("a request with this id is in progress", None);
+                    self.refuse(None, error);
+                } else {
+                    self.queue.push_back((message, bytes));
+                    self.queued_bytes += bytes;
+                }
+                None
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) =
+                    &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    if let Some(at) = self.queue.iter().position(|(queued, _)| has_id(queued, id)) {
+                        // It has not begun: it never will.
+                        if let Some((_, bytes)) = self.queue.remove(at) {
+                            self.queued_bytes -= bytes;
+                        }
+                        return None;
+                    }
+                    // Its answer, if there is one, is not sent.
+                    self.shared.end(id);
+                }
+                Some(message)
+            }
+            JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => Some(message),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.queue.len() >= MAX_QUEUED || self.queued_bytes >= MAX_QUEUED_BYTES
+    }
+}
+
+fn has_id(message: &ClientJsonRpcMessage, id: &RequestId) -> bool {
+    matches!(message, JsonRpcMessage::Request(request) if request.id == *id)
+}
+
+impl<R, W> Transport<RoleServer> for Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let shared = self.shared.clone();
+        async move {
+            let written = shared.write(&item).await;
+            let id = match &item {
+                JsonRpcMessage::Response(response) => Some(&response.id),
+                JsonRpcMessage::Error(error) => error.id.as_ref(),
+                _ => None,
+            };
+            if let Some(id) = id {
+                shared.end(id);
+            }
+            if written.is_err() {
+                shared.broken.cancel();
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            if let Some(refusal) = &mut self.refusal {
+                _ = refusal.await;
+                self.refusal = None;
+            }
+            if let Some(message) = self.admit() {
+                return Some(message);
+            }
+            if self.has_ended && self.queue.is_empty() {
+                return None;
+            }
+            let may_read = !self.has_ended && !self.is_full();
+            let shared = self.shared.clone();
+            let line = tokio::select! {
+                () = shared.broken.cancelled() => return None,
+                () = shared.answered.notified() => continue,
+                line = self.next_line(), if may_read => line,
+            };
+            match line {
+                None => self.has_ended = true,
+                Some(Line::Empty) => {}
+                Some(Line::Refused(id, error)) => self.refuse(id, error),
+                Some(Line::Message(message, bytes)) => {
+                    if let Some(message) = self.accept(*message, bytes) {
+                        return Some(message);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        drop(self.shared.writer.lock().await.take());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    fn lines() -> (Lines<DuplexStream, DuplexStream>, DuplexStream, BufReader<DuplexStream>) {
+        let (input, reader) = duplex(1 << 20);
+        let (writer, output) = duplex(1 << 20);
+        (Lines::new(reader, writer), input, BufReader::new(output))
+    }
+
+    fn request(id: usize) -> String {
+        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list" }).to_string() + "\n"
+    }
+
+    fn id(message: &ClientJsonRpcMessage) -> u32 {
+        match message {
+            JsonRpcMessage::Request(request) => request.id.to_string().parse().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn answer(output: &mut BufReader<DuplexStream>) -> Value {
+        let mut line = String::new();
+        output.read_line(&mut line).await.unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    #[tokio::test]
+    async fn line_that_is_no_message_is_answered_and_the_next_one_is_read() {
+        let (mut lines, mut input, mut output) = lines();
+        input.write_all(b"\n nonsense\n{\"id\":7,\"method\":5}\n[]\n").await.unwrap();
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 1);
+        assert_eq!(answer(&mut output).await["error"]["code"], -32700);
+        let wrong = answer(&mut output).await;
+        assert_eq!((&wrong["error"]["code"], &wrong["id"]), (&json!(-32600), &json!(7)));
+        assert_eq!(answer(&mut output).await["error"]["code"], -32600);
+        drop(input);
+        // The request that was read is in progress; there is nothing else.
+        assert!(lines.receive().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn message_of_64_mib_is_skipped_and_answered() {
+        let (mut lines, mut input, mut output) = lines();
+        let writing = tokio::spawn(async move {
+            let piece = vec![b'x'; 1 << 20];
+            for _ in 0..64 {
+                input.write_all(&piece).await.unwrap();
+            }
+            input.write_all(b"\n").await.unwrap();
+            input.write_all(request(2).as_bytes()).await.unwrap();
+            input
+        });
+        assert_eq!(id(&lines.receive().await.unwrap()), 2);
+        assert!(lines.line.capacity() <= BUFFER_BYTES, "{}", lines.line.capacity());
+        let refused = answer(&mut output).await;
+        assert_eq!(refused["error"]["message"], "a message has at most 16777216 bytes");
+        drop(writing.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn requests_beyond_a_number_wait_and_cancellations_do_not() {
+        let (mut lines, mut input, _output) = lines();
+        for number in 0..IN_FLIGHT + 2 {
+            input.write_all(request(number).as_bytes()).await.unwrap();
+        }
+        for number in 0..IN_FLIGHT {
+            assert_eq!(id(&lines.receive().await.unwrap()), number as u32);
+        }
+        let cancel = |id: usize| {
+            let params = json!({ "requestId": id });
+            let method = "notifications/cancelled";
+            json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string() + "\n"
+        };
+        // It waits: it is gone. The other is in progress: the handler hears of it.
+        input.write_all(cancel(IN_FLIGHT).as_bytes()).await.unwrap();
+        input.write_all(cancel(3).as_bytes()).await.unwrap();
+        let cancelled = lines.receive().await.unwrap();
+        assert!(matches!(cancelled, JsonRpcMessage::Notification(_)), "{cancelled:?}");
+        // One that ended makes room for the next.
+        assert_eq!(id(&lines.receive().await.unwrap()), IN_FLIGHT as u32 + 1);
+    }
+
+    #[tokio::test]
+    async fn second_request_with_an_id_in_progress_is_refused() {
+        let (mut lines, mut input, mut output) = lines();
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 1);
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        input.write_all(request(2).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 2);
+        let refused = answer(&mut output).await;
+        assert_eq!(refused["error"]["message"], "a request with this id is in progress");
+    }
+
+    #[tokio::test]
+    async fn client_that_does_not_read_any_more_ends_the_stream() {
+        let (mut lines, input, output) = lines();
+        drop(output);
+        let error = ErrorData::internal_error("x", None);
+        lines.send(ServerJsonRpcMessage::error(error, None)).await.unwrap_err();
+        assert!(lines.receive().await.is_none());
+        drop(input);
+    }
+}

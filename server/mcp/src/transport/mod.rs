@@ -1,0 +1,5 @@
+//! How clients connect.
+
+pub mod http;
+pub mod lines;
+pub mod progress;
