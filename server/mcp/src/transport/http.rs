@@ -144,7 +144,6 @@ impl HttpServer {
 
     /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension; `Host` and `Origin` are
     /// for whoever mounts it to check.
-    #[must_use]
     pub fn router(&self) -> Router {
         let server = self.clone();
         self.router_of(move || server.connection())
@@ -187,12 +186,12 @@ async fn admit(State(sessions): State<Arc<Sessions>>, request: Request, next: Ne
                 return (StatusCode::NOT_FOUND, "no such session").into_response();
             }
         }
-        None if request.method() == Method::POST => {
-            if sessions.manager.sessions.read().await.len() >= MAX_SESSIONS {
+        None => {
+            let may_begin_one = request.method() == Method::POST;
+            if may_begin_one && sessions.manager.sessions.read().await.len() >= MAX_SESSIONS {
                 return busy();
             }
         }
-        None => {}
     }
     let response = next.run(request).await;
     if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok())
