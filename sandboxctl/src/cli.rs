@@ -17,6 +17,7 @@ pub mod remote;
 pub mod report;
 pub mod root;
 pub mod secret;
+pub mod serve;
 pub mod token;
 mod volume;
 
@@ -48,6 +49,7 @@ use remote::RemoteArgs;
 use report::ReportArgs;
 use root::RootArgs;
 use secret::SecretArgs;
+use serve::ServeArgs;
 use token::{ServerCommand, TokenCommand};
 use volume::VolumeArgs;
 
@@ -393,6 +395,19 @@ Examples:
     /// until it is removed by age.
     Executions(Box<ExecutionsArgs>),
 
+    /// Serve executions over HTTP
+    ///
+    /// Programs and workflow engines submit scripts and commands; each runs in a sandbox of its own.
+    /// What was accepted is not lost: its state and its files are in the data directory. Callers need a
+    /// token, unless they come by a unix socket as the user who runs this.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl serve --engine docker --data-dir /var/lib/sandboxctl-service --listen unix:/run/sandboxctl.sock
+  sandboxctl serve --engine embedded --data-dir data --listen 127.0.0.1:8470 --insecure-no-auth
+  sandboxctl serve --engine docker --data-dir data --listen 0.0.0.0:8470 --tls-cert cert.pem --tls-key key.pem \\
+      --allowed-image 'python:*' --pool 8")]
+    Serve(Box<ServeArgs>),
+
     /// Create, list and revoke API tokens of a service
     ///
     /// In its data directory, whether it runs or not.
@@ -481,7 +496,7 @@ impl Command {
             Self::Executions(args) => args.command.wants_json(),
             Self::Token(command) => command.wants_json(),
             // Its own answer is JSON, and says what failed.
-            Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) => false,
+            Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) | Self::Serve(_) => false,
             Self::Server(_)
             | Self::Types
             | Self::Keys(_)

@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     choose_colour(cli.global.color);
     let verbosity = if cli.global.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let output = Output::new(verbosity);
-    trace::start(&cli.global, &output);
+    trace::start(&cli, &output);
     let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();

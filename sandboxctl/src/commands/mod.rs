@@ -24,6 +24,7 @@ mod remote;
 mod replay;
 mod reports;
 mod run;
+mod serve;
 mod staging;
 mod text;
 mod token;
@@ -78,6 +79,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Doctor(args) => doctor::doctor(&context, &args),
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
+        Command::Serve(args) => serve::serve(&context, &args),
         Command::Executions(args) => executions::executions(&context, *args),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => token::server(&context, &command),

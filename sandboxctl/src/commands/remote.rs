@@ -25,7 +25,7 @@ use crate::render;
 use crate::signals::{self, Canceller, Signals};
 
 /// The most bytes of inputs that are sent: they are held in memory, here and there.
-const MAX_INPUT_BYTES: u64 = 64 << 20;
+const MAX_INPUT_BYTES: u64 = 32 << 20;
 
 /// What scripts and commands have in common in a request.
 pub struct Common<'a> {
@@ -104,7 +104,7 @@ fn contents(
             }
         };
         left = left.checked_sub(content.len() as u64).ok_or_else(|| {
-            Error::usage(flag, "the inputs are more than 64 MiB, and a service takes no more")
+            Error::usage(flag, "the inputs are more than 32 MiB, and a service takes no more")
         })?;
         contents.insert(input.name, Content(content));
     }

@@ -2,9 +2,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Encoding, LimitValue, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Encoding, LimitValue, PrivateIo, Pull};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
@@ -76,10 +77,7 @@ impl Settings {
     /// The protected names.
     #[must_use]
     pub fn protected(&self) -> Vec<String> {
-        match &self.setting(Key::Protected).value {
-            Some(Value::Names(names)) => names.clone(),
-            _ => Vec::new(),
-        }
+        self.names(Key::Protected)
     }
 
     /// When images for commands are pulled.
@@ -105,29 +103,18 @@ impl Settings {
     /// The images that `sandbox_init` may use.
     #[must_use]
     pub fn allowed_images(&self) -> Vec<String> {
-        match &self.setting(Key::AllowedImages).value {
-            Some(Value::Names(names)) => names.clone(),
-            _ => Vec::new(),
-        }
+        self.names(Key::AllowedImages)
     }
 
     /// How many sandboxes are started ahead; none if nothing asks for some.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
-        let value = |key| self.setting(key).value.as_ref();
-        let count = |key| match value(key) {
-            Some(Value::Limit(LimitValue::Count(count))) => usize::try_from(*count).ok(),
-            _ => None,
-        };
         let default = PoolConfig::default();
         PoolConfig {
-            size: count(Key::PoolSize).unwrap_or(default.size),
-            max_age: match value(Key::PoolMaxAge) {
-                Some(Value::Limit(LimitValue::Time(age))) => *age,
-                _ => default.max_age,
-            },
-            max_keys: count(Key::PoolMaxKeys).unwrap_or(default.max_keys),
-            adaptive: matches!(value(Key::PoolAdaptive), Some(Value::Switch(true))),
+            size: self.count(Key::PoolSize).unwrap_or(default.size),
+            max_age: self.time(Key::PoolMaxAge).unwrap_or(default.max_age),
+            max_keys: self.count(Key::PoolMaxKeys).unwrap_or(default.max_keys),
+            adaptive: matches!(self.setting(Key::PoolAdaptive).value, Some(Value::Switch(true))),
         }
     }
 
@@ -261,6 +248,51 @@ impl Settings {
         match &self.setting(key).value {
             Some(Value::Path(path)) => path.clone(),
             _ => PathBuf::new(),
+        }
+    }
+
+    /// The path of a key, if it is set.
+    #[must_use]
+    pub fn path_of(&self, key: Key) -> Option<PathBuf> {
+        match &self.setting(key).value {
+            Some(Value::Path(path)) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    /// The names of a key; none if it is not set.
+    #[must_use]
+    pub fn names(&self, key: Key) -> Vec<String> {
+        match &self.setting(key).value {
+            Some(Value::Names(names)) => names.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The count of a key, if it is set.
+    #[must_use]
+    pub fn count(&self, key: Key) -> Option<usize> {
+        match self.setting(key).value {
+            Some(Value::Limit(LimitValue::Count(count))) => usize::try_from(count).ok(),
+            _ => None,
+        }
+    }
+
+    /// The time of a key, if it is set.
+    #[must_use]
+    pub fn time(&self, key: Key) -> Option<Duration> {
+        match self.setting(key).value {
+            Some(Value::Limit(LimitValue::Time(time))) => Some(time),
+            _ => None,
+        }
+    }
+
+    /// The size of a key, if it is set.
+    #[must_use]
+    pub fn size(&self, key: Key) -> Option<ByteSize> {
+        match self.setting(key).value {
+            Some(Value::Limit(LimitValue::Size(size))) => Some(size),
+            _ => None,
         }
     }
 

@@ -236,6 +236,7 @@ settings! {
         default: || Some(Value::Switch(false)),
     }
     ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH" {
+        flag: Some("--listen"),
         default: || text("127.0.0.1:8470"),
     }
     ServerDataDir "server.data_dir"
@@ -244,6 +245,7 @@ settings! {
     }
     ServerAllowedImages "server.allowed_images"
     "Images that callers may name; * is any text without a /" {
+        flag: Some("--allowed-image"),
         kind: Kind::Names,
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of images' names such as \"python:*\"",
@@ -260,9 +262,11 @@ settings! {
         expects: "an array of origins such as \"https://console.example.org\"",
     }
     ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
+        flag: Some("--tls-cert"),
         kind: Kind::AbsolutePath,
     }
     ServerTlsPrivate "server.tls_key" "Private key of the certificate, as PEM" {
+        flag: Some("--tls-key"),
         kind: Kind::AbsolutePath,
     }
     ServerConcurrency "server.concurrency" "Executions that run at one time" {
@@ -296,6 +300,7 @@ settings! {
     }
     ServerShutdownTimeout "server.shutdown_timeout"
     "How long running executions may go on after SIGTERM" {
+        flag: Some("--shutdown-timeout"),
         kind: TIME,
         default: || Some(Value::Limit(LimitValue::Time(Duration::from_secs(30)))),
     }

@@ -19,7 +19,7 @@ use crate::remote::{Client, exec_result};
 use crate::report::Reports;
 
 /// The most bytes of stdin that are sent.
-const MAX_STDIN_BYTES: u64 = 64 << 20;
+const MAX_STDIN_BYTES: u64 = 16 << 20;
 
 pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8, Error> {
     args.remote.refuse_local("exec")?;
@@ -98,8 +98,11 @@ async fn read_stdin(context: &Context<'_>, args: &ExecArgs) -> Result<Option<Con
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
     let bytes = Source::stdin().map_err(failed)?.all(MAX_STDIN_BYTES).await.map_err(failed)?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
-        return Err(Error::usage("--stdin", "it is longer than 64 MiB, which a service takes")
-            .with_hint("--in FILE sends a file"));
+        return Err(Error::usage(
+            "--stdin",
+            "it is longer than 16 MiB, and a service takes no more",
+        )
+        .with_hint("--in FILE sends a file"));
     }
     Ok(Some(Content(bytes)))
 }

@@ -1,5 +1,7 @@
 //! Traces of the library, on stderr: none, unless requested.
 
+mod json;
+
 use std::fmt;
 
 use tracing::field::{Field, Visit};
@@ -11,17 +13,27 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::cli::Global;
+use crate::cli::serve::LogFormat;
+use crate::cli::{Cli, Command};
 use crate::config::LOG_VARIABLE;
 use crate::output::Output;
 use crate::render::escaped_line;
+use json::{Json, JsonFields};
 
-/// Starts to write what the flags or the variable request.
-pub fn start(global: &Global, output: &Output) {
+/// Starts to write what the flags or the variable request; of a service more than of a command.
+pub fn start(cli: &Cli, output: &Output) {
+    let global = &cli.global;
+    let format = match &cli.command {
+        Command::Serve(args) => Some(args.log_format),
+        _ => None,
+    };
     let is_for_people =
         global.verbose == 1 && std::env::var_os(LOG_VARIABLE).is_none_or(|text| text.is_empty());
     let directives = match (global.verbose, std::env::var(LOG_VARIABLE)) {
         (_, Ok(directives)) if !directives.is_empty() => directives,
+        // What a service does is its log; other libraries tell what goes wrong.
+        (0, _) if format.is_some() && global.quiet => "warn".to_owned(),
+        (0, _) if format.is_some() => "warn,sandbox=info".to_owned(),
         (0, _) => return,
         // A target matches by its beginning: all crates of the project, and no other library, which
         // the variable can ask for.
@@ -39,9 +51,10 @@ pub fn start(global: &Global, output: &Output) {
         .with_writer(std::io::stderr)
         .with_ansi(output.stderr_has_colour())
         .fmt_fields(escaped_fields());
-    match is_for_people {
-        true => subscriber.event_format(Steps).init(),
-        false => subscriber.init(),
+    match (format, is_for_people) {
+        (Some(LogFormat::Json), _) => subscriber.event_format(Json).fmt_fields(JsonFields).init(),
+        (None, true) => subscriber.event_format(Steps).init(),
+        (Some(LogFormat::Text) | None, _) => subscriber.init(),
     }
 }
 
@@ -112,7 +125,13 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Lines {
+        pub fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
 
     impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -140,7 +159,7 @@ mod tests {
             tracing::info!(endpoint = "e", "connected to the engine");
             tracing::debug!(operation = "read", path = "/io/\u{1b}[2J", outcome = "ok", ?took);
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let text = lines.text();
         assert_eq!(text, "creating the container: 12.3ms\nread /io/\\u{1b}[2J: 12.3ms\n");
     }
 
@@ -160,7 +179,7 @@ mod tests {
             let _entered = span.enter();
             tracing::info!(shown = %evil, debugged = ?evil, text = evil, number = 3, "about {evil}");
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let text = lines.text();
         let shown = "\\u{1b}[2J\\r\\nERROR forged\\u{202e}";
         let expected = format!(
             " INFO call{{path={shown}}}: sandboxctl::trace::tests: about {shown} shown={shown} \

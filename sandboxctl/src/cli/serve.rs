@@ -1,0 +1,84 @@
+//! `serve`: its flags and their help.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::{KeptArgs, text, value_of};
+use crate::config::{Flags, Key, Value};
+
+/// `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[arg(long, value_name = "ADDRESS", help = Key::ServerListen.help(), value_hint = ValueHint::Url,
+        value_parser = value_of(Key::ServerListen))]
+    listen: Option<Value>,
+
+    #[arg(long, value_name = "DIR", help = Key::ServerDataDir.help(),
+        value_hint = ValueHint::DirPath)]
+    data_dir: Option<PathBuf>,
+
+    #[arg(long = "allowed-image", value_name = "PATTERN", help = Key::ServerAllowedImages.help(),
+        value_hint = ValueHint::Other, value_parser = text::<String>())]
+    allowed_images: Vec<String>,
+
+    /// Certificate chain of the service, as PEM; with --tls-key it speaks HTTPS
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, as PEM
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Let everyone in who can reach it; only on a loopback address
+    #[arg(long)]
+    pub insecure_no_auth: bool,
+
+    #[arg(long, value_name = "TIME", help = Key::ServerShutdownTimeout.help(),
+        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerShutdownTimeout))]
+    shutdown_timeout: Option<Value>,
+
+    /// Start N sandboxes ahead for each kind that is often asked for [0]
+    #[arg(long, value_name = "N", value_hint = ValueHint::Other,
+        value_parser = value_of(Key::PoolSize))]
+    pool: Option<Value>,
+
+    /// How the log on stderr is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+
+    /// Give scripts this directory, which all executions share
+    #[arg(long, value_name = "DIR", help_heading = "Files", value_hint = ValueHint::DirPath)]
+    pub io_dir: Option<PathBuf>,
+
+    /// The sandboxes.
+    #[command(flatten)]
+    pub sandbox: KeptArgs,
+}
+
+/// How a log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl ServeArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        self.sandbox.add_flags(flags);
+        let path = |path: &Option<PathBuf>| path.clone().map(Value::Path);
+        flags.set(Key::PoolSize, self.pool.clone());
+        flags.set(Key::ServerListen, self.listen.clone());
+        flags.set(Key::ServerDataDir, path(&self.data_dir));
+        flags.set(Key::ServerTlsCert, path(&self.tls_cert));
+        flags.set(Key::ServerTlsPrivate, path(&self.tls_key));
+        flags.set(Key::ServerShutdownTimeout, self.shutdown_timeout.clone());
+        let images = !self.allowed_images.is_empty();
+        let images = images.then(|| Value::Names(self.allowed_images.clone()));
+        flags.set(Key::ServerAllowedImages, images);
+    }
+}

@@ -1,0 +1,260 @@
+//! Who is let in: API tokens of the store, tokens of an issuer, and the user of a socket.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use sandbox_api::service::{Subject, Time};
+use sandbox_auth::{
+    Failures, JwtConfig, JwtError, JwtKeys, LOCAL_SUBJECT, StoredToken, Token, local_caller,
+};
+use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated};
+use sandbox_store::{Store, StoreError, TokenRecord};
+
+/// Who is asked for credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// Everybody but the own user on a UNIX socket.
+    Others,
+    /// Nobody.
+    Nobody,
+}
+
+/// What callers are checked against.
+pub struct Access {
+    policy: Policy,
+    own_uid: u32,
+    store: Store,
+    jwt: Option<JwtConfig>,
+    keys: RwLock<Option<JwtKeys>>,
+    failures: Mutex<Failures>,
+}
+
+/// Why a caller is not let in; for the audit.
+type Refused = Unauthenticated;
+
+impl Access {
+    /// Reads the keys of the issuer, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`JwtError`].
+    pub fn new(policy: Policy, store: Store, jwt: Option<JwtConfig>) -> Result<Self, JwtError> {
+        let keys = RwLock::new(jwt.as_ref().map(JwtKeys::read).transpose()?);
+        let own_uid = rustix::process::geteuid().as_raw();
+        Ok(Self { policy, own_uid, store, jwt, keys, failures: Mutex::default() })
+    }
+
+    /// Reads the keys again; without them, the old ones stay.
+    ///
+    /// # Errors
+    ///
+    /// [`JwtError`].
+    pub fn reload(&self) -> Result<(), JwtError> {
+        let keys = self.jwt.as_ref().map(JwtKeys::read).transpose()?;
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        Ok(())
+    }
+
+    /// Whether a token could let anybody in now.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn knows_tokens(&self) -> Result<bool, StoreError> {
+        if self.jwt.is_some() {
+            return Ok(true);
+        }
+        let now = Time::now();
+        let is_valid = |token: &TokenRecord| {
+            token.revoked_at.is_none() && token.expires_at.is_none_or(|expires| expires > now)
+        };
+        Ok(self.store.tokens()?.iter().any(is_valid))
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The caller with this token.
+    async fn check(&self, token: &str, peer: Peer) -> Result<Caller, Refused> {
+        let address = match peer {
+            Peer::Tcp(address) => Some(address.ip()),
+            Peer::Unix { .. } => None,
+        };
+        if let Some(retry_after) = address.and_then(|it| self.failures().wait(it, Instant::now())) {
+            return Err(Refused::TooMany { retry_after });
+        }
+        let checked = match Token::parse(token) {
+            Some(token) => self.check_token(token).await,
+            None => self.check_jwt(token),
+        };
+        if let Some(address) = address {
+            match &checked {
+                Ok(_) => self.failures().clear(address),
+                Err(Refused::Invalid { .. }) => self.failures().add(address, Instant::now()),
+                Err(_) => {}
+            }
+        }
+        checked
+    }
+
+    async fn check_token(&self, token: Token) -> Result<Caller, Refused> {
+        let store = self.store.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let now = Time::now();
+            let stored = store.token(token.id())?.map(stored);
+            let caller = token.check(stored.as_ref(), now);
+            if caller.is_ok() {
+                store.use_token(token.id(), now)?;
+            }
+            Ok::<_, StoreError>(caller)
+        });
+        let unavailable = |reason: String| Refused::Unavailable { reason };
+        let found = found.await.map_err(|_| unavailable("the check panicked".to_owned()))?;
+        let caller = found.map_err(|error| unavailable(error.to_string()))?;
+        caller.map_err(|error| Refused::Invalid { reason: error.to_string() })
+    }
+
+    fn check_jwt(&self, token: &str) -> Result<Caller, Refused> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(keys) = keys else {
+            return Err(Refused::Invalid { reason: "it is no token of this service".to_owned() });
+        };
+        let caller = keys.check(token);
+        caller.map_err(|error| Refused::Invalid { reason: error.to_string() })
+    }
+}
+
+impl Authenticate for Access {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        peer: Peer,
+    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
+        async move {
+            if self.policy == Policy::Nobody {
+                return local().ok_or(Refused::Missing);
+            }
+            match bearer(headers)? {
+                Some(token) => self.check(token, peer).await,
+                None => match peer {
+                    Peer::Unix { uid } => local_caller(uid, self.own_uid),
+                    Peer::Tcp(_) => None,
+                }
+                .ok_or(Refused::Missing),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Everybody, where nobody is asked.
+fn local() -> Option<Caller> {
+    let subject = Subject::new(LOCAL_SUBJECT).ok()?;
+    Some(Caller { subject, scopes: Scope::ALL.to_vec() })
+}
+
+/// The token of a request. Two are none: which of them counts would be a guess.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    let invalid = |reason: &str| Refused::Invalid { reason: reason.to_owned() };
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    if all.next().is_some() {
+        return Err(invalid("there is more than one Authorization"));
+    }
+    let value = value.to_str().map_err(|_| invalid("Authorization is not ASCII"))?;
+    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
+    match scheme.eq_ignore_ascii_case("bearer") {
+        true => Ok(Some(token.trim())),
+        false => Err(invalid("Authorization is of another scheme than Bearer")),
+    }
+}
+
+fn stored(record: TokenRecord) -> StoredToken {
+    let TokenRecord { hash, subject, scopes, expires_at, revoked_at, .. } = record;
+    // A scope that this version does not know gives nothing.
+    let scopes = scopes.iter().filter_map(|name| name.parse().ok()).collect();
+    StoredToken { hash, subject, scopes, expires_at, revoked_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    fn tcp() -> Peer {
+        Peer::Tcp(SocketAddr::from(([192, 0, 2, 1], 1234)))
+    }
+
+    #[tokio::test]
+    async fn callers_are_known_by_a_token_or_as_the_user_of_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("data")).unwrap();
+        let access = Access::new(Policy::Others, store.clone(), None).unwrap();
+        assert!(!access.knows_tokens().unwrap());
+        let new = Token::generate();
+        let token = TokenRecord {
+            id: new.id.clone(),
+            hash: new.hash,
+            subject: Subject::new("ci").unwrap(),
+            scopes: vec!["executions:write".to_owned(), "of-a-later-version".to_owned()],
+            created_at: Time::now(),
+            expires_at: None,
+            revoked_at: None,
+            last_used_at: None,
+        };
+        store.create_token(token).unwrap();
+        assert!(access.knows_tokens().unwrap());
+
+        let bearer = headers(&[&format!("bearer {}", new.token.expose())]);
+        let caller = access.authenticate(&bearer, tcp()).await.unwrap();
+        assert_eq!(
+            (caller.subject.as_str(), &*caller.scopes),
+            ("ci", &[Scope::ExecutionsWrite][..])
+        );
+        let own = Peer::Unix { uid: rustix::process::geteuid().as_raw() };
+        let caller = access.authenticate(&headers(&[]), own).await.unwrap();
+        assert_eq!(caller.subject.as_str(), LOCAL_SUBJECT);
+        let other = Peer::Unix { uid: u32::MAX - 1 };
+        for (headers, peer) in [(headers(&[]), tcp()), (headers(&[]), other)] {
+            let refused = access.authenticate(&headers, peer).await.unwrap_err();
+            assert_eq!(refused, Unauthenticated::Missing);
+        }
+        store.revoke_token(&new.id, Time::now()).unwrap();
+        assert!(access.authenticate(&bearer, tcp()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn whoever_fails_too_often_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("data")).unwrap();
+        let access = Access::new(Policy::Others, store, None).unwrap();
+        let forged = headers(&["Bearer forged"]);
+        let mut refusals = Vec::new();
+        for _ in 0..30 {
+            refusals.push(access.authenticate(&forged, tcp()).await.unwrap_err());
+        }
+        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
+            let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
+            let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();
+            assert!(matches!(refused, Unauthenticated::Invalid { .. }), "{odd:?} {refused:?}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The service behind the HTTP API.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt as _, StreamExt as _};
+use hyper::body::Bytes;
+use sandbox_api::ProblemKind;
+use sandbox_api::changes::ChangeManifest;
+use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::service::{
+    AcceptedExecution, Execution, ExecutionEvent, ExecutionList, ExecutionRequest, ExtendRequest,
+    FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
+};
+use sandbox_controller::Controller;
+use sandbox_http::{
+    ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
+    SandboxHandle, Used,
+};
+use sandbox_service::{
+    Done, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError, ServiceErrorKind,
+};
+use std::io;
+use std::sync::{Arc, Weak};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// What is read of a sandbox's file at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A service, as the HTTP API sees it.
+pub struct ServiceBackend {
+    pub service: Service,
+    /// For its figures; it is the service's.
+    pub controller: Weak<Controller>,
+}
+
+/// The answer to an error of the service.
+pub fn refusal(error: ServiceError) -> Refusal {
+    use ServiceErrorKind as Kind;
+    let kind = match (&error, error.answer()) {
+        (ServiceError::KeyInFlight, _) => ProblemKind::InFlight,
+        (ServiceError::KeyReused, _) => ProblemKind::KeyReused,
+        (ServiceError::Full { .. }, _) => ProblemKind::Full,
+        (ServiceError::QuotaExceeded { .. }, _) => ProblemKind::QuotaExceeded,
+        (ServiceError::Sandbox(failure), _) => failure.kind.into(),
+        (ServiceError::FileRefused { kind, .. }, _) => (*kind).into(),
+        (_, Kind::NotFound) => ProblemKind::NotFound,
+        (_, Kind::Conflict) => ProblemKind::Conflict,
+        (_, Kind::Gone) => ProblemKind::Gone,
+        (_, Kind::Invalid) => ProblemKind::Invalid,
+        (_, Kind::Forbidden) => ProblemKind::Policy,
+        (_, Kind::TooMany) => ProblemKind::RateLimited,
+        (_, Kind::Unavailable) => ProblemKind::Unavailable,
+        (_, Kind::Internal) => ProblemKind::Internal,
+    };
+    let refusal = Refusal::new(kind, error.to_string()).hint(error.hint());
+    let refusal = refusal.retry_after(error.retry_after());
+    match error {
+        ServiceError::Invalid { field, problem, .. }
+        | ServiceError::Forbidden { field, problem, .. } => {
+            refusal.at(format!("#/{}", field.replace('.', "/")), problem)
+        }
+        _ => refusal,
+    }
+}
+
+/// An execution, which the service shares with others.
+fn owned(execution: Arc<Execution>) -> Execution {
+    Arc::unwrap_or_clone(execution)
+}
+
+fn used<T>(done: Done<T>) -> Used<T> {
+    let Done { value, generation, restarted } = done;
+    Used { value, generation, restarted }
+}
+
+/// Content that is read from a sandbox as it is sent.
+fn content(reader: KeptReader) -> BoxStream<'static, Result<Bytes, Refusal>> {
+    let next = async |mut reader: KeptReader| {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        match reader.read_buf(&mut piece).await {
+            Ok(0) => None,
+            Ok(_) => Some((Ok(Bytes::from(piece)), reader)),
+            Err(error) => Some((Err(failed_io(&error)), reader)),
+        }
+    };
+    stream::unfold(Some(reader), move |reader| async move {
+        let (piece, reader) = next(reader?).await?;
+        // After an error there is nothing more.
+        let reader = piece.is_ok().then_some(reader);
+        Some((piece, reader))
+    })
+    .boxed()
+}
+
+fn failed_io(error: &io::Error) -> Refusal {
+    Refusal::new(ProblemKind::Sandbox(sandbox_api::ErrorKind::AgentLost), error.to_string())
+}
+
+impl Backend for ServiceBackend {
+    fn submit<'a>(
+        &'a self,
+        subject: &'a Subject,
+        request: ExecutionRequest,
+        key: Option<String>,
+        sandbox: Option<SandboxHandle>,
+    ) -> Reply<'a, AcceptedExecution> {
+        async move {
+            let key = key.map(IdempotencyKey::new).transpose().map_err(refusal)?;
+            let submitted = match sandbox {
+                None => self.service.submit(subject, request, key).await,
+                Some(SandboxHandle { id, generation }) => {
+                    self.service.submit_in(subject, &id, generation, request, key).await
+                }
+            };
+            let id = submitted.map_err(refusal)?.id;
+            let execution = self.service.execution(subject, &id).await.map_err(refusal)?;
+            Ok(AcceptedExecution { status: execution.summary.status, id })
+        }
+        .boxed()
+    }
+
+    fn execution<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        wait: Duration,
+    ) -> Reply<'a, Execution> {
+        async move {
+            let execution = match wait {
+                Duration::ZERO => self.service.execution(subject, id).await,
+                wait => self.service.wait(subject, id, wait).await,
+            };
+            execution.map(owned).map_err(refusal)
+        }
+        .boxed()
+    }
+
+    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, Execution> {
+        async move { self.service.cancel(subject, id).await.map(owned).map_err(refusal) }.boxed()
+    }
+
+    fn executions<'a>(
+        &'a self,
+        subject: &'a Subject,
+        filter: ListFilter,
+    ) -> Reply<'a, ExecutionList> {
+        async move {
+            let query = ListQuery {
+                statuses: filter.status.into_iter().collect(),
+                sandbox: filter.sandbox,
+                limit: usize::try_from(filter.limit).ok(),
+                cursor: filter.cursor,
+                ..ListQuery::default()
+            };
+            let mut list = self.service.list(subject, query).await.map_err(refusal)?;
+            // A page may be shorter than was asked for.
+            list.executions.retain(|it| filter.kind.is_none_or(|kind| it.kind == kind));
+            Ok(list)
+        }
+        .boxed()
+    }
+
+    fn events<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        after: u64,
+    ) -> Reply<'a, BoxStream<'static, Result<ExecutionEvent, Refusal>>> {
+        async move {
+            let events = self.service.events(subject, id, after).await.map_err(refusal)?;
+            Ok(events.map(|event| event.map(Arc::unwrap_or_clone).map_err(refusal)).boxed())
+        }
+        .boxed()
+    }
+
+    fn files<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, FileList> {
+        async move { self.service.files(subject, id).await.map_err(refusal) }.boxed()
+    }
+
+    fn open_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        path: &'a [u8],
+    ) -> Reply<'a, OpenFile> {
+        async move {
+            let file = self.service.open_file(subject, id, path).await.map_err(refusal)?;
+            Ok(OpenFile {
+                file: file.file,
+                bytes: file.bytes,
+                sha256: file.sha256,
+                modified: Some(file.modified.unix_millis().div_euclid(1000)),
+            })
+        }
+        .boxed()
+    }
+
+    fn archive<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        format: ArchiveFormat,
+    ) -> Reply<'a, BoxStream<'static, io::Result<Bytes>>> {
+        let format = match format {
+            ArchiveFormat::TarGz => sandbox_service::ArchiveFormat::TarGzip,
+            ArchiveFormat::TarZst => sandbox_service::ArchiveFormat::TarZstd,
+        };
+        async move { self.service.archive(subject, id, format).await.map_err(refusal) }.boxed()
+    }
+
+    fn changes<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ChangeManifest> {
+        async move { self.service.changes(subject, id).await.map_err(refusal) }.boxed()
+    }
+
+    fn create_sandbox<'a>(
+        &'a self,
+        subject: &'a Subject,
+        request: SandboxRequest,
+    ) -> Reply<'a, (SandboxView, IsNew)> {
+        async move {
+            let created = self.service.create_sandbox(subject, request).await.map_err(refusal)?;
+            let is_new = if created.is_new { IsNew::Yes } else { IsNew::No };
+            Ok((created.sandbox, is_new))
+        }
+        .boxed()
+    }
+
+    fn sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, SandboxView> {
+        async move { self.service.sandbox(subject, id).map_err(refusal) }.boxed()
+    }
+
+    fn sandboxes<'a>(&'a self, subject: &'a Subject) -> Reply<'a, SandboxList> {
+        async move { Ok(self.service.sandboxes(subject)) }.boxed()
+    }
+
+    fn delete_sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ()> {
+        async move { self.service.delete_sandbox(subject, id).await.map_err(refusal) }.boxed()
+    }
+
+    fn extend_sandbox<'a>(
+        &'a self,
+        subject: &'a Subject,
+        id: &'a str,
+        request: ExtendRequest,
+    ) -> Reply<'a, SandboxView> {
+        let ttl = Duration::from_millis(request.ttl_ms);
+        async move { self.service.extend_sandbox(subject, id, ttl).await.map_err(refusal) }.boxed()
+    }
+
+    fn operate<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        operation: Operation,
+    ) -> Reply<'a, Used<Envelope>> {
+        async move {
+            let SandboxHandle { id, generation } = sandbox;
+            let done = self.service.perform(subject, &id, generation, operation).await;
+            done.map(used).map_err(refusal)
+        }
+        .boxed()
+    }
+
+    fn read_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        path: &'a [u8],
+    ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>> {
+        async move {
+            let SandboxHandle { id, generation } = sandbox;
+            let reader = self.service.read_file(subject, &id, generation, path, 0, None).await;
+            let Done { value, generation, restarted } = reader.map_err(refusal)?;
+            Ok(Used { value: content(value), generation, restarted })
+        }
+        .boxed()
+    }
+
+    fn write_file<'a>(
+        &'a self,
+        subject: &'a Subject,
+        sandbox: SandboxHandle,
+        path: &'a [u8],
+        mut content: BoxStream<'static, Result<Bytes, Refusal>>,
+    ) -> Reply<'a, Used<WriteData>> {
+        async move {
+            let SandboxHandle { id, generation } = sandbox;
+            let options = WriteOptions::default();
+            let writer = self.service.write_file(subject, &id, generation, path, options).await;
+            let mut writer = writer.map_err(refusal)?;
+            while let Some(piece) = content.next().await {
+                // Dropped without its end, nothing is written.
+                if let Err(error) = writer.write_all(&piece?).await {
+                    // Why is known at the end.
+                    return match writer.finish().await {
+                        Ok(_) => Err(failed_io(&error)),
+                        Err(error) => Err(refusal(error)),
+                    };
+                }
+            }
+            writer.finish().await.map(used).map_err(refusal)
+        }
+        .boxed()
+    }
+
+    fn usage<'a>(&'a self, subject: &'a Subject) -> Reply<'a, UsageTotals> {
+        async move { self.service.usage(subject).await.map_err(refusal) }.boxed()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Health> {
+        self.service.health().boxed()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let counters = self.service.counters();
+        let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
+        let gauge = |name, help, value: u64| figure(name, help, FigureKind::Gauge, value);
+        let ended: u64 = counters.ended.iter().map(|(_, count)| count).sum();
+        let mut figures = vec![
+            counter("executions_accepted", "Executions that were accepted.", counters.accepted),
+            counter("executions_ended", "Executions that have ended.", ended),
+            counter(
+                "executions_refused_full",
+                "Executions that were refused because the queue was full.",
+                counters.refused_full,
+            ),
+            counter(
+                "executions_refused_quota",
+                "Executions that were refused because of a rate or a quota.",
+                counters.refused_quota,
+            ),
+            counter(
+                "sandbox_starts_retried",
+                "Starts of sandboxes that were tried again.",
+                counters.retried_starts,
+            ),
+            counter(
+                "sandbox_removals_failed",
+                "Sandboxes that could not be removed at once.",
+                counters.failed_removals,
+            ),
+            gauge("executions_queued", "Executions that wait.", counters.queued),
+            gauge("executions_running", "Executions that run.", counters.running),
+            gauge("sandboxes_kept", "Kept sandboxes that exist.", counters.sandboxes),
+        ];
+        if let Some(pool) = self.controller.upgrade().and_then(|it| it.pool_stats()) {
+            figures.extend([
+                gauge("pool_parked", "Sandboxes that were started ahead.", pool.parked as u64),
+                counter("pool_hits", "Launches that were given one of them.", pool.hits),
+                counter("pool_misses", "Launches for which there was none.", pool.misses),
+            ]);
+        }
+        figures
+    }
+}
+
+fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) -> Figure {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
+    let value = value as f64;
+    Figure { name, help, kind, value }
+}

@@ -1,0 +1,95 @@
+//! Where a service listens: at the address that it is told, or at the sockets that its service manager
+//! passed to it.
+
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+
+use rustix::net::AddressFamily;
+use sandbox_http::{Endpoint, Listener};
+
+use crate::config::{Key, Settings};
+use crate::error::Error;
+
+/// The sockets of a service.
+pub struct Listening(Vec<(Listener, Endpoint)>);
+
+impl Listening {
+    /// Takes the sockets that were passed; without any, listens at this address.
+    ///
+    /// # Errors
+    ///
+    /// If something else listens there, or what was passed cannot be used.
+    pub fn at(endpoint: &Endpoint, settings: &Settings) -> Result<Self, Error> {
+        let unusable = |source| Error::System { what: "LISTEN_FDS".to_owned(), source };
+        let passed: Vec<RawFd> = sd_notify::listen_fds().map_err(unusable)?.collect();
+        let listeners = if passed.is_empty() {
+            let bound = Listener::bind(endpoint).map_err(|error| {
+                let refused =
+                    Error::usage(settings.named(Key::ServerListen), super::causes(&error));
+                match error.hint() {
+                    Some(hint) => refused.with_hint(hint),
+                    None => refused,
+                }
+            });
+            vec![bound?]
+        } else {
+            let adopted = passed.into_iter().map(adopt);
+            adopted.collect::<std::io::Result<_>>().map_err(unusable)?
+        };
+        let with_endpoint = |listener: Listener| {
+            let endpoint = listener.endpoint().unwrap_or_else(|| endpoint.clone());
+            (listener, endpoint)
+        };
+        Ok(Self(listeners.into_iter().map(with_endpoint).collect()))
+    }
+
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.0.iter().map(|(_, endpoint)| endpoint)
+    }
+
+    /// Whether there are UNIX sockets alone, whose callers the kernel names.
+    pub fn is_local(&self) -> bool {
+        self.endpoints().all(|endpoint| matches!(endpoint, Endpoint::Unix(_)))
+    }
+
+    /// Whether nobody can connect from another machine.
+    pub fn is_loopback(&self) -> bool {
+        self.endpoints().all(|endpoint| match endpoint {
+            Endpoint::Tcp(address) => address.ip().is_loopback(),
+            Endpoint::Unix(_) => true,
+        })
+    }
+
+    /// Refuses to let in everybody from other machines.
+    ///
+    /// # Errors
+    ///
+    /// If one of the sockets is open to them.
+    pub fn refuse_others(&self) -> Result<(), Error> {
+        if self.is_loopback() {
+            return Ok(());
+        }
+        let why = "other machines can connect there, and would all be let in";
+        Err(Error::usage("--insecure-no-auth", why).with_hint(
+            "it is for addresses such as 127.0.0.1:8470; `sandboxctl token create` makes a token",
+        ))
+    }
+
+    pub fn into_listeners(self) -> Vec<Listener> {
+        self.0.into_iter().map(|(listener, _)| listener).collect()
+    }
+}
+
+/// A socket that was passed to this process.
+fn adopt(fd: RawFd) -> std::io::Result<Listener> {
+    // SAFETY: the service manager opened it for this process alone (LISTEN_PID), and it is adopted
+    // once, before anything else could close it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let address = rustix::net::getsockname(&socket)?;
+    match address.address_family() {
+        AddressFamily::UNIX => Listener::from_unix(UnixListener::from(socket)),
+        AddressFamily::INET | AddressFamily::INET6 => Listener::from_tcp(TcpListener::from(socket)),
+        family => Err(std::io::Error::other(format!("a socket of another kind: {family:?}"))),
+    }
+}

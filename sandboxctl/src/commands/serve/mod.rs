@@ -1,0 +1,272 @@
+//! `serve`: a service, from its start to its end.
+
+mod access;
+mod backend;
+mod listen;
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_api::service::ShutdownReport;
+use sandbox_controller::Controller;
+use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
+use sandbox_service::Service;
+use sandbox_store::Store;
+use sd_notify::NotifyState;
+
+use self::access::{Access, Policy};
+use self::backend::ServiceBackend;
+use self::listen::Listening;
+use self::plan::Plan;
+use super::Context;
+use crate::cli::serve::ServeArgs;
+use crate::config::Settings;
+use crate::error::{Error, Signal};
+use crate::signals::Signals;
+
+/// How long connections may go on after all executions have ended.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long the engine is given to remove what is left.
+const REMOVAL: Duration = Duration::from_secs(30);
+
+pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let plan = Plan::of(context, args, &settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::System { what: "the runtime".into(), source })?;
+    let ended = runtime.block_on(run(context, args, &settings, plan));
+    runtime.shutdown_background();
+    ended
+}
+
+/// A service that runs, and what can be read again while it does.
+struct Running<'a> {
+    context: &'a Context<'a>,
+    args: &'a ServeArgs,
+    service: Service,
+    access: Arc<Access>,
+    tls: Option<Arc<Tls>>,
+}
+
+async fn run(
+    context: &Context<'_>,
+    args: &ServeArgs,
+    settings: &Settings,
+    plan: Plan,
+) -> Result<u8, Error> {
+    let mut signals = Signals::listen()?;
+    let Plan { endpoint, controller, service, http, tls, jwt, shutdown_timeout, pool } = plan;
+    let tls = match tls {
+        Some((certificate, key)) => {
+            let tls = Tls::load(&certificate, &key).map_err(|error| {
+                Error::usage("--tls-cert", causes(&error)).with_hint(error.hint())
+            })?;
+            Some(Arc::new(tls))
+        }
+        None => None,
+    };
+    let listening = Listening::at(&endpoint, settings)?;
+    if args.insecure_no_auth {
+        listening.refuse_others()?;
+    }
+    let store = Store::open(&service.data_dir)?;
+    let policy = if args.insecure_no_auth { Policy::Nobody } else { Policy::Others };
+    let access = Access::new(policy, store.clone(), jwt).map_err(|error| {
+        let refused = Error::usage("server.jwt", causes(&error));
+        match error.hint() {
+            Some(hint) => refused.with_hint(hint),
+            None => refused,
+        }
+    })?;
+    if policy == Policy::Others && !listening.is_local() && !access.knows_tokens()? {
+        return Err(Error::usage(
+            "--listen",
+            "nobody could be let in: there is no token, and no issuer of tokens",
+        )
+        .with_hint(
+            "`sandboxctl token create` makes a token in the data directory; [server.jwt] names an \
+             issuer; --listen unix:PATH is for this user; --insecure-no-auth is for everybody on \
+             this machine",
+        ));
+    }
+    if tls.is_none() && !listening.is_loopback() {
+        tracing::warn!(
+            "connections from other machines are not encrypted: --tls-cert, or a reverse proxy, \
+             encrypts them"
+        );
+    }
+
+    let controller = Arc::new(context.connect(controller, &mut signals).await?);
+    if pool.size > 0 {
+        controller.pool(pool);
+    }
+    let config = service;
+    let service = Service::start(config, controller.clone(), store).await.map_err(|error| {
+        Error::System { what: "the service".to_owned(), source: std::io::Error::other(error) }
+    })?;
+    let access = Arc::new(access);
+    let shutdown = Shutdown::default();
+    let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
+    let backend =
+        ServiceBackend { service: service.clone(), controller: Arc::downgrade(&controller) };
+    let http = HttpConfig { audit: Some(Arc::new(log_access)), ..http };
+    let http = Http::new(http, Arc::new(backend), access.clone(), None, shutdown);
+    let addresses = listening.addresses(tls.is_some());
+    let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
+
+    for address in &addresses {
+        context.output.text(&format!("listening on {address}\n"))?;
+    }
+    tracing::info!(addresses = addresses.join(" "), "ready");
+    notify(&[NotifyState::Ready]);
+
+    let running = Running { context, args, service, access, tls };
+    let signal = loop {
+        tokio::select! {
+            signal = signals.next() => match signal {
+                Signal::Hangup => running.reload(),
+                signal => break Some(signal),
+            },
+            _ = &mut served => break None,
+        }
+    };
+    notify(&[NotifyState::Stopping]);
+    tracing::info!(timeout = ?shutdown_timeout, "shutting down: no more is accepted");
+    stop.cancel();
+    let Running { service, access, .. } = running;
+    let second = end(&mut signals, service.shutdown(shutdown_timeout)).await;
+    let report = match second {
+        Ok(report) => report,
+        // What is left dies with this process, and the next one says what became of it.
+        Err(signal) => std::process::exit(signal.exit_code().into()),
+    };
+    log_report(&report);
+    if signal.is_some() && tokio::time::timeout(LAST_ANSWERS, &mut served).await.is_err() {
+        kill.cancel();
+        _ = tokio::time::timeout(LAST_ANSWERS, &mut served).await;
+    }
+    drop((service, access));
+    close(context, controller, &mut signals).await;
+    Ok(0)
+}
+
+/// Waits for the end of the service, or for a second signal that does not wait.
+async fn end(
+    signals: &mut Signals,
+    shutdown: impl Future<Output = ShutdownReport>,
+) -> Result<ShutdownReport, Signal> {
+    tokio::pin!(shutdown);
+    loop {
+        match signals.guard(&mut shutdown).await {
+            Ok(report) => return Ok(report),
+            Err(Error::Signalled(Signal::Hangup)) => {}
+            Err(Error::Signalled(signal)) => return Err(signal),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Waits until everything that is to be removed is removed.
+async fn close(context: &Context<'_>, mut controller: Arc<Controller>, signals: &mut Signals) {
+    let since = std::time::Instant::now();
+    // Tasks of the service that end now may still have it.
+    let controller = loop {
+        match Arc::try_unwrap(controller) {
+            Ok(controller) => break controller,
+            Err(_) if since.elapsed() > REMOVAL => return,
+            Err(shared) => controller = shared,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    _ = tokio::time::timeout(REMOVAL, context.close(controller, signals)).await;
+}
+
+impl Running<'_> {
+    /// Reads keys, certificates and quotas again. What cannot be read stays as it was.
+    fn reload(&self) {
+        let now = NotifyState::monotonic_usec_now();
+        let reloading = [NotifyState::Reloading].into_iter().chain(now.ok());
+        notify(&reloading.collect::<Vec<_>>());
+        let failed = |what: &str, why: String| tracing::error!(what, why, "not reloaded");
+        match self.context.settings_with(|flags| self.args.add_flags(flags)) {
+            Ok(settings) => self.service.set_quotas(plan::quotas(&settings)),
+            Err(error) => failed("quotas", error.message()),
+        }
+        if let Err(error) = self.access.reload() {
+            failed("keys", causes(&error));
+        }
+        if let Some(Err(error)) = self.tls.as_ref().map(|tls| tls.reload()) {
+            failed("certificates", causes(&error));
+        }
+        tracing::info!("keys, certificates and quotas were read again");
+        notify(&[NotifyState::Ready]);
+    }
+}
+
+/// An error with its causes, on one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Says to the service manager how it is; nothing where there is none.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}
+
+/// A line for each request.
+fn log_access(decision: &AccessDecision<'_>) {
+    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
+        decision;
+    tracing::info!(
+        target: "sandboxctl::access",
+        request,
+        %peer,
+        subject = subject.map(|subject| subject.as_str()),
+        %method,
+        path,
+        status,
+        refused = refused.map(|kind| kind.as_str()),
+        reason,
+        "request",
+    );
+}
+
+/// Says what became of what ran and waited.
+fn log_report(report: &ShutdownReport) {
+    let ShutdownReport { finished, cancelled, queued, left } = report;
+    tracing::info!(
+        "shut down: {} finished, {} cancelled, {} queued for the next start",
+        finished.len(),
+        cancelled.len(),
+        queued.len()
+    );
+    for id in cancelled {
+        tracing::info!(id, "cancelled");
+    }
+    for sandbox in left {
+        tracing::warn!(sandbox, "not removed");
+    }
+}
+
+impl Listening {
+    /// Where it listens, as clients name it.
+    fn addresses(&self, is_encrypted: bool) -> Vec<String> {
+        let scheme = if is_encrypted { "https" } else { "http" };
+        let shown = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Tcp(address) => format!("{scheme}://{address}"),
+            Endpoint::Unix(path) => format!("unix:{}", path.display()),
+        };
+        self.endpoints().map(shown).collect()
+    }
+}

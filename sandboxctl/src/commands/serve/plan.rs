@@ -1,0 +1,178 @@
+//! What a service is told, from flags and settings: checked before anything is opened.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sandbox_api::SandboxSpec;
+use sandbox_auth::JwtConfig;
+use sandbox_controller::{Config, PoolConfig};
+use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig};
+use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
+
+use super::super::Context;
+use crate::cli::serve::ServeArgs;
+use crate::config::{Key, Layer, Settings};
+use crate::error::Error;
+
+/// What a service is told.
+pub struct Plan {
+    /// Where it listens, unless its listener was passed to it.
+    pub endpoint: Endpoint,
+    /// The engine, and how sandboxes are made.
+    pub controller: Config,
+    /// What it accepts and keeps.
+    pub service: ServiceConfig,
+    /// How it speaks HTTP.
+    pub http: HttpConfig,
+    /// The files of its certificate and key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Whose tokens are accepted, beside those of the store.
+    pub jwt: Option<JwtConfig>,
+    /// The sandboxes that are started ahead.
+    pub pool: PoolConfig,
+    /// How long what runs may go on when it is to end.
+    pub shutdown_timeout: Duration,
+}
+
+impl Plan {
+    /// Checks flags and settings.
+    ///
+    /// # Errors
+    ///
+    /// The first that is missing or does not fit the others.
+    pub fn of(context: &Context<'_>, args: &ServeArgs, settings: &Settings) -> Result<Self, Error> {
+        let here = &context.environment.working_directory;
+        if settings.text(Key::EngineKind) == Some("auto") {
+            let why = "a service does not choose its engine by what it finds";
+            return Err(Error::usage(settings.named(Key::EngineKind), why)
+                .with_hint("--engine docker, or --engine embedded"));
+        }
+        let data_dir = settings.path_of(Key::ServerDataDir).ok_or_else(|| {
+            Error::usage("--data-dir", "there is no directory for what the service keeps")
+                .with_hint("--data-dir DIR, or [server] data_dir, names one; it is created")
+        })?;
+        let data_dir = here.join(data_dir);
+        let endpoint = settings.text(Key::ServerListen).unwrap_or_default();
+        let endpoint: Endpoint =
+            endpoint.parse().map_err(|error: sandbox_http::InvalidEndpoint| {
+                Error::usage(settings.named(Key::ServerListen), error.to_string())
+            })?;
+        let endpoint = match endpoint {
+            Endpoint::Unix(path) => Endpoint::Unix(here.join(path)),
+            endpoint => endpoint,
+        };
+        let mut controller = context.controller(settings);
+        if settings.setting(Key::IoScratchDir).layer == Layer::Default {
+            // Beside the files of executions, which an io dir becomes at its end.
+            controller.scratch_dir = data_dir.join("scratch");
+        }
+        let tls = match [Key::ServerTlsCert, Key::ServerTlsPrivate].map(|key| settings.path_of(key))
+        {
+            [Some(certificate), Some(key)] => Some((here.join(certificate), here.join(key))),
+            [None, None] => None,
+            _ => {
+                return Err(Error::usage(
+                    "--tls-cert",
+                    "a certificate needs its key, and a key its \
+                    certificate",
+                )
+                .with_hint("--tls-cert FILE --tls-key FILE"));
+            }
+        };
+        Ok(Self {
+            endpoint,
+            controller,
+            service: service(args, settings, here.join(data_dir))?,
+            http: HttpConfig {
+                connections: ConnectionLimits {
+                    connections: settings.count(Key::ServerMaxConnections).unwrap_or(1),
+                    ..ConnectionLimits::default()
+                },
+                hosts: settings.names(Key::ServerAllowedHosts),
+                origins: settings.names(Key::ServerAllowedOrigins),
+                ..HttpConfig::default()
+            },
+            tls,
+            jwt: jwt(settings)?,
+            pool: PoolConfig { adaptive: true, ..settings.pool() },
+            shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
+        })
+    }
+}
+
+fn service(
+    args: &ServeArgs,
+    settings: &Settings,
+    data_dir: PathBuf,
+) -> Result<ServiceConfig, Error> {
+    let mut sandbox = SandboxSpec::new()
+        .io_errors(settings.io_errors())
+        .protected(settings.protected())
+        .default_encoding(settings.default_encoding());
+    if let Some(paths) = settings.allowed_paths() {
+        sandbox = sandbox.allowed_paths(paths);
+    }
+    let io = match &args.io_dir {
+        Some(dir) => {
+            let dir = dir.canonicalize().map_err(|error| {
+                let why = format!("{}: {}", dir.display(), crate::input::reason(&error));
+                Error::usage("--io-dir", why).with_hint("name a directory that exists")
+            })?;
+            IoPosture::Shared(dir)
+        }
+        // Scripts of others have no files unless that is wanted.
+        None if settings.io_enabled()
+            && settings.setting(Key::IoEnabled).layer != Layer::Default =>
+        {
+            IoPosture::PrivatePerExecution
+        }
+        None => IoPosture::Off,
+    };
+    let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
+    let kept = KeptBounds::default();
+    let defaults = ServiceConfig::new(data_dir);
+    Ok(ServiceConfig {
+        io,
+        sandbox,
+        default_root: args.sandbox.root.root(settings),
+        allowed_images: settings.names(Key::ServerAllowedImages),
+        pull: settings.tools_pull(),
+        hosts: HostPolicy::Listed(settings.allow()?),
+        limits: settings.allowed_limits()?,
+        ceiling: settings.ceiling(),
+        concurrency: settings.count(Key::ServerConcurrency).unwrap_or(1),
+        max_queued: settings.count(Key::ServerMaxQueued).unwrap_or(1),
+        quotas: quotas(settings),
+        retention: settings.time(Key::ServerRetention).unwrap_or_default(),
+        max_stored: settings.size(Key::ServerMaxStored).unwrap_or(defaults.max_stored),
+        kept: KeptBounds { max_ttl, ttl: kept.ttl.min(max_ttl), ..kept },
+        ..defaults
+    })
+}
+
+/// Whose tokens are accepted.
+fn jwt(settings: &Settings) -> Result<Option<JwtConfig>, Error> {
+    let text = |key| settings.text(key).map(str::to_owned);
+    let (issuer, audience) = (text(Key::JwtIssuer), text(Key::JwtAudience));
+    let jwks_file = settings.path_of(Key::JwtJwksFile);
+    let secret_file = settings.path_of(Key::JwtSecretFile);
+    match (issuer, audience, jwks_file.is_some() || secret_file.is_some()) {
+        (None, None, false) => Ok(None),
+        (Some(issuer), Some(audience), true) => {
+            Ok(Some(JwtConfig { issuer, audience, jwks_file, secret_file }))
+        }
+        _ => Err(Error::usage("server.jwt", "an issuer needs all of its settings")
+            .with_hint("issuer, audience, and one of jwks_file and secret_file")),
+    }
+}
+
+/// The bounds of each caller.
+pub fn quotas(settings: &Settings) -> Quotas {
+    Quotas {
+        concurrency: settings.count(Key::ServerSubjectConcurrency).unwrap_or(1),
+        rate_per_minute: settings.count(Key::QuotaRate).and_then(|rate| u32::try_from(rate).ok()),
+        stored: settings.size(Key::QuotaStored),
+        cpu_per_day: settings.time(Key::QuotaCpu),
+        ..Quotas::default()
+    }
+}
