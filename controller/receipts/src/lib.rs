@@ -14,7 +14,7 @@ mod subject;
 pub use key::{KeyError, PublicKey, SigningKey};
 pub use outcome::{outcome, request, traffic};
 pub use sealed::{Opened, ReceiptError, open, sign, tests_digest};
-pub use subject::{changed_files, differences, digests, files};
+pub use subject::{FoundFile, changed_files, differences, digests, files};
 
 use sandbox_dirfd::hex;
 use sha2::{Digest as _, Sha256};

@@ -24,12 +24,14 @@ pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
     subjects.collect()
 }
 
-/// How files differ from a receipt's, sorted by path. Each has its path and its digest; what has no
-/// digest is no regular file.
+/// The path of a file, and its digest; without one it is no regular file.
+pub type FoundFile = (Vec<u8>, Option<String>);
+
+/// How files differ from a receipt's, sorted by path.
 #[must_use]
 pub fn differences(
     receipt: &Receipt,
-    found: impl IntoIterator<Item = (Vec<u8>, Option<String>)>,
+    found: impl IntoIterator<Item = FoundFile>,
 ) -> Vec<PathDifference<CheckDifference>> {
     let mut found: BTreeMap<Vec<u8>, Option<String>> = found.into_iter().collect();
     let mut differences = Vec::new();
@@ -50,7 +52,7 @@ pub fn differences(
 
 /// The files among subjects, with their digests.
 #[must_use]
-pub fn digests(subjects: Vec<Subject>) -> Vec<(Vec<u8>, Option<String>)> {
+pub fn digests(subjects: Vec<Subject>) -> Vec<FoundFile> {
     let file = |it: Subject| Some((it.path()?.to_vec(), Some(it.digest.sha256.clone())));
     subjects.into_iter().filter_map(file).collect()
 }

@@ -505,7 +505,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
 }
 
 /// The files of a directory, without what `--artifacts-dir` adds.
-fn files_of(directory: &Path) -> Result<Vec<(Vec<u8>, Option<String>)>, Error> {
+fn files_of(directory: &Path) -> Result<Vec<receipts::FoundFile>, Error> {
     let directory = directory.to_owned();
     let files = cancellable(move |proceed| artifacts::digest_files(&directory, proceed))?;
     // What is no regular file has no digest, and differs from every one of a receipt.

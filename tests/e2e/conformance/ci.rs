@@ -405,7 +405,7 @@ fn no_file_that_the_runner_reads_is_in_the_io_dir() {
     for name in
         ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"]
     {
-        let mut command = place.command(&["run", "script.luau", "--io-dir", "io"]);
+        let mut command = place.command(["run", "script.luau", "--io-dir", "io"]);
         command.env("GITHUB_ACTIONS", "true").env(name, place.path("io/env"));
         let ended = finish(command);
         assert!(ended.assert_code(2).stdout.contains(&format!("error: {name}: ")), "{ended:?}");
