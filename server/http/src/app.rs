@@ -64,6 +64,8 @@ struct Gate {
     name: &'static str,
     scope: Option<Scope>,
     limit: Option<Limit>,
+    /// The path of what is mounted, or nothing: what it is as a resource of OAuth.
+    resource: &'static str,
 }
 
 /// Which route a request went to.
@@ -137,13 +139,18 @@ impl App {
         for route in routes::table() {
             let path = route.router_path();
             let Route { name, scope, body, handler, .. } = route;
-            let gate = Gate { name, scope, limit: body.map(|body| body.limit) };
+            let gate = Gate { name, scope, limit: body.map(|body| body.limit), resource: "" };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             router = router.route(&path, handler.route_layer(gated));
         }
         let mut router = router.with_state(self.clone());
         if let Some(Mount { path, service, scope }) = mount {
-            let gate = Gate { name: path, scope: Some(scope), limit: Some(Limit::Request) };
+            let gate = Gate {
+                name: path,
+                scope: Some(scope),
+                limit: Some(Limit::Request),
+                resource: path,
+            };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             router = router.route_service(path, service.layer(gated));
         }
@@ -178,7 +185,7 @@ async fn identify(request: Request, next: Next) -> Response {
 async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let in_flight = app.metrics().request_begun();
-    let peer = request.extensions().get().copied().unwrap_or(Peer::Unix { uid: u32::MAX });
+    let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(ORIGIN).cloned();
     let span = span(request.headers(), &method, &path, peer);
@@ -293,9 +300,9 @@ async fn admit(
 ) -> Result<Option<crate::access::InFlightRequest>, (Refusal, Option<Reason>)> {
     let mut in_flight = None;
     if let Some(scope) = gate.scope {
-        let peer = request.extensions().get().copied().unwrap_or(Peer::Unix { uid: u32::MAX });
+        let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
         let caller = app.0.auth.authenticate(request.headers(), peer).await;
-        let caller: Caller = caller.map_err(|error| refuse_caller(app, error))?;
+        let caller: Caller = caller.map_err(|error| refuse_caller(app, gate, error))?;
         *subject = Some(caller.subject.clone());
         if !caller.may(scope) {
             return Err((lacks(scope), None));
@@ -315,13 +322,13 @@ async fn admit(
     Ok(in_flight)
 }
 
-fn refuse_caller(app: &App, error: Unauthenticated) -> (Refusal, Option<Reason>) {
+fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Option<Reason>) {
     let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
     let (refusal, reason) = error.into();
     if refusal.problem().kind != ProblemKind::Unauthenticated {
         return (refusal, reason);
     }
-    let metadata = app.config().resource.as_ref().map(|it| it.metadata_url());
+    let metadata = app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource));
     (challenge(refusal, metadata.as_deref(), is_invalid), reason)
 }
 

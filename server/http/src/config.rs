@@ -80,7 +80,12 @@ impl ResourceMetadata {
     /// Where the metadata are.
     #[must_use]
     pub fn metadata_url(&self) -> String {
-        format!("{}/.well-known/oauth-protected-resource", self.url.trim_end_matches('/'))
+        self.metadata_url_of("")
+    }
+
+    /// Where those of what is mounted at this path are.
+    pub(crate) fn metadata_url_of(&self, path: &str) -> String {
+        format!("{}/.well-known/oauth-protected-resource{path}", self.url.trim_end_matches('/'))
     }
 }
 

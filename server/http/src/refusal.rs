@@ -13,6 +13,9 @@ use crate::request::id as request_id;
 /// The content type of problems.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
+/// The most bytes of a detail and of a pointer.
+const MAX_DETAIL_BYTES: usize = 1000;
+
 /// Why a request is refused or failed.
 #[derive(Debug, Clone)]
 pub struct Refusal(Box<Inner>);
@@ -30,7 +33,7 @@ impl Refusal {
     /// A refusal of this kind. The detail has no path of the host and no secret.
     #[must_use]
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
-        Problem::new(kind, detail).into()
+        Problem::new(kind, cut(detail)).into()
     }
 
     /// A mistake of ours, which the log explains and the caller cannot mend.
@@ -50,7 +53,7 @@ impl Refusal {
     /// The same with the place of what is invalid.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        self.0.problem = self.0.problem.at(pointer, detail);
+        self.0.problem = self.0.problem.at(cut(pointer), cut(detail));
         self
     }
 
@@ -75,6 +78,17 @@ impl Refusal {
     pub fn problem(&self) -> &Problem {
         &self.0.problem
     }
+}
+
+/// What a caller has written may be in it, as long as it likes.
+fn cut(text: impl Into<String>) -> String {
+    let mut text = text.into();
+    if text.len() > MAX_DETAIL_BYTES {
+        let end = (0..=MAX_DETAIL_BYTES).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(end.unwrap_or_default());
+        text.push('…');
+    }
+    text
 }
 
 impl fmt::Display for Refusal {

@@ -4,7 +4,7 @@ mod authenticator;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,12 @@ pub enum Peer {
         /// Its uid.
         uid: u32,
     },
+}
+
+impl Peer {
+    /// Where a request says nothing about it: nobody who is known, as far as anybody can tell.
+    pub(crate) const UNKNOWN: Self =
+        Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 }
 
 impl fmt::Display for Peer {
@@ -300,7 +306,7 @@ impl Drop for InFlightRequest {
 mod tests {
     use super::*;
 
-    const TCP: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1));
+    const TCP: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1));
 
     fn check(peer: Peer, host: Option<&str>, origin: Option<&str>) -> Result<(), u16> {
         let sites = Sites::new(

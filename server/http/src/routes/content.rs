@@ -30,13 +30,15 @@ pub(super) enum Condition {
 
 /// Checks `If-Match` and `If-None-Match` against the file's own ETag.
 pub(super) fn condition(headers: &HeaderMap, etag: &str) -> Condition {
+    // A weak tag is as good as a strong one for what is only to be skipped.
     let has = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter().peekable();
         let is_there = values.peek().is_some();
         let texts = values.filter_map(|value| value.to_str().ok());
         let matches = texts.flat_map(|text| text.split(',')).any(|tag| {
             let tag = tag.trim();
-            tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag
+            let weak = tag.strip_prefix("W/").filter(|_| *name == IF_NONE_MATCH);
+            tag == "*" || weak.unwrap_or(tag) == etag
         });
         is_there.then_some(matches)
     };
@@ -188,6 +190,7 @@ mod tests {
         assert_eq!(of(IF_NONE_MATCH, "\"b\""), Condition::Holds);
         assert_eq!(of(IF_MATCH, "\"a\""), Condition::Holds);
         assert_eq!(of(IF_MATCH, "\"b\""), Condition::Failed);
+        assert_eq!(of(IF_MATCH, "W/\"a\""), Condition::Failed);
         let both = with(&[(IF_MATCH, "\"b\""), (IF_NONE_MATCH, "\"a\"")]);
         assert_eq!(condition(&both, "\"a\""), Condition::Failed);
     }

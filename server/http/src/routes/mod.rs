@@ -233,5 +233,13 @@ fn server() -> Vec<Route> {
         .describe("RFC 9728; not found if the server is not told.")
         .answers::<server::ProtectedResource>(200, "The metadata.")
         .refuses([404]),
+        Route::get(
+            "/.well-known/oauth-protected-resource/mcp",
+            "get_mcp_resource_metadata",
+            server::mcp_resource_metadata,
+        )
+        .for_anybody("Get where tokens for /mcp come from")
+        .answers::<server::ProtectedResource>(200, "The metadata.")
+        .refuses([404]),
     ]
 }

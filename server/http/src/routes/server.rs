@@ -89,12 +89,20 @@ pub(super) struct ProtectedResource {
 }
 
 pub(super) async fn resource_metadata(State(app): State<App>) -> Result<Response> {
+    metadata_of(&app, "")
+}
+
+pub(super) async fn mcp_resource_metadata(State(app): State<App>) -> Result<Response> {
+    metadata_of(&app, "/mcp")
+}
+
+fn metadata_of(app: &App, path: &str) -> Result<Response> {
     let resource = app.config().resource.as_ref().ok_or_else(|| {
         Refusal::new(ProblemKind::NotFound, "this server names no issuer of tokens")
     })?;
     let url = resource.url.trim_end_matches('/');
     let metadata = ProtectedResource {
-        resource: url.to_owned(),
+        resource: format!("{url}{path}"),
         authorization_servers: resource.authorization_servers.clone(),
         bearer_methods_supported: vec!["header"],
         scopes_supported: scopes().map(|(scope, _)| scope).collect(),

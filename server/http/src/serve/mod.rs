@@ -40,10 +40,13 @@ pub use self::tls::{Tls, TlsError};
 use crate::access::Peer;
 use crate::metrics::Metrics;
 
-/// How long a TLS handshake, the first request and each header may take.
+/// How long a TLS handshake may take, and then the head of the first request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a connection may have no request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long nothing may come or go in spite of its requests. Longer than any of them waits: streams
+/// of events have comments meanwhile.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(900);
 /// How long a connection that is being closed may go on, once it has no request.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The headers of a request, and their bytes.
@@ -113,7 +116,6 @@ impl Server {
 
     async fn accept(self: &Arc<Self>, listener: Listener, slots: Slots, tasks: TaskTracker) {
         loop {
-            let permit = slots.wait().await;
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 // The peer is gone already.
@@ -124,7 +126,8 @@ impl Server {
                     continue;
                 }
             };
-            let Some(slot) = slots.assign(permit, &peer) else {
+            // One more than there are places is accepted; the next ones the kernel holds.
+            let Some(slot) = slots.assign(slots.wait().await, &peer) else {
                 self.metrics.connection_refused();
                 tracing::debug!(%peer, "too many connections of this address");
                 continue;
@@ -187,11 +190,15 @@ impl Server {
             move |request: Request<Incoming>| {
                 let busy = activity.begin();
                 let mut router = router.clone();
-                let mut request = request.map(Body::new);
+                let activity = Arc::clone(&activity);
+                let mut request =
+                    request.map(|inner| Body::new(ActiveBody { inner, activity, _busy: None }));
                 request.extensions_mut().insert(peer);
                 async move {
                     let response = router.call(request).await?;
-                    Ok::<_, Infallible>(response.map(|inner| BusyBody { inner, _busy: busy }))
+                    let activity = Arc::clone(&busy.0);
+                    let active = |inner| ActiveBody { inner, activity, _busy: Some(busy) };
+                    Ok::<_, Infallible>(response.map(active))
                 }
             }
         });
@@ -205,11 +212,13 @@ impl Server {
                 ended = connection.as_mut() => return ended,
                 () = self.stop.cancelled(), if !closing => {}
                 () = sleep_until(due) => {
-                    match activity.is_due(closing) {
-                        false => continue,
-                        // It has had its time; what is left of it does not come any more.
-                        true if closing || !activity.has_begun() => return Ok(()),
-                        true => {}
+                    // Something may have happened meanwhile.
+                    if activity.due(closing) > Instant::now() {
+                        continue;
+                    }
+                    // It has had its time; what is left of it does not come any more.
+                    if closing || !activity.is_idle() {
+                        return Ok(());
                     }
                 }
             }
@@ -234,7 +243,8 @@ fn builder(version: Version) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        // The first head has its own, which is shorter.
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES);
     builder
@@ -264,7 +274,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a connection has requests, and since when it has none.
+/// Whether a connection has requests, and when something came or went.
 struct Activity {
     requests: AtomicUsize,
     begun: AtomicBool,
@@ -282,8 +292,14 @@ impl Activity {
 
     fn begin(self: &Arc<Self>) -> Busy {
         self.begun.store(true, Ordering::Relaxed);
+        self.touch();
         self.requests.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
+    }
+
+    /// Whether it had requests, and has none.
+    fn is_idle(&self) -> bool {
+        self.has_begun() && self.requests.load(Ordering::Relaxed) == 0
     }
 
     fn has_begun(&self) -> bool {
@@ -296,21 +312,13 @@ impl Activity {
 
     /// When it is to be looked at again.
     fn due(&self, closing: bool) -> Instant {
-        let patience = match (closing, self.has_begun()) {
-            (true, _) => CLOSE_TIMEOUT,
-            (false, false) => HEADER_TIMEOUT,
-            (false, true) => IDLE_TIMEOUT,
+        let patience = match (self.requests.load(Ordering::Relaxed), closing, self.has_begun()) {
+            (0, true, _) => CLOSE_TIMEOUT,
+            (0, false, false) => HEADER_TIMEOUT,
+            (0, false, true) => IDLE_TIMEOUT,
+            _ => PROGRESS_TIMEOUT,
         };
-        let since = match self.requests.load(Ordering::Relaxed) {
-            0 => *self.since.lock().unwrap_or_else(PoisonError::into_inner),
-            // Not before this one has ended, and as long after that.
-            _ => Instant::now(),
-        };
-        since + patience
-    }
-
-    fn is_due(&self, closing: bool) -> bool {
-        self.requests.load(Ordering::Relaxed) == 0 && self.due(closing) <= Instant::now()
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) + patience
     }
 }
 
@@ -324,21 +332,26 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, which keeps its connection busy.
-struct BusyBody {
-    inner: Body,
-    _busy: Busy,
+/// A body whose pieces are signs of life; that of an answer keeps its connection busy.
+struct ActiveBody<B> {
+    inner: B,
+    activity: Arc<Activity>,
+    _busy: Option<Busy>,
 }
 
-impl HttpBody for BusyBody {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for ActiveBody<B> {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = Pin::new(&mut self.inner).poll_frame(context);
+        if frame.is_ready() {
+            self.activity.touch();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -46,6 +46,8 @@ async fn credentials_are_missing_invalid_or_not_now() {
     assert_eq!(of("Bearer alice").await.status, 200);
     let metadata = api.get("/.well-known/oauth-protected-resource").await.json();
     assert_eq!(metadata["authorization_servers"], json!(["https://login.example.org"]));
+    let of_mcp = api.get("/.well-known/oauth-protected-resource/mcp").await.json();
+    assert_eq!(of_mcp["resource"], "https://api.example.org/mcp");
     assert_eq!(with(&api, Method::GET, "/metrics", &[]).await.status, 403);
     let metrics = with(&api, Method::GET, "/metrics", &[("authorization", "Bearer admin")]).await;
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();

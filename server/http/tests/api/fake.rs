@@ -176,7 +176,7 @@ impl Backend for Fake {
                 _ => return Err(Refusal::new(ProblemKind::Invalid, "a script or a command")),
             };
             state.next += 1;
-            let id = format!("e{}", state.next);
+            let id = format!("execution-{}", state.next);
             let is_slow = request.script.as_ref().and_then(|it| it.as_str()) == Some("slow");
             let status = if is_slow { ExecutionStatus::Running } else { ExecutionStatus::Ok };
             let time = Time::from_unix_millis(1000);
@@ -330,7 +330,7 @@ impl Backend for Fake {
             state.next += 1;
             let time = Time::from_unix_millis(1000);
             let view = SandboxView {
-                id: format!("s{}", state.next),
+                id: format!("sandbox-{}", state.next),
                 name: request.name,
                 generation: 1,
                 status: SandboxStatus::Ready,

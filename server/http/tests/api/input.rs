@@ -135,6 +135,17 @@ async fn large_body_is_413_before_and_while_it_is_read() {
 }
 
 #[tokio::test]
+async fn refusal_repeats_little_of_what_it_refuses() {
+    let api = api();
+    let long = "x".repeat(100_000);
+    for body in [json!({ "limits": { "timeout_ms": long } }), json!({ &long: 1 })] {
+        let answer = api.post("/v1/executions", &body).await;
+        assert_eq!(answer.problem().status, 422);
+        assert!(answer.body.len() < 5000, "{}", answer.body.len());
+    }
+}
+
+#[tokio::test]
 async fn idempotency_key_is_for_one_request() {
     let api = api();
     let send = async |key: &str, script: &str| {

@@ -141,6 +141,36 @@ async fn peer_that_sends_too_slowly_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stream_of_events_lives_for_as_long_as_it_is_read() {
+    let server = serve(ConnectionLimits::default());
+    let post = |script: &str| {
+        let body = format!(r#"{{"script":"{script}"}}"#);
+        format!(
+            "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let accepted = server.exchange(post("slow").as_bytes()).await;
+    assert!(accepted.contains("\"id\":\"execution-1\""), "{accepted}");
+    let mut stream = server.connect().await;
+    let events = "GET /v1/executions/execution-1/events HTTP/1.1\r\nHost: localhost\r\n\
+        Authorization: Bearer alice\r\n\r\n";
+    stream.write_all(events.as_bytes()).await.unwrap();
+    let start = Instant::now();
+    let mut comments = 0;
+    while start.elapsed() < Duration::from_secs(2000) {
+        let mut piece = [0; 4096];
+        let length = stream.read(&mut piece).await.unwrap();
+        assert!(length > 0, "it ended after {:?}", start.elapsed());
+        comments += 1;
+    }
+    assert!(comments > 100, "{comments}");
+    server.fake.finish("execution-1");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn slow_body_is_answered_408() {
     let server = serve(ConnectionLimits::default());
     let head = "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
