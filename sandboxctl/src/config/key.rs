@@ -241,6 +241,7 @@ settings! {
     }
     ServerDataDir "server.data_dir"
     "Directory of the service: its database, and the files of executions" {
+        flag: Some("--data-dir"),
         kind: Kind::AbsolutePath,
     }
     ServerAllowedImages "server.allowed_images"

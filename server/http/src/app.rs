@@ -152,7 +152,8 @@ impl App {
                 resource: path,
             };
             let gated = from_fn_with_state((self.clone(), gate), pass);
-            router = router.route_service(path, service.layer(gated));
+            // Its own routes have the path; the fallbacks are those of the API.
+            router = router.merge(service.route_layer(gated));
         }
         router
             .method_not_allowed_fallback(async |method: Method| {

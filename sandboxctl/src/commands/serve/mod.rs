@@ -3,6 +3,7 @@
 mod access;
 mod backend;
 mod listen;
+mod mcp;
 mod plan;
 
 use std::sync::Arc;
@@ -103,8 +104,8 @@ async fn run(
     if pool.size > 0 {
         controller.pool(pool);
     }
-    let config = service;
-    let service = Service::start(config, controller.clone(), store).await.map_err(|error| {
+    let tools = mcp::options(&service)?;
+    let service = Service::start(service, controller.clone(), store).await.map_err(|error| {
         Error::System { what: "the service".to_owned(), source: std::io::Error::other(error) }
     })?;
     let access = Arc::new(access);
@@ -113,7 +114,8 @@ async fn run(
     let backend =
         ServiceBackend { service: service.clone(), controller: Arc::downgrade(&controller) };
     let http = HttpConfig { audit: Some(Arc::new(log_access)), ..http };
-    let http = Http::new(http, Arc::new(backend), access.clone(), None, shutdown);
+    let (tools, mount) = mcp::mount(controller.clone(), tools);
+    let http = Http::new(http, Arc::new(backend), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
     let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
 
@@ -137,7 +139,8 @@ async fn run(
     tracing::info!(timeout = ?shutdown_timeout, "shutting down: no more is accepted");
     stop.cancel();
     let Running { service, access, .. } = running;
-    let second = end(&mut signals, service.shutdown(shutdown_timeout)).await;
+    let shutdown = async { tokio::join!(service.shutdown(shutdown_timeout), tools.close()).0 };
+    let second = end(&mut signals, shutdown).await;
     let report = match second {
         Ok(report) => report,
         // What is left dies with this process, and the next one says what became of it.
@@ -148,7 +151,7 @@ async fn run(
         kill.cancel();
         _ = tokio::time::timeout(LAST_ANSWERS, &mut served).await;
     }
-    drop((service, access));
+    drop((service, access, tools));
     close(context, controller, &mut signals).await;
     Ok(0)
 }
