@@ -108,8 +108,12 @@ impl Access {
             let now = Time::now();
             let stored = store.token(token.id())?.map(stored);
             let caller = token.check(stored.as_ref(), now);
-            if caller.is_ok() {
-                store.use_token(token.id(), now)?;
+            // When it was last used is for its owner to know: that the disk is full is no reason to
+            // refuse whoever wants to read.
+            if caller.is_ok()
+                && let Err(error) = store.use_token(token.id(), now)
+            {
+                tracing::warn!(%error, "the use of a token was not recorded");
             }
             Ok::<_, StoreError>(caller)
         });
