@@ -180,6 +180,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn data_directory_of_the_flag_is_the_setting() {
+        let mut flags = Flags::default();
+        DataDirArgs { data_dir: Some("data".into()) }.add_flags(&mut flags);
+        let environment = sandbox_env::Environment::new(std::path::Path::new("/"), 1000, &[]);
+        let settings = crate::config::Settings::load(&environment, flags).unwrap();
+        assert_eq!(settings.setting(Key::ServerDataDir).value, Some(Value::Path("data".into())));
+    }
+
+    #[test]
     fn token_is_valid_for_a_time_or_for_ever() {
         assert_eq!("never".parse(), Ok(Expiry(None)));
         assert_eq!("12h".parse(), Ok(Expiry(Some(Duration::from_secs(12 * 3600)))));

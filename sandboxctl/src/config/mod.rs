@@ -330,6 +330,7 @@ pub struct Flags {
 impl Flags {
     /// Adds a setting from its own flag.
     pub fn set(&mut self, key: Key, value: Option<Value>) {
+        debug_assert!(value.is_none() || key.flag().is_some(), "{} has no flag", key.name());
         if let (Some(value), Some(flag)) = (value, key.flag()) {
             self.values.push((key, value, flag));
         }
