@@ -14,6 +14,7 @@ mod operation_leaks;
 mod operations;
 mod programs;
 mod script_io;
+mod service;
 mod streams;
 mod transfer;
 
@@ -39,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     programs::SCENARIO,
     egress::SCENARIO,
     connect::SCENARIO,
+    service::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
     operation_leaks::SCENARIO,

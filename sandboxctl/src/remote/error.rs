@@ -107,7 +107,7 @@ impl Error {
             Self::Lost { .. } => Some(
                 "what was submitted is not lost: `sandboxctl executions ls` lists it".to_owned(),
             ),
-            Self::Refused { status, hint: None, .. } if *status == StatusCode::UNAUTHORIZED => Some(
+            Self::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => Some(
                 "SANDBOXCTL_TOKEN or --token-file FILE gives a token; `sandboxctl token create` \
                  makes one where the service runs"
                     .to_owned(),

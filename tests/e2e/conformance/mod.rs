@@ -26,6 +26,7 @@ mod receipts;
 mod reports;
 mod run;
 mod secrets;
+mod service;
 mod sockets;
 mod stages;
 mod tools;

@@ -1,0 +1,422 @@
+//! A service, and the commands that use it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::ENGINE;
+use crate::place::{Ended, PATIENCE, Place, eventually, spawn, wait};
+
+/// Runs until it is ended.
+const LOOP: &str = "print('started') while true do end";
+
+/// `sandboxctl serve` under way.
+struct Service<'a> {
+    place: &'a Place,
+    child: Child,
+    /// Where it listens.
+    url: String,
+    /// What it says on stderr.
+    log: Receiver<String>,
+}
+
+/// How a service is started: these flags and variables, on the data directory `service`.
+fn serve(place: &Place, flags: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = place.command(["serve", "--data-dir", "service"]);
+    command.args(flags).envs(variables.iter().copied());
+    command
+}
+
+impl<'a> Service<'a> {
+    /// On a port of its own, for everybody on this machine.
+    fn open(place: &'a Place) -> Self {
+        Self::with(place, &[], &[])
+    }
+
+    fn with(place: &'a Place, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let all = [&["--listen", "127.0.0.1:0", "--insecure-no-auth"], flags].concat();
+        Self::start(place, serve(place, &all, variables))
+    }
+
+    fn start(place: &'a Place, mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (sender, log) = channel();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| _ = sender.send(line));
+        });
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(url) = line.trim_end().strip_prefix("listening on ") else {
+            panic!("it does not listen: {line:?} {:?}", log.iter().collect::<Vec<_>>());
+        };
+        let url = url.to_owned();
+        Self { place, child, url, log }
+    }
+
+    /// A command that uses it.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.place.command(args);
+        command.env("SANDBOXCTL_SERVER", &self.url);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        wait(spawn(self.command(args)))
+    }
+
+    /// The id of a script that was submitted.
+    #[track_caller]
+    fn submit(&self, code: &str) -> String {
+        let ended = self.run(&["executions", "run", "--detach", "-c", code]);
+        ended.assert_code(0).stdout.trim_end().to_owned()
+    }
+
+    fn get(&self, id: &str) -> Value {
+        let ended = self.run(&["executions", "get", id, "--json"]);
+        serde_json::from_str(&ended.assert_code(0).stdout).unwrap()
+    }
+
+    fn until(&self, id: &str, status: &str) -> Value {
+        eventually(&format!("{id} is {status}"), || {
+            let execution = self.get(id);
+            (execution["status"] == status).then_some(execution)
+        })
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end, and gives its code and what it still said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let since = std::time::Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(since.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        (status.code(), self.log.iter().collect::<Vec<_>>().join("\n"))
+    }
+
+    fn stop(self) -> String {
+        self.signal(Signal::TERM);
+        let place = self.place;
+        let (code, log) = self.end();
+        assert_eq!(code, Some(0), "{log}");
+        assert_eq!(place.containers(), Vec::<String>::new());
+        eventually("no helper is left", || ENGINE.remains(place).is_empty().then_some(()));
+        log
+    }
+
+    /// The status and the body of a request, by no client of ours.
+    fn http(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let mut connection = TcpStream::connect(address).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+}
+
+/// A document without what is another time otherwise.
+fn lasting(ended: &Ended) -> Value {
+    let mut document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    for member in ["id", "usage", "timing", "io_dir"] {
+        document.as_object_mut().unwrap().remove(member);
+    }
+    document
+}
+
+#[test]
+fn script_prints_on_a_service_what_it_prints_here() {
+    let place = Place::new();
+    // Inputs are files, which scripts of others have only where that is wanted.
+    let service = Service::with(&place, &[], &[("SANDBOXCTL_IO_ENABLED", "true")]);
+    for (script, args) in [
+        ("print('a') warn('b') return { x = 1 }", &[][..]),
+        ("return 'text'", &["--result-only"]),
+        ("print(args.k) return args", &["--arg", "k=v"]),
+        ("print('before') error('no')", &[]),
+        ("local x =", &[]),
+        ("while true do end", &["--timeout", "300ms"]),
+        ("print(fs.read('/in/a.txt'))", &["--in", "a.txt"]),
+    ] {
+        place.write("s.luau", script);
+        place.write("a.txt", "input");
+        let own = if args.contains(&"--in") {
+            &["run", "s.luau"][..]
+        } else {
+            &["run", "s.luau", "--no-io"]
+        };
+        let all = [own, args].concat();
+        let here = place.sandboxctl(&all);
+        let there = service.run(&all);
+        assert_eq!((there.code, &there.stdout), (here.code, &here.stdout), "{script}: {there:#?}");
+        assert_eq!(there.stderr, here.stderr, "{script}");
+        if args.contains(&"--result-only") {
+            continue;
+        }
+        let all = [&all[..], &["--json"]].concat();
+        let (here, there) = (place.sandboxctl(&all), service.run(&all));
+        assert_eq!(lasting(&there), lasting(&here), "{script}");
+    }
+    let refused = service.run(&["run", "s.luau", "--io-dir", "out"]);
+    refused.assert_code(2).assert_stderr_has("--io-dir: it is for sandboxes of this machine");
+    service.stop();
+}
+
+#[test]
+fn key_is_for_one_submission() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let submit = |code: &str| {
+        let args = ["executions", "run", "--detach", "--idempotency-key", "k1", "-c", code];
+        service.run(&args)
+    };
+    let first = submit("return 1").assert_code(0).stdout.clone();
+    assert_eq!(submit("return 1").assert_code(0).stdout, first);
+    submit("return 2").assert_code(2).assert_stderr_has("key was used for another request");
+    let listed = service.run(&["executions", "ls", "-q"]);
+    assert_eq!(listed.assert_code(0).stdout, first);
+    service.stop();
+}
+
+#[test]
+fn events_are_resumed_by_their_number_and_end_with_the_result() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let id = service.submit("print('one') print('two') return 3");
+    let events = |args: &[&str]| -> Vec<Value> {
+        let ended = service.run(&[&["executions", "events", &id, "--json"], args].concat());
+        let lines = ended.assert_code(0).stdout.lines();
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let all = events(&[]);
+    let numbers: Vec<_> = all.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>());
+    let names: Vec<_> = all.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["queued", "start", "log", "log", "end"]);
+    assert_eq!(all[4]["document"]["result"], 3);
+    let rest = events(&["--after", "3"]);
+    assert_eq!(rest, all[3..]);
+    assert_eq!(service.get(&id)["result"], 3);
+    service.stop();
+}
+
+#[test]
+fn files_of_an_execution_are_kept_and_can_be_fetched() {
+    let place = Place::new();
+    let service = Service::with(&place, &[], &[("SANDBOXCTL_IO_ENABLED", "true")]);
+    place.write("w.luau", "fs.mkdir('d') io.open('d/a.txt', 'w'):write('content'):close()");
+    let ended = service.run(&["run", "w.luau"]);
+    ended.assert_code(0).assert_stderr_has("the service keeps 1 file");
+    let id = service.run(&["executions", "ls", "-q"]).stdout.trim_end().to_owned();
+    let files = service.run(&["executions", "files", &id, "--json"]);
+    let files: Value = serde_json::from_str(&files.assert_code(0).stdout).unwrap();
+    assert!(files["files"].as_array().unwrap().iter().any(|it| it["path"] == "d/a.txt"), "{files}");
+    let one = service.run(&["executions", "download", &id, "d/a.txt", "-o", "-"]);
+    assert_eq!(one.assert_code(0).stdout, "content");
+    service.run(&["executions", "download", &id, "-o", "all.tar.gz"]).assert_code(0);
+    assert!(std::fs::read(place.path("all.tar.gz")).unwrap().starts_with(&[0x1f, 0x8b]));
+    let none = service.run(&["executions", "download", &id, "../../etc/passwd", "-o", "-"]);
+    assert_ne!(none.code, 0, "{none:#?}");
+    service.stop();
+}
+
+#[test]
+fn interrupted_client_cancels_its_execution() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    place.write("loop.luau", LOOP);
+    let mut child = {
+        let mut command = service.command(&["run", "loop.luau", "--timeout", "5m"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "started");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let id = service.run(&["executions", "ls", "-q"]).stdout.trim_end().to_owned();
+    service.until(&id, "cancelled");
+    service.stop();
+}
+
+#[test]
+fn killed_service_forgets_nothing_that_it_accepted() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
+    let mut service = Service::with(&place, &[], &one_at_a_time);
+    let running = service.submit(LOOP);
+    service.until(&running, "running");
+    let queued: Vec<_> = (0..3).map(|n| service.submit(&format!("return {n}"))).collect();
+    service.child.kill().unwrap();
+    service.child.wait().unwrap();
+
+    let service = Service::with(&place, &[], &one_at_a_time);
+    let killed = service.get(&running);
+    assert_eq!((&killed["status"], &killed["exit_code"]), (&json!("killed"), &json!(137)));
+    assert!(killed["error"]["message"].is_string(), "{killed:#}");
+    for (n, id) in queued.iter().enumerate() {
+        assert_eq!(service.until(id, "ok")["result"], json!(n));
+    }
+    let all = service.run(&["executions", "ls", "-q"]);
+    assert_eq!(all.stdout.lines().count(), 4);
+    service.stop();
+    eventually("nothing is left", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn data_directory_is_of_one_service() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let flags = ["--listen", "127.0.0.1:0", "--insecure-no-auth"];
+    let second = wait(spawn(serve(&place, &flags, &[])));
+    assert_ne!(second.code, 0, "{second:#?}");
+    assert!(second.stderr.contains("\nhint: ") || second.stderr.contains("hint: "), "{second:#?}");
+    assert_eq!(service.run(&["run", "-c", "return 1"]).assert_code(0).stdout, "1\n");
+    service.stop();
+}
+
+#[test]
+fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
+    let place = Place::new();
+    let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
+    let service = Service::with(&place, &[], &one_at_a_time);
+    let running =
+        service.submit("local t = os.clock() while os.clock() - t < 1 do end return 'done'");
+    service.until(&running, "running");
+    let queued = service.submit("return 'later'");
+    let log = service.stop();
+    assert!(log.contains("1 finished") && log.contains("1 queued"), "{log}");
+
+    let service = Service::with(&place, &["--shutdown-timeout", "100ms"], &one_at_a_time);
+    assert_eq!(service.get(&running)["result"], "done");
+    assert_eq!(service.until(&queued, "ok")["result"], "later");
+    let looping = service.submit(LOOP);
+    service.until(&looping, "running");
+    let log = service.stop();
+    assert!(log.contains("1 cancelled"), "{log}");
+    let service = Service::open(&place);
+    service.until(&looping, "cancelled");
+    service.stop();
+}
+
+#[test]
+fn second_signal_ends_a_service_at_once() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let service = Service::with(&place, &["--shutdown-timeout", "5m"], &[]);
+    let looping = service.submit(LOOP);
+    service.until(&looping, "running");
+    service.signal(Signal::TERM);
+    eventually("it is said that it ends", || {
+        service.log.try_iter().any(|line| line.contains("shutting down")).then_some(())
+    });
+    service.signal(Signal::TERM);
+    let (code, log) = service.end();
+    assert_eq!(code, Some(143), "{log}");
+    eventually("nothing is left", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn socket_is_of_the_user_who_serves() {
+    let place = Place::new();
+    let service = Service::start(&place, serve(&place, &["--listen", "unix:s.sock"], &[]));
+    assert!(service.url.starts_with("unix:"), "{}", service.url);
+    let mode = std::fs::metadata(place.path("s.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(service.run(&["run", "-c", "return 7"]).assert_code(0).stdout, "7\n");
+    service.stop();
+    assert!(!place.path("s.sock").exists());
+}
+
+#[test]
+fn service_that_would_let_everybody_in_does_not_start() {
+    let place = Place::new();
+    let refused = |flags: &[&str], variables: &[(&str, &str)], why: &str| {
+        let ended = wait(spawn(serve(&place, flags, variables)));
+        ended.assert_code(2).assert_stderr_has(why).assert_stderr_has("hint: ");
+    };
+    refused(&["--listen", "127.0.0.1:0"], &[], "nobody could be let in");
+    refused(&["--listen", "0.0.0.0:0", "--insecure-no-auth"], &[], "--insecure-no-auth");
+    refused(
+        &["--listen", "127.0.0.1:0", "--insecure-no-auth"],
+        &[("SANDBOXCTL_ENGINE_KIND", "auto")],
+        "engine.kind",
+    );
+    let mut command = place.command(["serve", "--listen", "127.0.0.1:0", "--insecure-no-auth"]);
+    command.stdout(Stdio::piped());
+    wait(spawn(command)).assert_code(2).assert_stderr_has("--data-dir");
+}
+
+#[test]
+fn caller_needs_a_token_that_is_valid() {
+    let place = Place::new();
+    let create = ["token", "create", "--data-dir", "service", "--subject", "ci"];
+    let scopes = ["--scope", "executions:write", "--scope", "executions:read"];
+    let created = place.sandboxctl(create.iter().chain(&scopes));
+    let token = created.assert_code(0).stdout.trim_end().to_owned();
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let run = |token: Option<&str>| {
+        let mut command = service.command(&["run", "-c", "return 1"]);
+        command.envs(token.map(|token| ("SANDBOXCTL_TOKEN", token)));
+        wait(spawn(command))
+    };
+    run(None).assert_code(121).assert_stderr_has("hint: SANDBOXCTL_TOKEN or --token-file");
+    run(Some("forged")).assert_code(121);
+    assert_eq!(run(Some(&token)).assert_code(0).stdout, "1\n");
+    place.write("token", &token);
+    let ended = service.run(&["run", "-c", "return 2", "--token-file", "token"]);
+    assert_eq!(ended.assert_code(0).stdout, "2\n");
+    // What the log has of requests has no token.
+    let log = service.stop();
+    assert!(!log.contains(&token), "{log}");
+}
+
+#[test]
+fn hangup_reads_quotas_again() {
+    let place = Place::new();
+    let config = place.write("config.toml", "");
+    let flags = ["--config", config.to_str().unwrap()];
+    let service = Service::with(&place, &flags, &[]);
+    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    for _ in 0..3 {
+        let (status, body) = submit();
+        assert_eq!(status, 200, "{body}");
+    }
+    place.write("config.toml", "[server.quota]\nrate = 1\n");
+    service.signal(Signal::HUP);
+    eventually("the quota holds", || (submit().0 == 429).then_some(()));
+    // A mistake changes nothing, and is said.
+    place.write("config.toml", "[server.quota]\nrat = 1\n");
+    service.signal(Signal::HUP);
+    eventually("the mistake is said", || {
+        service.log.try_iter().any(|line| line.contains("server.quota.rat")).then_some(())
+    });
+    assert_eq!(service.http("GET", "/healthz", "", "").0, 200);
+    service.stop();
+}
