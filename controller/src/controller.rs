@@ -363,7 +363,10 @@ impl Controller {
         }
         if self.shared.cleanup.finish().await {
             failpoint(Point::Closed).await;
-            self.shared.instance.unregister();
+            match self.shared.cleanup.is_handed_over() {
+                true => self.shared.instance.retire(),
+                false => self.shared.instance.unregister(),
+            }
         }
         self.shared.audit.flush().await
     }

@@ -77,6 +77,11 @@ impl Library {
         self.wait(self.controller.as_ref().unwrap().launch(spec))
     }
 
+    /// The controller.
+    pub fn controller(&self) -> &Controller {
+        self.controller.as_ref().unwrap()
+    }
+
     /// Waits for what is asked of a sandbox.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)

@@ -12,6 +12,7 @@ mod list;
 mod memory;
 mod operation_leaks;
 mod operations;
+mod pool;
 mod programs;
 mod script_io;
 mod service;
@@ -31,6 +32,8 @@ pub const ALL: &[Scenario] = &[
     cold_run::SCENARIO,
     embedded_run::SCENARIO,
     library::SCENARIO,
+    pool::CLAIM,
+    pool::BURSTS,
     operations::SCENARIO,
     transfer::SCENARIO,
     streams::SCENARIO,

@@ -309,6 +309,12 @@ pub trait Engine: Send + Sync {
     /// Kills and removes a container by name or id, whoever created it. Ignores a nonexistent one.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
+    /// Asks for the removal of a running container, such that it is removed even if this process ends
+    /// right now. Returns whether that was possible; nothing has happened if not.
+    async fn begin_removal(&self, _container: &str) -> bool {
+        false
+    }
+
     /// Lists the containers with this label, including exited ones.
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError>;
 

@@ -59,6 +59,9 @@ pub(crate) struct Connection<'a> {
 /// The outcome of a success.
 pub(crate) const OK: &str = "ok";
 
+/// The outcome of something that was asked for, and not waited for.
+pub(crate) const REQUESTED: &str = "requested";
+
 /// The outcome of an operation: `ok`, or the error's kind.
 pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {
     result.as_ref().map_or_else(|error| error.kind().as_str(), |_| OK)

@@ -26,7 +26,7 @@ use sandbox_api::time;
 use sandbox_dirfd::Identity;
 use tokio::sync::Notify;
 
-pub(crate) use self::event::{By, Connection, Event, OK, outcome};
+pub(crate) use self::event::{By, Connection, Event, OK, REQUESTED, outcome};
 use self::event::{Lost, encode};
 use crate::error::Error;
 

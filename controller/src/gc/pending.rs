@@ -15,12 +15,19 @@ pub(crate) struct Cleanup {
     runtime: Handle,
     tasks: Mutex<JoinSet<()>>,
     has_failed: Arc<AtomicBool>,
+    /// Whether an engine is removing something by itself.
+    is_handed_over: AtomicBool,
 }
 
 impl Cleanup {
     /// No work yet. Must be called in the runtime that is to do the work.
     pub fn new() -> Self {
-        Self { runtime: Handle::current(), tasks: Mutex::default(), has_failed: Arc::default() }
+        Self {
+            runtime: Handle::current(),
+            tasks: Mutex::default(),
+            has_failed: Arc::default(),
+            is_handed_over: AtomicBool::new(false),
+        }
     }
 
     fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -48,6 +55,16 @@ impl Cleanup {
             &self.runtime,
         );
         receiver
+    }
+
+    /// Records that an engine is removing something, which nobody waits for.
+    pub fn hand_over(&self) {
+        self.is_handed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an engine may still be removing something.
+    pub fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Relaxed)
     }
 
     /// Records that something may remain that this process cannot remove.

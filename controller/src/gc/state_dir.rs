@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -139,7 +139,7 @@ pub(crate) struct Instance {
     id: String,
     state: StateDir,
     /// Holds the lock.
-    _lock: fs::File,
+    lock: fs::File,
 }
 
 impl Instance {
@@ -157,7 +157,7 @@ impl Instance {
             Ok(lock)
         })()
         .map_err(|source| Error::State { path, source })?;
-        Ok(Self { id, state, _lock: lock })
+        Ok(Self { id, state, lock })
     }
 
     pub fn id(&self) -> &str {
@@ -178,13 +178,26 @@ impl Instance {
         self.state.file(&self.id, MADE_SUFFIX)
     }
 
+    /// Unregisters the instance where the engine was asked for the removal of all its containers, and may
+    /// not be done: the next sweep looks, and then removes the lock file.
+    pub fn retire(&self) {
+        self.remove_dirs();
+        // As old as if nothing could be created for it any more: so it is.
+        let long_ago = SystemTime::now() - GRACE - Duration::from_secs(60);
+        _ = self.lock.set_modified(long_ago);
+    }
+
     /// Unregisters the instance, and removes everything it has here.
     pub fn unregister(&self) {
+        self.remove_dirs();
+        _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
+    }
+
+    fn remove_dirs(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
         // Directories that another sandbox of this instance was still using when their own sandbox
         // ended. The next sweep handles those that others still use.
         created::reap(&self.made_dir());
-        _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
 }
 
@@ -233,7 +246,7 @@ mod tests {
 
     fn make_old(path: &Path, age: Duration) {
         let file = fs::File::open(path).unwrap();
-        file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        file.set_modified(SystemTime::now() - age).unwrap();
     }
 
     #[test]
@@ -252,6 +265,14 @@ mod tests {
         }
         me.unregister();
         assert_eq!(state.lock_of(&me.id), Lock::Missing);
+        let retired = Instance::register(state.clone(), "unix:///x").unwrap();
+        retired.retire();
+        let id = retired.id.clone();
+        drop(retired);
+        state.tidy(|_, _| false);
+        assert_eq!(state.lock_of(&id), Lock::Free, "it may have a container");
+        state.tidy(|_, _| true);
+        assert_eq!(state.lock_of(&id), Lock::Missing);
     }
 
     #[test]

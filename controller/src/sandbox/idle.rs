@@ -32,6 +32,11 @@ impl Activity {
         Active(self.0.clone())
     }
 
+    /// Whether nothing is in progress.
+    pub fn is_idle(&self) -> bool {
+        self.0.borrow().under_way == 0
+    }
+
     /// Completes when the sandbox has been idle for `limit`; never, if that does not happen.
     pub fn idle(&self, limit: Duration) -> impl Future<Output = ()> + Send + use<> {
         let mut states = self.0.subscribe();

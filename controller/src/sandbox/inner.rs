@@ -347,6 +347,19 @@ impl Inner {
         });
     }
 
+    /// Ends the sandbox. If all is well with it, its removal is asked for, and not waited for.
+    pub(super) async fn release(&self) -> Result<(), Error> {
+        let is_staged = self.io_dir().is_some_and(|io_dir| !io_dir.staged_sources().is_empty());
+        let is_quiet = self.session.end().is_none() && self.activity.is_idle() && !is_staged;
+        if is_quiet {
+            self.is_closing.store(true, Ordering::Relaxed);
+            if self.removal.hand_over().await {
+                return Ok(());
+            }
+        }
+        self.close().await
+    }
+
     pub(super) async fn close(&self) -> Result<(), Error> {
         self.is_closing.store(true, Ordering::Relaxed);
         // An agent that exits by itself is faster than a kill.

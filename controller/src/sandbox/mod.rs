@@ -133,6 +133,19 @@ impl Sandbox {
         self.inner.close().await
     }
 
+    /// Ends the sandbox as [`close`](Self::close) does, and does not wait for what goes on without this
+    /// process: the engine is asked for the removal of the container, and removes it even if this process
+    /// ends at once. What is the sandbox's on this machine, such as a private io dir, is gone when this
+    /// returns. If the sandbox has ended already, or the engine cannot be asked so (one behind TCP, or
+    /// Podman), this is `close`. What an engine fails to remove, the next command removes.
+    ///
+    /// # Errors
+    ///
+    /// As `close`.
+    pub async fn release(&self) -> Result<(), Error> {
+        self.inner.release().await
+    }
+
     /// Ends the sandbox, and decides about the changes of a [staged](sandbox_api::SandboxSpec::staged)
     /// io dir: lists them, and commits them if `options` and `outcome` say so. `None` if the io dir is
     /// not staged, or was decided about. Without this call the changes are discarded.

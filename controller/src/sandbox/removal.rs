@@ -156,6 +156,45 @@ impl RemovalGuard {
         Some(self.shared.cleanup.spawn(work))
     }
 
+    /// Has the engine remove the container without waiting for it: even if this process ends. Returns
+    /// whether that is so; otherwise nothing has happened.
+    pub(super) async fn hand_over(&self) -> bool {
+        let started = Instant::now();
+        // Its connections have audit lines that are to precede its end.
+        if self.egress.is_some() || !matches!(*self.removal.borrow(), Removal::Pending(_)) {
+            return false;
+        }
+        drop(self.creating.lock().await);
+        let asked = async { Ok(self.shared.engine.begin_removal(&self.name).await) };
+        if !matches!(step(Step::Remove, asked).await, Ok(true)) {
+            return false;
+        }
+        let mut kept = None;
+        self.removal.send_if_modified(|removal| match removal {
+            Removal::Pending(_) => match std::mem::replace(removal, Removal::Gone) {
+                Removal::Pending(held) => {
+                    kept = Some(held);
+                    true
+                }
+                other => {
+                    *removal = other;
+                    false
+                }
+            },
+            _ => false,
+        });
+        // If the engine fails, the next sweep removes it.
+        self.shared.cleanup.hand_over();
+        self.shared.audit.record(&Event {
+            outcome: audit::REQUESTED,
+            duration: Some(started.elapsed()),
+            ..Event::new(&self.id, "close")
+        });
+        // Nothing runs in the sandbox any more but its agent.
+        _ = tokio::task::spawn_blocking(move || drop(kept)).await;
+        true
+    }
+
     /// Waits for a removal in progress, and returns whether everything was removed.
     pub(super) async fn are_gone(&self) -> bool {
         let mut removal = self.removal.subscribe();

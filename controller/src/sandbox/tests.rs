@@ -931,3 +931,43 @@ async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
     let sandbox = launch(PreparedSandbox::on_engine_directory(world.spec(), empty)).await.unwrap();
     sandbox.close().await.unwrap();
 }
+
+#[tokio::test]
+async fn released_sandbox_is_asked_to_be_removed_and_not_waited_for() {
+    let world = greeted(|mut agent, _| async move { agent.rest().await });
+    world.fake.begins_removals.store(true, Ordering::Relaxed);
+    let sandbox = world.launch().await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    sandbox.release().await.unwrap();
+    // It is as closed as any.
+    sandbox.close().await.unwrap();
+    drop(sandbox);
+    let calls = world.fake.calls();
+    assert_eq!(calls.iter().filter(|&&call| call == "begin_removal").count(), 1);
+    assert!(!calls.contains(&"remove"), "{calls:?}");
+    // Nobody knows whether it is gone: the next command looks.
+    assert!(world.shared.cleanup.finish().await && world.shared.cleanup.is_handed_over());
+}
+
+#[tokio::test]
+async fn released_sandbox_of_an_engine_that_must_be_waited_for_is_closed() {
+    let world = greeted(|mut agent, _| async move { agent.rest().await });
+    let sandbox = world.launch().await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    sandbox.release().await.unwrap();
+    assert!(world.shared.cleanup.finish().await);
+    world.assert_removed().await;
+}
+
+#[tokio::test]
+async fn sandbox_that_has_ended_is_removed_before_its_release_returns() {
+    let world = greeted(|mut agent, _| async move {
+        agent.run_request().await;
+    });
+    world.fake.begins_removals.store(true, Ordering::Relaxed);
+    let sandbox = world.launch().await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    sandbox.release().await.unwrap();
+    assert!(!world.fake.calls().contains(&"begin_removal"));
+    world.assert_removed().await;
+}

@@ -20,6 +20,7 @@ mod limits;
 mod mounts;
 mod operations;
 mod policy;
+mod pool;
 mod programs;
 mod reaping;
 mod receipts;

@@ -10,13 +10,14 @@ mod image;
 mod image_tar;
 mod links;
 mod pull;
+mod removal;
 mod system;
 mod user_image;
 
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -67,6 +68,8 @@ const LATE_NEWS: Duration = Duration::from_millis(500);
 pub struct DockerEngine {
     docker: Docker,
     info: EngineInfo,
+    /// Its socket, if it has one.
+    socket: Option<PathBuf>,
     /// The host user who runs the engine, if its socket tells.
     socket_owner: Option<u32>,
     system: OnceCell<SystemInfo>,
@@ -100,10 +103,12 @@ impl DockerEngine {
                 .unwrap_or_else(|_| Err(EngineError::TimedOut { after: limit }));
             match answer {
                 Ok(docker) => {
-                    let socket_owner = match &endpoint {
-                        Endpoint::Unix(path) => path.metadata().ok().map(|meta| meta.uid()),
+                    let socket = match &endpoint {
+                        Endpoint::Unix(path) => Some(path.clone()),
                         Endpoint::Tcp(_) => None,
                     };
+                    let metadata = socket.as_ref().and_then(|path| path.metadata().ok());
+                    let socket_owner = metadata.map(|meta| meta.uid());
                     let endpoint = endpoint.to_string();
                     let agent_mount = Arc::new(AgentMount::new(agent.clone(), state_dir));
                     let links = Links::new(&endpoint, state_dir);
@@ -112,6 +117,7 @@ impl DockerEngine {
                     return Ok(Self {
                         docker,
                         info: EngineInfo { kind, endpoint, why, notice: None },
+                        socket,
                         socket_owner,
                         system: OnceCell::new(),
                         image,
@@ -467,6 +473,21 @@ impl Engine for DockerEngine {
             self.docker.remove_container(container, Some(options))
         })
         .await
+    }
+
+    async fn begin_removal(&self, container: &str) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        if self.is_podman.load(Ordering::Relaxed) {
+            // It may give a request up with its client.
+            return false;
+        }
+        match removal::begin(socket, container).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%error, "cannot ask for a removal without waiting");
+                false
+            }
+        }
     }
 
     async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {

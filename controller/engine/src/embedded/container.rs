@@ -136,6 +136,11 @@ impl Live {
         }
     }
 
+    /// Has the helper kill and remove the container. It does so whatever becomes of this process.
+    pub async fn begin_removal(&self) -> Result<(), EngineError> {
+        self.helper.lock().await.send(&Request::Remove, &[]).await
+    }
+
     /// Kills the helper, which did not do what was requested; its container dies with it.
     pub fn give_up(&self) {
         _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);

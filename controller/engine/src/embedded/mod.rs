@@ -221,6 +221,22 @@ impl Engine for EmbeddedEngine {
         removal.await.unwrap_or_else(|error| Err(EngineError::Connection(error.to_string())))
     }
 
+    async fn begin_removal(&self, container: &str) -> bool {
+        let live = self.live().remove(container);
+        match live {
+            Some(live) => match live.begin_removal().await {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::debug!(%error, "the helper was not asked to remove its container");
+                    // Its removal is up to `remove`.
+                    self.live().insert(container.to_owned(), live);
+                    false
+                }
+            },
+            None => false,
+        }
+    }
+
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
         let listed = self.records.list(label, &self.hierarchies);
         listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))

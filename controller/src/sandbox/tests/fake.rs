@@ -51,6 +51,8 @@ pub struct Fake {
     /// Whether the image is missing until it is prepared again.
     pub lacks_its_image: AtomicBool,
     pub likely_mapping: Mutex<UserMapping>,
+    /// Whether it removes containers without anyone who waits.
+    pub begins_removals: AtomicBool,
     /// The user of the container.
     pub user: Mutex<Option<User>>,
     pub behaviour: Mutex<Option<Behaviour>>,
@@ -142,6 +144,10 @@ impl Engine for Fake {
         self.listed.lock().unwrap().retain(|listed| listed.id != container);
         self.stop();
         Ok(())
+    }
+    async fn begin_removal(&self, _container: &str) -> bool {
+        let begins = self.begins_removals.load(Ordering::Relaxed);
+        self.call("begin_removal").await.is_ok() && begins
     }
     async fn list(&self, _: &str) -> Result<Vec<ContainerSummary>, EngineError> {
         self.call("list").await?;
@@ -267,6 +273,7 @@ impl World {
             is_dead: AtomicBool::new(false),
             lacks_its_image: AtomicBool::new(false),
             likely_mapping: Mutex::default(),
+            begins_removals: AtomicBool::new(false),
             user: Mutex::default(),
             behaviour: Mutex::new(Some(behaviour)),
             agent: Mutex::new(None),

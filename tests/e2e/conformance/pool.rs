@@ -1,0 +1,148 @@
+//! The warm pool: sandboxes that are started ahead, each for one launch.
+
+use std::time::Duration;
+
+use sandbox_api::{Limits, Outcome, SandboxSpec, Script, StartKind};
+use sandbox_controller::{PoolConfig, Sandbox};
+
+use crate::ENGINE;
+use crate::library::Library;
+use crate::place::{Place, eventually, files_below};
+
+fn spec() -> SandboxSpec {
+    SandboxSpec::new().fresh_io_dir()
+}
+
+/// A library whose pool has this many sandboxes.
+fn pooled(place: &Place, size: usize) -> Library {
+    let library = Library::new(place);
+    let controller = library.controller();
+    library.wait(async {
+        controller.pool(PoolConfig { size, ..PoolConfig::default() });
+        controller.prewarm(spec()).await.unwrap();
+        controller.pool_settled().await;
+    });
+    library
+}
+
+fn start(sandbox: &Sandbox) -> StartKind {
+    sandbox.launch_info().start
+}
+
+fn run(library: &Library, sandbox: &Sandbox, source: &str) -> String {
+    let run = library.wait(sandbox.run(Script::new(source))).unwrap();
+    match &run.outcome {
+        Outcome::Ok { result } => result.get().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
+    let place = Place::new();
+    let library = pooled(&place, 2);
+    assert_eq!(place.containers().len(), 2);
+    let mut seen = Vec::new();
+    for round in 0..4 {
+        let limits = Limits { timeout: Duration::from_secs(20 + round), ..Limits::default() };
+        let sandbox = library.launch(spec().limits(limits));
+        assert_eq!(start(&sandbox), StartKind::Warm);
+        let files = "local n = #fs.list('.') fs.write('mark', 'x') return n";
+        assert_eq!(run(&library, &sandbox, files), "0", "it has what another left");
+        let result = library.wait(sandbox.run(Script::new("return 1"))).unwrap();
+        assert_eq!(result.limits, limits);
+        seen.push(sandbox.container_id().to_owned());
+        library.wait(sandbox.close()).unwrap();
+        library.wait(library.controller().pool_settled());
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 4);
+    let stats = library.controller().pool_stats().unwrap();
+    assert_eq!((stats.hits, stats.misses, stats.parked), (4, 0, 2));
+    // Closed with two that nobody claimed: the place is clean.
+}
+
+#[test]
+fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
+    let place = Place::new();
+    let library = pooled(&place, 1);
+    let other = library.launch(spec().mount_path("/elsewhere"));
+    assert_eq!(start(&other), StartKind::Cold);
+    assert_eq!(run(&library, &other, "return fs.exists('/elsewhere')"), "true");
+    let named = library.launch(SandboxSpec::new().io_dir(place.path("out")));
+    assert_eq!(start(&named), StartKind::Cold);
+    let burst = library.wait(async {
+        let launch = || library.controller().launch(spec());
+        tokio::join!(launch(), launch(), launch())
+    });
+    let burst = [burst.0.unwrap(), burst.1.unwrap(), burst.2.unwrap()];
+    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Cold));
+    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Warm));
+    for sandbox in &burst {
+        assert_eq!(run(&library, sandbox, "return 1"), "1");
+    }
+}
+
+#[test]
+fn parked_sandbox_that_is_killed_is_replaced() {
+    let place = Place::new();
+    let library = pooled(&place, 1);
+    let before = place.containers();
+    ENGINE.kill(&before[0]);
+    let controller = library.controller();
+    eventually("it is replaced", || {
+        library.wait(tokio::time::sleep(Duration::from_millis(20)));
+        let stats = controller.pool_stats().unwrap();
+        (stats.dead == 1 && stats.parked == 1).then_some(())
+    });
+    let sandbox = library.launch(spec());
+    assert_eq!(start(&sandbox), StartKind::Warm);
+    assert_eq!(run(&library, &sandbox, "return 1"), "1");
+}
+
+#[test]
+fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let mut command = place.command(["tools", "--stdio", "--pool", "2"]);
+    command.stdin(std::process::Stdio::piped());
+    let mut child = crate::place::spawn(command);
+    eventually("two are parked", || (place.containers().len() == 2).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("nothing is left", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+    });
+    assert_eq!(files_below(&place.scratch()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn kept_io_dir_of_a_parked_sandbox_outlives_it() {
+    let place = Place::new();
+    let library = pooled(&place, 1);
+    let sandbox = library.launch(spec());
+    assert_eq!(start(&sandbox), StartKind::Warm);
+    run(&library, &sandbox, "fs.write('out.csv', 'a,b') return 1");
+    // The library's scratch directory is below its state.
+    let kept = place.state().join("kept");
+    sandbox.keep_io_dir(&kept).unwrap();
+    assert_eq!(run(&library, &sandbox, "return fs.read('out.csv')"), "\"a,b\"");
+    library.wait(sandbox.close()).unwrap();
+    assert_eq!(std::fs::read_to_string(kept.join("out.csv")).unwrap(), "a,b");
+    std::fs::remove_dir_all(kept).unwrap();
+}
+
+#[test]
+fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
+    let place = Place::new();
+    for _ in 0..3 {
+        let id = place.run_json("return 1", &[])["id"].as_str().unwrap().to_owned();
+        eventually("its container is removed though nobody waits", || {
+            let is_left = |container: &String| container.contains(&id);
+            (!place.containers().iter().any(is_left) && ENGINE.remains(&place).is_empty())
+                .then_some(())
+        });
+    }
+}
