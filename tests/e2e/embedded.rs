@@ -10,6 +10,8 @@ mod archives;
 mod helpers;
 
 mod agent;
+/// A service that is killed under load.
+mod crashes;
 mod engine;
 mod engines;
 mod library;

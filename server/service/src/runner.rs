@@ -28,6 +28,9 @@ pub(crate) trait Runner: Send + Sync + 'static {
 
     /// Whether the engine answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Whether the pool has begun to do its work; `None` without a pool.
+    fn pool(&self) -> Option<Result<(), String>>;
 }
 
 /// A sandbox that is there.
@@ -179,6 +182,16 @@ impl Runner for Arc<Controller> {
             }
         }
         .boxed()
+    }
+
+    fn pool(&self) -> Option<Result<(), String>> {
+        let stats = self.pool_stats()?;
+        let has_begun = stats.target == 0 || stats.filled > 0 || stats.claims > 0;
+        Some(match (has_begun, stats.failed) {
+            (true, _) => Ok(()),
+            (false, 0) => Err("no sandbox is ready yet".to_owned()),
+            (false, _) => Err("no sandbox could be started ahead".to_owned()),
+        })
     }
 }
 

@@ -462,8 +462,9 @@ impl Service {
             ok: result.is_ok(),
             problem: result.err(),
         };
-        let checks: Vec<_> =
-            [("accepting", accepting), ("engine", engine), ("store", store)].map(check).into();
+        let pool = core.runner.pool().map(|pool| ("pool", pool));
+        let checks = [("accepting", accepting), ("engine", engine), ("store", store)];
+        let checks: Vec<_> = checks.into_iter().chain(pool).map(check).collect();
         Health { ready: checks.iter().all(|check| check.ok), checks }
     }
 }

@@ -394,6 +394,7 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
     let id = world.submit("return 1");
     assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
     assert_eq!(world.service().counters().retried_starts, 2);
+    // Its pool has begun too.
     assert!(world.block_on(world.service().health()).ready);
 }
 

@@ -76,6 +76,11 @@ impl Runner for Shared {
         }
         .boxed()
     }
+
+    fn pool(&self) -> Option<Result<(), String>> {
+        let is_empty = self.0.launches.load(Ordering::SeqCst) == 0;
+        Some(if is_empty { Err("no sandbox is ready yet".to_owned()) } else { Ok(()) })
+    }
 }
 
 impl Machine for FakeMachine {

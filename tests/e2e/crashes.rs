@@ -1,0 +1,168 @@
+//! A service that is killed under load, again and again.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::ENGINE;
+use crate::place::{Place, eventually};
+
+/// Every run leaves one byte in the file of its number.
+const SCRIPT: &str = "local file = io.open(args.name, 'a') file:write('x') file:close() \
+                      while os.clock() < args.seconds do end return args.name";
+/// How often it is killed; [`KILLS_VARIABLE`] sets another number.
+const KILLS: u64 = 5;
+const KILLS_VARIABLE: &str = "SANDBOXCTL_TEST_KILLS";
+/// Clients at one time.
+const CLIENTS: u64 = 4;
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(place: &Place) -> Self {
+        let io_dir = place.path("shared");
+        let mut command = place.command([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--insecure-no-auth",
+            "--pool",
+            "2",
+            "--data-dir",
+            "service",
+            "--io-dir",
+        ]);
+        command.arg(io_dir).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().strip_prefix("listening on http://");
+        let address = address.unwrap_or_else(|| panic!("it does not listen: {line:?}")).to_owned();
+        Self { child, address }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// The status and the body of an answer; `None` if the server is gone before it is whole.
+fn request(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8(answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).ok()?))
+}
+
+/// What clients were told, by id: the name of the run, and its result if they saw one.
+type Told = Mutex<BTreeMap<String, (String, Option<Value>)>>;
+
+/// Submits until it is told to end.
+fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told) {
+    while !is_over.load(Ordering::Relaxed) {
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        let name = number.to_string();
+        let seconds = if number % 4 == 0 { 0.2 } else { 0.0 };
+        let wait = if number % 2 == 0 { "?wait=5" } else { "" };
+        let body = json!({ "script": SCRIPT, "args": { "name": name, "seconds": seconds } });
+        let path = format!("/v1/executions{wait}");
+        let Some((status, answer)) = request(address, "POST", &path, &body.to_string()) else {
+            continue;
+        };
+        let result = (status == 200).then(|| answer.clone());
+        if matches!(status, 200 | 202) {
+            let id = answer["id"].as_str().unwrap().to_owned();
+            told.lock().unwrap().insert(id, (name, result));
+        }
+    }
+}
+
+#[test]
+fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    std::fs::create_dir(place.path("shared")).unwrap();
+    let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
+    let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Told::default()));
+    for kill in 0..kills {
+        let server = Server::start(&place);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| submit(&server.address, &numbers, &is_over, &told));
+            }
+            // At moments that have nothing to do with each other.
+            let until = Instant::now() + Duration::from_millis(100 + kill * 377 % 1500);
+            while Instant::now() < until {
+                thread::yield_now();
+                thread::park_timeout(until.saturating_duration_since(Instant::now()));
+            }
+            server.kill();
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+
+    let server = Server::start(&place);
+    let told = told.lock().unwrap();
+    assert!(told.len() as u64 > kills, "too little was accepted: {}", told.len());
+    let get = |id: &str| {
+        let (status, execution) =
+            request(&server.address, "GET", &format!("/v1/executions/{id}"), "").unwrap();
+        assert_eq!(status, 200, "{id} was accepted and is lost: {execution}");
+        execution
+    };
+    for (id, (name, result)) in &*told {
+        let execution = eventually(&format!("{id} has ended"), || {
+            let execution = get(id);
+            let status = execution["status"].as_str().unwrap();
+            (!["queued", "running"].contains(&status)).then_some(execution)
+        });
+        let runs = std::fs::read(place.path("shared").join(name)).map_or(0, |runs| runs.len());
+        match execution["status"].as_str().unwrap() {
+            "ok" => assert_eq!((runs, &execution["result"]), (1, &json!(name)), "{execution}"),
+            "killed" => assert!(runs <= 1, "{id} ran {runs} times"),
+            _ => panic!("{execution}"),
+        }
+        if let Some(result) = result {
+            assert_eq!(&execution, result, "a result changed after it was told");
+        }
+    }
+    // Also what no client was told of.
+    for number in 0..numbers.load(Ordering::Relaxed) {
+        let runs = std::fs::read(place.path("shared").join(number.to_string()));
+        assert!(runs.map_or(0, |runs| runs.len()) <= 1, "{number} ran more than once");
+    }
+    drop(told);
+    server.stop();
+    eventually("nothing is left on the engine", || {
+        let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
+        is_clean.then_some(())
+    });
+}
