@@ -17,6 +17,7 @@ mod images;
 mod io;
 mod isolation;
 mod limits;
+mod mcp;
 mod mounts;
 mod operations;
 mod policy;

@@ -1,0 +1,67 @@
+"""A client of the Python SDK, of either generation, against `sandboxctl mcp` or a service.
+
+mcp_client.py PROGRAM ARGUMENT...
+mcp_client.py URL [TOKEN]
+"""
+
+import asyncio
+import contextlib
+import sys
+
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+
+@contextlib.asynccontextmanager
+async def streams(target, rest):
+    if target.startswith("http"):
+        headers = {"authorization": f"Bearer {rest[0]}"} if rest else {}
+        try:  # The second generation takes a client of httpx.
+            import httpx2 as httpx
+        except ImportError:
+            import httpx
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with httpx.AsyncClient(headers=headers, timeout=60) as client:
+            async with streamable_http_client(target, http_client=client) as opened:
+                yield opened[0], opened[1]
+    else:
+        async with stdio_client(StdioServerParameters(command=target, args=rest)) as opened:
+            yield opened
+
+
+def of(result, new, old):
+    """A field under its name in the second generation, or in the first."""
+    return getattr(result, new) if hasattr(result, new) else getattr(result, old)
+
+
+async def main():
+    async with streams(sys.argv[1], sys.argv[2:]) as (read, write):
+        async with ClientSession(read, write) as session:
+            await session.initialize()
+            names = [tool.name for tool in (await session.list_tools()).tools]
+            assert names[:2] == ["execute_script", "read_file"], names
+
+            async def call(name, **arguments):
+                result = await session.call_tool(name, arguments)
+                assert not of(result, "is_error", "isError"), result
+                return result
+
+            script = "fs.write('data.csv', 'n,sq\\n1,1\\n2,4\\n') return { rows = 2 }"
+            result = await call("execute_script", script=script)
+            assert of(result, "structured_content", "structuredContent")["result"] == {"rows": 2}
+            link = result.content[1]
+            contents = (await session.read_resource(link.uri)).contents
+            assert contents[0].text == "n,sq\n1,1\n2,4\n", contents
+            await call("edit_file", path="data.csv", old="2,4", new="2,four")
+            found = await call("grep", pattern="four")
+            lines = of(found, "structured_content", "structuredContent")["lines"]
+            assert lines[0]["line"] == 3, lines
+            await call("remove", path="data.csv")
+            failed = await session.call_tool("execute_script", {"script": "error('boom')"})
+            assert of(failed, "is_error", "isError")
+            assert failed.content[0].text.startswith("Script execution error: script:1: boom")
+    print("ok")
+
+
+asyncio.run(main())
