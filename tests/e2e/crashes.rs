@@ -89,8 +89,8 @@ fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told)
     while !is_over.load(Ordering::Relaxed) {
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         let name = number.to_string();
-        let seconds = if number % 4 == 0 { 0.2 } else { 0.0 };
-        let wait = if number % 2 == 0 { "?wait=5" } else { "" };
+        let seconds = if number.is_multiple_of(4) { 0.2 } else { 0.0 };
+        let wait = if number.is_multiple_of(2) { "?wait=5" } else { "" };
         let body = json!({ "script": SCRIPT, "args": { "name": name, "seconds": seconds } });
         let path = format!("/v1/executions{wait}");
         let Some((status, answer)) = request(address, "POST", &path, &body.to_string()) else {
@@ -113,10 +113,11 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Told::default()));
     for kill in 0..kills {
         let server = Server::start(&place);
-        let is_over = AtomicBool::new(false);
+        let (is_over, address) = (AtomicBool::new(false), server.address.clone());
+        let (numbers, told, is_over, address) = (&numbers, &told, &is_over, &address);
         thread::scope(|scope| {
             for _ in 0..CLIENTS {
-                scope.spawn(|| submit(&server.address, &numbers, &is_over, &told));
+                scope.spawn(move || submit(address, numbers, is_over, told));
             }
             // At moments that have nothing to do with each other.
             let until = Instant::now() + Duration::from_millis(100 + kill * 377 % 1500);
