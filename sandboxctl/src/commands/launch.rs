@@ -127,7 +127,7 @@ pub async fn in_sandbox_of<T>(
     let ended = serve(&sandbox, signals).await;
     // The reported result is final; a container that could not be removed yet is reported and does
     // not change it.
-    if let Ok(Err(error)) = signals.guard(sandbox.release()).await {
+    if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
         context.output.notice(&error.full_message());
     }
     ended
