@@ -5,6 +5,7 @@ mod install;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sandbox_api::{DEFAULT_PROTECTED, SandboxSpec};
 use sandbox_controller::{Controller, PoolConfig, Rebuild};
@@ -44,12 +45,29 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
         let served =
             serve_with(context, &controller, mcp_settings, &io_dir, &mut signals, &settings).await;
-        if let Some(controller) = Arc::into_inner(controller) {
+        if let Some(controller) = last_owner(controller).await {
             context.close(controller, &mut signals).await;
         }
         served
     })
 }
+
+/// The controller, once nothing of the calls that have ended holds it: what serves them is dropped a
+/// moment after their end. `None` if something holds it still: then the next command cleans up.
+async fn last_owner(mut controller: Arc<Controller>) -> Option<Controller> {
+    let deadline = Instant::now() + OWNERS_TIMEOUT;
+    loop {
+        match Arc::try_unwrap(controller) {
+            Ok(controller) => return Some(controller),
+            Err(shared) if Instant::now() < deadline => controller = shared,
+            Err(_) => return None,
+        }
+        tokio::time::sleep(OWNERS_TIMEOUT / 1000).await;
+    }
+}
+
+/// How long calls that have ended may still hold the controller.
+const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the files are.
 enum IoDir {
