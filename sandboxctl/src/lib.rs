@@ -3,6 +3,7 @@
 //! A library only so that tests and fuzz targets can access its modules; its only API is [`main`].
 
 mod ci;
+mod clashes;
 mod cli;
 mod clients;
 mod commands;

@@ -38,6 +38,9 @@ pub enum Unmatched {
     Allow,
 }
 
+/// A path as it may be shown: without secrets.
+pub type Shown<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+
 /// The bounds of what is copied.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -69,7 +72,7 @@ impl Collected {
 }
 
 /// Copies the selected files of an io dir to the destination, with their manifest and checksums:
-/// all of them or nothing.
+/// all of them or nothing. A name that `shown` changes is an error: it would stand in the manifest.
 ///
 /// # Errors
 ///
@@ -78,6 +81,7 @@ pub fn collect(
     io_dir: BorrowedFd<'_>,
     request: &Request,
     bounds: Bounds,
+    shown: Shown<'_>,
     proceed: Proceed<'_>,
 ) -> Result<Collected, Error> {
     let Request { selection, destination, unmatched } = request;
@@ -86,6 +90,14 @@ pub fn collect(
     let root = rustix::fs::openat(io_dir, ".", open, Mode::empty())
         .map_err(|errno| Error::io("read", b".")(errno))?;
     let found = find(root.as_fd(), selection, bounds)?;
+    // Before anything else is told of them.
+    let omitted = found.omitted.iter().map(OmittedEntry::path);
+    for path in found.files.iter().map(Vec::as_slice).chain(omitted) {
+        let shown = shown(path);
+        if shown != path {
+            return Err(Error::SecretName { path: text(&shown) });
+        }
+    }
     if let (Unmatched::Refuse, Some(pattern)) = (unmatched, found.unmatched.first()) {
         let only = found
             .omitted_of
@@ -261,7 +273,11 @@ pub mod tests {
                 )?),
                 unmatched: Unmatched::Refuse,
             };
-            collect(io_dir.as_fd(), &request, Bounds { entries: 100 }, proceed)
+            let shown = |path: &[u8]| {
+                let at = path.windows(7).position(|it| it == b"hunter2");
+                at.map_or(path.to_vec(), |at| [&path[..at], b"***"].concat())
+            };
+            collect(io_dir.as_fd(), &request, Bounds { entries: 100 }, &shown, proceed)
         }
 
         fn names(&self) -> Vec<String> {
@@ -306,6 +322,22 @@ pub mod tests {
     }
 
     #[test]
+    fn secret_in_a_name_is_copied_and_told_by_nothing() {
+        let place = Place::new();
+        place.file("dist/app", "x");
+        place.file("dist/of-hunter2", "x");
+        symlink("app", place.at("io/hunter2-link")).unwrap();
+        for globs in [&["dist"][..], &["*link"]] {
+            let error = place.collect(globs, "out").unwrap_err();
+            assert!(matches!(error, Error::SecretName { .. }), "{error}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+        assert!(!place.at("out").exists());
+        let collected = place.collect(&["dist", "!**/of-*"], "out").unwrap();
+        assert_eq!(collected.files(), 1);
+    }
+
+    #[test]
     fn links_special_files_and_reserved_names_are_omitted_with_the_reason() {
         let place = Place::new();
         place.file("f", "x");
@@ -347,7 +379,9 @@ pub mod tests {
             destination: Some(Destination::new(&place.at("out"), &[]).unwrap()),
             unmatched: Unmatched::Allow,
         };
-        let collected = collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &|| true).unwrap();
+        let collected =
+            collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &<[u8]>::to_vec, &|| true)
+                .unwrap();
         assert_eq!((collected.files(), collected.unmatched), (0, vec!["*.whl".to_owned()]));
         assert!(sha256sum_accepts(&place.at("out")));
     }

@@ -38,6 +38,12 @@ pub enum Error {
         /// Something else that matches it, after a colon.
         omitted: Option<String>,
     },
+    /// A secret stands in a name, which the manifest would have.
+    #[error("a secret stands in the name of a file: '{path}'")]
+    SecretName {
+        /// The file, without the secret.
+        path: String,
+    },
     /// There are more files than may be copied.
     #[error("more than {most} files match")]
     TooMany {
@@ -132,6 +138,7 @@ impl Error {
             | Self::Manifest { .. }
             | Self::Differs { .. } => ErrorKind::Usage,
             Self::NoMatch { .. } | Self::Vanished { .. } => ErrorKind::NotFound,
+            Self::SecretName { .. } => ErrorKind::Policy,
             Self::TooMany { .. } => ErrorKind::TooManyFiles,
             Self::Changing { .. } => ErrorKind::Busy,
             Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
@@ -153,6 +160,9 @@ impl Error {
             Self::Destination { hint, .. } => *hint,
             Self::NoMatch { .. } => {
                 Some("globs are relative to the io dir; --artifact-optional allows no match")
+            }
+            Self::SecretName { .. } => {
+                Some("give it another name, or exclude it: --artifact '!GLOB'")
             }
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
             Self::Differs { .. } => Some("`sandboxctl artifacts verify DIR` lists all differences"),

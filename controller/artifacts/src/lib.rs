@@ -25,7 +25,7 @@ mod tree;
 mod verify;
 
 pub use archive::ArchiveFormat;
-pub use collect::{Bounds, Collected, Request, Unmatched, collect};
+pub use collect::{Bounds, Collected, Request, Shown, Unmatched, collect};
 pub use destination::Destination;
 pub use diff::diff;
 pub use error::Error;
@@ -49,7 +49,7 @@ const MAX_DEPTH: usize = 128;
 const PIECE: usize = 256 << 10;
 
 /// Whether the files of an artifacts directory leave no room for a file at this path.
-fn is_reserved(path: &[u8]) -> bool {
+pub fn is_reserved(path: &[u8]) -> bool {
     let first = path.split(|&byte| byte == b'/').next();
     [MANIFEST, CHECKSUMS, destination::MARK].iter().any(|name| first == Some(name.as_bytes()))
 }

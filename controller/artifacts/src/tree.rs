@@ -13,7 +13,7 @@ use crate::collect::complete;
 use crate::copy::{describe, hash, state};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::Error;
-use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed};
+use crate::{MAX_DEPTH, Proceed};
 
 const SCAN: WalkBounds =
     WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
@@ -111,13 +111,16 @@ pub struct FileDigest {
     pub sha256: Option<String>,
 }
 
-/// The digests of all files in a directory, without the manifest and the checksums of an artifacts
-/// directory.
+/// The digests of all files in a directory, without those that `skips` names.
 ///
 /// # Errors
 ///
 /// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
-pub fn digest_files(directory: &Path, proceed: Proceed<'_>) -> Result<Vec<FileDigest>, Error> {
+pub fn digest_files(
+    directory: &Path,
+    skips: impl Fn(&[u8]) -> bool,
+    proceed: Proceed<'_>,
+) -> Result<Vec<FileDigest>, Error> {
     let root = open(directory)?;
     let Entries { below, .. } = Entries::of(&root, directory)?;
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
@@ -125,8 +128,7 @@ pub fn digest_files(directory: &Path, proceed: Proceed<'_>) -> Result<Vec<FileDi
     for (path, stat) in below {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {}
-            FileType::RegularFile
-                if [MANIFEST, CHECKSUMS].iter().any(|it| path == it.as_bytes()) => {}
+            FileType::RegularFile if skips(&path) => {}
             FileType::RegularFile => {
                 let file = describe(&mut from, &path, proceed)?;
                 files.push(FileDigest { path, sha256: Some(file.sha256) });

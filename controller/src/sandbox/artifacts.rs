@@ -44,6 +44,7 @@ impl Sandbox {
     pub fn start_artifacts(&self, request: Request) -> ArtifactCopy {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (cancelled, io_dir) = (is_cancelled.clone(), self.inner.io_dir.clone());
+        let redactions = self.inner.redactions.clone();
         let bounds = Bounds { entries: self.inner.limits.entries.get().into() };
         let work = tokio::task::spawn_blocking(move || {
             let io_dir = io_dir.ok_or(Error::NoIoDir)?;
@@ -52,7 +53,8 @@ impl Sandbox {
                 hold(Point::Copying, is_cancelled);
                 !is_cancelled()
             };
-            Ok(collect(io_dir.view().as_fd(), &request, bounds, &proceed)?)
+            let shown = |path: &[u8]| redactions.bytes(path).into_owned();
+            Ok(collect(io_dir.view().as_fd(), &request, bounds, &shown, &proceed)?)
         });
         ArtifactCopy { is_cancelled, work }
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
@@ -155,6 +155,11 @@ impl ExecArgs {
     /// As [`VolumeArgs::add_to`].
     pub fn add_volumes(&mut self) -> Result<(), Error> {
         self.volumes.add_to(&mut self.files)
+    }
+
+    /// The files of environment variables.
+    pub fn env_files(&self) -> impl Iterator<Item = &Path> {
+        self.env_files.iter().map(PathBuf::as_path)
     }
 
     /// The environment variables, those of files first: the last one of a name counts.

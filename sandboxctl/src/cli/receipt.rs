@@ -1,26 +1,85 @@
 //! Receipts: the flags of `run` and `exec`, and the commands.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
+use sandbox_controller::receipts::SigningKey;
+use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
-use super::secret::SecretArgs;
+use super::secret::{SecretArgs, Source};
 use super::{input, text};
+use crate::error::Error;
 use crate::input::{Argument, InputArgument};
 
-/// What a run made of what.
+/// Signed provenance of a run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Receipt")]
 pub struct ReceiptArgs {
-    /// Write what the run made of what to this file: an in-toto statement with SLSA provenance. Its
+    /// Write provenance of the run to this file: an in-toto statement with SLSA provenance, whose
     /// subjects are the artifacts, or else the changed files
     #[arg(id = "receipt", long = "receipt", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
-    /// Sign the receipt with this private key (see `sandboxctl keys new`)
-    #[arg(long, value_name = "KEY", value_hint = ValueHint::FilePath, requires = "receipt")]
-    pub sign: Option<PathBuf>,
+    /// Sign the receipt with this private key (see `sandboxctl keys new`): a file, env:VARIABLE,
+    /// file:PATH or - (stdin)
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::FilePath, requires = "receipt",
+        allow_hyphen_values = true)]
+    sign: Option<OsString>,
+}
+
+impl ReceiptArgs {
+    fn source(&self) -> Option<Source<'_>> {
+        let sign = self.sign.as_deref()?;
+        Some(Source::parse(sign.as_bytes()).unwrap_or(Source::File(Path::new(sign))))
+    }
+
+    /// The file of the private key, if it is in one.
+    pub fn key_file(&self) -> Option<&Path> {
+        match self.source()? {
+            Source::File(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Reads the private key, if there is one. The second value is the argument that uses stdin, if one
+    /// does; `stdin` is the one that uses it already.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is none. No message has it, not even where it was typed for its file.
+    pub fn key(
+        &self,
+        environment: &Environment,
+        stdin: Option<String>,
+    ) -> Result<(Option<SigningKey>, Option<String>), Error> {
+        const MAKES: &str = "`sandboxctl keys new FILE` makes one";
+        let Some(source) = self.source() else { return Ok((None, stdin)) };
+        let (shown, stdin) = match (&source, stdin) {
+            (Source::Stdin, Some(taken)) => {
+                return Err(Error::usage("--sign -", format!("stdin is taken by {taken}"))
+                    .with_hint("env:VARIABLE and file:PATH are sources too"));
+            }
+            (Source::Stdin, None) => ("stdin".to_owned(), Some("--sign -".to_owned())),
+            (Source::Variable(name), stdin) => (name.to_string_lossy().into_owned(), stdin),
+            (Source::File(path), _) if path.as_os_str().as_bytes().starts_with(b"-") => {
+                return Err(Error::usage(
+                    "--sign",
+                    "expected a file, env:VARIABLE, file:PATH or -",
+                )
+                .with_hint(MAKES));
+            }
+            (Source::File(path), stdin) => (path.display().to_string(), stdin),
+        };
+        let value = source.read("--sign", environment)?;
+        let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
+        let key = SigningKey::from_pem(text).map_err(|error| {
+            Error::usage("--sign", format!("{shown}: {error}")).with_hint(MAKES)
+        })?;
+        Ok((Some(key), stdin))
+    }
 }
 
 /// What makes a script do the same each time.
@@ -67,7 +126,8 @@ pub enum KeysCommand {
     /// Make a key that signs receipts
     ///
     /// Writes an ed25519 key in PEM to FILE, which only you may read, and its public key, which
-    /// verifies receipts, to FILE.pub. Neither may exist.
+    /// verifies receipts, to FILE.pub. Neither may exist. Prints the id of the key, which receipts that
+    /// it signs have as keyid.
     #[command(after_long_help = "\
 Examples:
   sandboxctl keys new release.key
@@ -174,4 +234,40 @@ pub struct ReplayArgs {
     /// The hosts that its programs may reach.
     #[command(flatten)]
     pub allow: AllowArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_key_is_read_from_each_source_and_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = SigningKey::generate().unwrap();
+        let pem = made.to_pem();
+        let file = folder.path().join("k");
+        std::fs::write(&file, &pem).unwrap();
+        let environment = Environment::new(Path::new("/"), 1000, &[("KEY", &pem), ("BAD", "no")]);
+        let read = |sign: &str, stdin: Option<&str>| {
+            let args = ReceiptArgs { file: None, sign: Some(sign.into()) };
+            args.key(&environment, stdin.map(str::to_owned)).map_err(|error| error.to_text())
+        };
+        let path = file.to_str().unwrap();
+        for sign in [path, &format!("file:{path}"), "env:KEY"] {
+            let (key, stdin) = read(sign, Some("--in -:a")).unwrap();
+            assert_eq!(key.unwrap().public(), made.public(), "{sign}");
+            assert_eq!(stdin.as_deref(), Some("--in -:a"));
+        }
+        for (sign, stdin, expected) in [
+            ("-", Some("SCRIPT -"), "stdin is taken by SCRIPT -"),
+            ("env:NONE", None, "NONE is not set here"),
+            ("env:BAD", None, "it is not an ed25519 private key in PEM"),
+            ("missing", None, "missing: "),
+            (&pem, None, "expected a file, env:VARIABLE, file:PATH or -"),
+        ] {
+            let Err(refused) = read(sign, stdin) else { panic!("{sign} is refused") };
+            assert!(refused.contains(expected), "{refused}");
+            assert!(!refused.contains("PRIVATE KEY"), "{refused}");
+        }
+    }
 }

@@ -30,15 +30,66 @@ pub struct SecretArgs {
     secrets: Vec<OsString>,
 }
 
-/// Where a secret comes from.
+/// Where a secret or a key comes from.
 #[derive(Debug, PartialEq, Eq)]
-enum Source<'a> {
+pub enum Source<'a> {
+    /// `env:VARIABLE`.
     Variable(&'a OsStr),
+    /// `file:PATH`.
     File(&'a Path),
+    /// `-`.
     Stdin,
 }
 
+impl<'a> Source<'a> {
+    /// `None` if it is something else.
+    pub fn parse(written: &'a [u8]) -> Option<Self> {
+        match (written.strip_prefix(b"env:"), written.strip_prefix(b"file:"), written) {
+            (Some(variable), ..) if !variable.is_empty() => {
+                Some(Self::Variable(OsStr::from_bytes(variable)))
+            }
+            (_, Some(path), _) if !path.is_empty() => {
+                Some(Self::File(Path::new(OsStr::from_bytes(path))))
+            }
+            (.., b"-") => Some(Self::Stdin),
+            _ => None,
+        }
+    }
+
+    /// Reads it, for the flag `flag`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there or cannot be read.
+    pub fn read(&self, flag: &str, environment: &Environment) -> Result<SecretValue, Error> {
+        match self {
+            Self::Variable(variable) => {
+                let found = environment.variables().find(|(known, _)| known == variable);
+                let (_, value) = found.ok_or_else(|| {
+                    let variable = variable.to_string_lossy();
+                    Error::usage(flag, format!("{variable} is not set here"))
+                        .with_hint("set the variable, or give a file: file:PATH")
+                })?;
+                Ok(SecretValue::new(value.as_bytes()))
+            }
+            Self::File(path) => File::open(path).and_then(content).map_err(|error| {
+                let why = format!("{}: {}", path.display(), reason(&error));
+                Error::usage(flag, why).with_hint("file:PATH names a file that can be read")
+            }),
+            Self::Stdin => content(io::stdin().lock())
+                .map_err(|error| Error::usage(flag, format!("stdin: {}", reason(&error)))),
+        }
+    }
+}
+
 impl SecretArgs {
+    /// The files that they are read from.
+    pub fn files(&self) -> Vec<&Path> {
+        let parsed = self.secrets.iter().filter_map(|it| parse(it).ok());
+        let file = |(_, source)| if let Source::File(path) = source { Some(path) } else { None };
+        parsed.filter_map(file).collect()
+    }
+
     /// Reads them. The second value is the argument that uses stdin, if one does; `stdin` is the one
     /// that uses it already.
     ///
@@ -63,23 +114,7 @@ impl SecretArgs {
         let mut secrets = Secrets::new();
         for (name, source) in parsed {
             let flag = format!("--secret {name}");
-            let value = match source {
-                Source::Variable(variable) => {
-                    let found = environment.variables().find(|(known, _)| *known == variable);
-                    let (_, value) = found.ok_or_else(|| {
-                        let variable = variable.to_string_lossy();
-                        Error::usage(&*flag, format!("{variable} is not set here"))
-                            .with_hint("set the variable, or give a file: file:PATH")
-                    })?;
-                    SecretValue::new(value.as_bytes())
-                }
-                Source::File(path) => File::open(path).and_then(content).map_err(|error| {
-                    let why = format!("{}: {}", path.display(), reason(&error));
-                    Error::usage(&*flag, why).with_hint("file:PATH names a file that can be read")
-                })?,
-                Source::Stdin => content(io::stdin().lock())
-                    .map_err(|error| Error::usage(&*flag, format!("stdin: {}", reason(&error))))?,
-            };
+            let value = source.read(&flag, environment)?;
             secrets
                 .add(name, value)
                 .map_err(|error| Error::usage(flag, error.to_string()).with_hint(error.hint()))?;
@@ -95,15 +130,7 @@ fn parse(written: &OsStr) -> Result<(&str, Source<'_>), Error> {
     let refused = || Error::usage("--secret", "expected NAME=SOURCE").with_hint(SOURCES);
     let end = end.ok_or_else(refused)?;
     let name = str::from_utf8(&bytes[..end]).map_err(|_| refused())?;
-    let source = &bytes[end + 1..];
-    let source = match (source.strip_prefix(b"env:"), source.strip_prefix(b"file:"), source) {
-        (Some(variable), ..) if !variable.is_empty() => {
-            Source::Variable(OsStr::from_bytes(variable))
-        }
-        (_, Some(path), _) if !path.is_empty() => Source::File(Path::new(OsStr::from_bytes(path))),
-        (.., b"-") => Source::Stdin,
-        _ => return Err(refused()),
-    };
+    let source = Source::parse(&bytes[end + 1..]).ok_or_else(refused)?;
     Ok((name, source))
 }
 

@@ -48,6 +48,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
+    let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
     let variables = args.variables()?;
     let twice = |name: &str| variables.iter().any(|variable| variable.name == name);
     if let Some((name, _)) = secrets.iter().find(|(name, _)| twice(name)) {
@@ -66,10 +67,17 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     };
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
+    let mut files = reports::named_files(
+        &context.controller(&settings),
+        (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
+        &spec,
+    );
+    files.reads("--env-file", args.env_files());
+    files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
     let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec, is_listed)?;
-    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, 1)?;
+    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, key, 1)?;
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,

@@ -46,6 +46,8 @@ pub struct Issuer {
     made_of: Vec<Dependency>,
     /// The inputs, with what shows whether they are still the same.
     inputs: Vec<(PathBuf, artifacts::InputDigest)>,
+    /// The number of files in the io dir before the run.
+    earlier_files: u64,
 }
 
 /// What runs.
@@ -73,6 +75,7 @@ impl Issuer {
         args: &ReceiptArgs,
         spec: &SandboxSpec,
         artifacts: &Artifacts,
+        key: Option<SigningKey>,
         runs: usize,
     ) -> Result<Option<Self>, Error> {
         let Some(file) = &args.file else { return Ok(None) };
@@ -87,7 +90,9 @@ impl Issuer {
                 return Err(refuse(why).with_hint("name a file elsewhere"));
             }
         }
-        let key = args.sign.as_deref().map(private_key).transpose()?;
+        if let Some(key) = args.key_file() {
+            check_key(key, spec)?;
+        }
         drop(open(file)?);
         let started = sandbox_api::time::now();
         let agent = match context.environment.agent() {
@@ -115,8 +120,11 @@ impl Issuer {
             digests.push((path, found));
         }
         // It changes, and nothing is said of it afterwards.
+        let mut earlier_files = 0;
         if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
-            made_of.push(described(Dependency::IO, &digest(io_dir)?));
+            let found = digest(io_dir)?;
+            earlier_files = found.files;
+            made_of.push(described(Dependency::IO, &found));
         }
         Ok(Some(Self {
             file: file.clone(),
@@ -126,7 +134,19 @@ impl Issuer {
             artifacts: artifacts.globs().to_vec(),
             made_of,
             inputs: digests,
+            earlier_files,
         }))
+    }
+
+    /// Says what a replay needs beyond what the command line names.
+    pub fn print_needs(&self, output: &Output) {
+        if self.earlier_files > 0 {
+            output.notice(&format!(
+                "the io dir had {} before the run: a replay needs a copy of them as they were \
+                 (--io-dir)",
+                count(self.earlier_files)
+            ));
+        }
     }
 
     /// Writes the receipt, if there is to be one. What goes wrong is told, and is the exit code of a run
@@ -363,12 +383,24 @@ fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
     }
 }
 
-fn private_key(file: &Path) -> Result<SigningKey, Error> {
-    let text = String::from_utf8(read("--sign", file, MAX_KEY)?).unwrap_or_default();
-    SigningKey::from_pem(&text).map_err(|error| {
-        Error::usage("--sign", format!("{}: {error}", file.display()))
-            .with_hint("`sandboxctl keys new FILE` makes one")
-    })
+/// Refuses a private key that the guest could read.
+fn check_key(key: &Path, spec: &SandboxSpec) -> Result<(), Error> {
+    let io_dir = spec.io_dir.as_deref().map(|it| ("the io dir", it));
+    let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
+        InputSource::Path(path) => Some(("an input", &**path)),
+        InputSource::Bytes(_) => None,
+    });
+    let root = match &spec.root {
+        RootFs::Directory(path) => Some(("the root filesystem", &**path)),
+        _ => None,
+    };
+    match io_dir.into_iter().chain(inputs).chain(root).find(|(_, it)| is_in(key, it)) {
+        None => Ok(()),
+        Some((what, _)) => {
+            let why = format!("{} is in {what}, where what runs can read it", key.display());
+            Err(Error::usage("--sign", why).with_hint("keep the private key elsewhere"))
+        }
+    }
 }
 
 /// Reads a public key.
@@ -382,9 +414,9 @@ pub fn public_key(file: &Path) -> Result<PublicKey, Error> {
 
 /// Reads a receipt.
 pub fn read_receipt(file: &Path) -> Result<Opened, Error> {
-    let text = read("RECEIPT", file, MAX_RECEIPT)?;
+    let text = read("the receipt", file, MAX_RECEIPT)?;
     receipts::open(&text)
-        .map_err(|error| Error::usage("RECEIPT", format!("{}: {error}", file.display())))
+        .map_err(|error| Error::usage(file.display().to_string(), error.to_string()))
 }
 
 /// The failure of a receipt that is not by the key.
@@ -418,10 +450,24 @@ pub fn keys(context: &Context<'_>, command: &KeysCommand) -> Result<u8, Error> {
 }
 
 fn create(file: &Path, mode: u32, text: &str) -> Result<(), Error> {
-    let mut options = File::options();
-    let created = options.write(true).create_new(true).mode(mode).open(file);
-    created.and_then(|mut created| created.write_all(text.as_bytes())).map_err(|error| {
-        Error::usage("FILE", format!("{}: {}", file.display(), input::reason(&error)))
+    create_with(file, mode, |created| {
+        created.write_all(text.as_bytes())?;
+        created.sync_all()
+    })
+}
+
+/// A new file that is whole, or not there.
+fn create_with(
+    file: &Path,
+    mode: u32,
+    write: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> Result<(), Error> {
+    let name = file.display().to_string();
+    let created = File::options().write(true).create_new(true).mode(mode).open(file);
+    let mut created = created.map_err(|error| Error::usage(&*name, input::reason(&error)))?;
+    write(&mut created).map_err(|source| {
+        _ = std::fs::remove_file(file);
+        Error::Content { what: format!("cannot write {name}"), source }
     })
 }
 
@@ -446,7 +492,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
     let output = context.output;
     let opened = read_receipt(file)?;
     let verified = key.as_deref().map(public_key).transpose()?.map(|key| opened.verify(&key));
-    let found = artifacts.as_deref().map(files_of).transpose()?;
+    let found = artifacts.as_deref().map(|it| files_of(it, &opened.receipt)).transpose()?;
     let differences =
         found.map(|found| receipts::differences(&opened.receipt, found)).unwrap_or_default();
     let is_bad = matches!(verified, Some(Err(_)));
@@ -477,7 +523,10 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         let done = match (&verified, artifacts) {
             (Some(_), Some(_)) => format!("verified the signature and {files}\n"),
             (Some(_), None) => format!("verified the signature; the receipt is of {files}\n"),
-            (None, Some(_)) => format!("verified {files}; not the signature\n"),
+            (None, Some(_)) if opened.is_signed() => {
+                format!("verified {files}; not the signature\n")
+            }
+            (None, Some(_)) => format!("verified {files}; the receipt is not signed\n"),
             (None, None) if opened.is_signed() => {
                 format!("a receipt of {files}; its signature is not verified\n")
             }
@@ -504,10 +553,71 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
     Ok(code)
 }
 
-/// The files of a directory, without what `--artifacts-dir` adds.
-fn files_of(directory: &Path) -> Result<Vec<receipts::FoundFile>, Error> {
+/// The files of a directory, without what `--artifacts-dir` adds: files of these names count only if
+/// the receipt is of them.
+fn files_of(directory: &Path, receipt: &Receipt) -> Result<Vec<receipts::FoundFile>, Error> {
+    let refuse =
+        |why: String| Error::usage("--artifacts", format!("{}: {why}", directory.display()));
+    match directory.metadata() {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(refuse("it is not a directory".to_owned())),
+        Err(error) => return Err(refuse(input::reason(&error))),
+    }
+    let mut added = vec![artifacts::MANIFEST, artifacts::CHECKSUMS];
+    added.retain(|name| receipt.subject.iter().all(|it| it.path() != Some(name.as_bytes())));
     let directory = directory.to_owned();
-    let files = cancellable(move |proceed| artifacts::digest_files(&directory, proceed))?;
+    let files = cancellable(move |proceed| {
+        let is_added = |path: &[u8]| added.iter().any(|name| path == name.as_bytes());
+        artifacts::digest_files(&directory, is_added, proceed)
+    })?;
     // What is no regular file has no digest, and differs from every one of a receipt.
     Ok(files.into_iter().map(|file| (file.path, file.sha256)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_that_cannot_be_written_whole_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("k");
+        let full = |created: &mut File| {
+            created.write_all(b"half")?;
+            Err(std::io::ErrorKind::StorageFull.into())
+        };
+        let error = create_with(&file, 0o600, full).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DiskFull);
+        assert!(!file.exists());
+        create(&file, 0o600, "whole").unwrap();
+        let again = create(&file, 0o600, "other").unwrap_err().to_text();
+        assert!(!again.contains("FILE") && again.contains("k: "), "{again}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "whole");
+    }
+
+    #[test]
+    fn private_key_that_the_guest_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for directory in ["io", "in", "elsewhere"] {
+            std::fs::create_dir(at(directory)).unwrap();
+            std::fs::write(at(directory).join("k"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(at("io/k"), at("link")).unwrap();
+        let spec = SandboxSpec::new()
+            .io_dir(at("io"))
+            .input(sandbox_api::Input::path(at("in"), "in"))
+            .input(sandbox_api::Input::path(at("elsewhere/k"), "k"));
+        for (key, place) in [
+            ("io/k", "the io dir"),
+            ("link", "the io dir"),
+            ("in/k", "an input"),
+            ("elsewhere/k", "an input"),
+        ] {
+            let refused = check_key(&at(key), &spec).unwrap_err().to_text();
+            assert!(refused.contains(place), "{key}: {refused}");
+        }
+        std::fs::write(at("k"), "").unwrap();
+        check_key(&at("k"), &spec).unwrap();
+    }
 }

@@ -99,10 +99,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     if !differences.is_empty() {
         context.output.failure(
             "the materials are not those of the receipt: nothing ran",
-            Some(
-                "name each as the run did: --script FILE, --arg KEY=VALUE, --args-file FILE, \
-                 --in SRC:NAME, --io-dir DIR, --rootfs DIR or --image-archive FILE",
-            ),
+            Some(&format!("name each as the run did: {}", flags_of(&differences))),
         );
         return answer(Comparison::of_materials(differences));
     }
@@ -288,6 +285,21 @@ fn materials(script: &Script, spec: &SandboxSpec) -> Result<Vec<(String, String)
     Ok(materials)
 }
 
+/// The flags that name what differs.
+fn flags_of(differences: &[PathDifference<CheckDifference>]) -> String {
+    let flag = |it: &PathDifference<CheckDifference>| match &*it.path {
+        Dependency::SCRIPT => "--script FILE",
+        Dependency::ARGS => "--arg KEY=VALUE or --args-file FILE",
+        Dependency::IO => "--io-dir DIR",
+        Dependency::ROOTFS => "--rootfs DIR or --image-archive FILE",
+        _ => "--in SRC:NAME",
+    };
+    let mut flags: Vec<_> = differences.iter().map(flag).collect();
+    flags.sort_unstable();
+    flags.dedup();
+    flags.join(", ")
+}
+
 /// The materials that differ from those of the receipt.
 fn material_differences(
     predicate: &Provenance,
@@ -361,5 +373,22 @@ fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> S
     match recorded(Dependency::OUTCOME) == Some(ended) && recorded(Dependency::TESTS) == tests {
         true => SameOutcome::Same,
         false => SameOutcome::Changed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hint_of_a_replay_names_the_flags_of_what_differs() {
+        let of = |names: &[&str]| {
+            let change = CheckDifference::Changed;
+            let it = names.iter().map(|name| PathDifference::new(name.as_bytes(), change));
+            flags_of(&it.collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["in/a", "in/b", "script"]), "--in SRC:NAME, --script FILE");
+        assert_eq!(of(&["args", "io"]), "--arg KEY=VALUE or --args-file FILE, --io-dir DIR");
+        assert_eq!(of(&["rootfs"]), "--rootfs DIR or --image-archive FILE");
     }
 }

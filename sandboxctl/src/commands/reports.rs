@@ -2,12 +2,18 @@
 
 use std::path::Path;
 
+use sandbox_api::{InputSource, RootFs, SandboxSpec};
+use sandbox_controller::Config;
+
 use super::Context;
 use crate::ci::{Ci, CiMode, Stdout};
+use crate::clashes::NamedFiles;
+use crate::cli::artifacts::ArtifactArgs;
 use crate::cli::changes::ChangesArgs;
 use crate::cli::exec::CommandLine;
 use crate::cli::receipt::ReceiptArgs;
 use crate::cli::report::ReportArgs;
+use crate::cli::secret::SecretArgs;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -67,6 +73,38 @@ pub fn check_files(
     let receipt = receipt.file.as_deref().map(|file| ("--receipt", file));
     let changes = changes.file.as_deref().map(|file| ("--changes", file));
     receipt.into_iter().chain(changes).try_for_each(|(flag, file)| ci.check_file(flag, file))
+}
+
+/// The flags of `run` and `exec` that name files.
+type FileFlags<'a> =
+    (&'a ReportArgs, &'a ReceiptArgs, &'a ChangesArgs, &'a ArtifactArgs, &'a SecretArgs);
+
+/// The files that `run` and `exec` both write and read.
+pub fn named_files(
+    config: &Config,
+    (reports, receipt, changes, artifacts, secrets): FileFlags<'_>,
+    spec: &SandboxSpec,
+) -> NamedFiles {
+    let mut files = NamedFiles::default();
+    files.writes("--audit", config.audit.as_deref());
+    for report in &reports.reports {
+        files.writes(&report::flag(report.kind), [&*report.file]);
+    }
+    files.writes("--changes", changes.file.as_deref().filter(|it| *it != Path::new("-")));
+    files.writes("--receipt", receipt.file.as_deref());
+    files.makes("--artifacts-dir", artifacts.dir.as_deref());
+    files.makes("--keep-staged", changes.keep_staged.as_deref());
+    files.reads("--sign", receipt.key_file());
+    files.reads("--secret", secrets.files());
+    let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
+        InputSource::Path(path) => Some(&**path),
+        InputSource::Bytes(_) => None,
+    });
+    files.reads("--in", inputs);
+    if let RootFs::Archive(file) = &spec.root {
+        files.reads("--image-archive", [&**file]);
+    }
+    files
 }
 
 /// Refuses an io dir that contains files of the runner.

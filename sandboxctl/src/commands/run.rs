@@ -39,16 +39,34 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     reports::check_files(context, &args.reports, &args.receipt, &args.changes)?;
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
+    let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
     for note in scripts.iter().filter_map(|it| hints::named_as_another_language(&it.name)) {
         context.output.notice(&note);
     }
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings, stdin.as_deref())?;
+    let mut files = reports::named_files(
+        &context.controller(&settings),
+        (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
+        &spec,
+    );
+    for script in args.scripts() {
+        if let ScriptArgument::File(file) = script
+            && !script.is_stdin()
+        {
+            files.reads("the script", [file]);
+        }
+    }
+    files.reads("--args-file", args.args_file.as_deref());
+    files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
     let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec, is_listed)?;
-    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, scripts.len())?;
+    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, key, scripts.len())?;
+    if let Some(issuer) = &issuer {
+        issuer.print_needs(context.output);
+    }
     let reports = Reports::of(
         &args.reports.reports,
         spec.io_dir.as_deref(),
