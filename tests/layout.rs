@@ -101,6 +101,7 @@ const CRATES: &[Row] = &[
             "sandbox-api",
             "sandbox-auth",
             "sandbox-controller",
+            "sandbox-dirfd",
             "sandbox-env",
             "sandbox-http",
             "sandbox-mcp",

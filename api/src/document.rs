@@ -128,6 +128,20 @@ pub struct ExecutionDocument<'a> {
     /// What was copied out of the io dir, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Cow<'a, ArtifactsReport>>,
+    /// Whether its receipt was written, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Cow<'a, ReceiptReport>>,
+}
+
+/// What became of the receipt of a run: the member `receipt` of its document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiptReport {
+    /// The file on the host; lossy where it is not UTF-8.
+    pub file: String,
+    /// Why it was not written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
 }
 
 /// The name and version of a script's result document.
@@ -177,6 +191,7 @@ impl<'a> ExecutionDocument<'a> {
             staging: report.changes.as_ref().map(|changes| changes.staging),
             changes: report.changes.as_ref().map(|changes| Cow::Borrowed(&changes.manifest)),
             artifacts: None,
+            receipt: None,
         }
     }
 
@@ -198,6 +213,7 @@ impl<'a> ExecutionDocument<'a> {
             staging: None,
             changes: None,
             artifacts: None,
+            receipt: None,
         }
     }
 }

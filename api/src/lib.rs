@@ -33,7 +33,8 @@ mod timing;
 pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
 pub use document::{
-    ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ResultDocument, ResultSchema,
+    ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ReceiptReport, ResultDocument,
+    ResultSchema,
 };
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};

@@ -224,6 +224,8 @@ pub struct ScriptSource {
     pub source: Vec<u8>,
     /// The display name of the script.
     pub name: String,
+    /// Whether that is the name of a file.
+    pub is_file: bool,
 }
 
 /// Whether `file`, as it was given, means stdin.
@@ -251,21 +253,22 @@ pub fn scripts(scripts: &[ScriptArgument<'_>]) -> Result<Vec<ScriptSource>, Erro
 pub fn script(script: ScriptArgument<'_>) -> Result<ScriptSource, Error> {
     let script = match script {
         ScriptArgument::Code(code) => {
-            return Ok(ScriptSource { source: code.into(), name: "-c".to_owned() });
+            let name = "-c".to_owned();
+            return Ok(ScriptSource { source: code.into(), name, is_file: false });
         }
         ScriptArgument::File(script) => script,
     };
     let most = MAX_SOURCE_BYTES as u64;
     let read = if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
-            .map(|source| ScriptSource { source, name: "stdin".to_owned() })
+            .map(|source| ScriptSource { source, name: "stdin".to_owned(), is_file: false })
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
     } else {
         File::open(script).and_then(|file| read_bounded(file, most))
     };
     let name = script.to_string_lossy().into_owned();
     match read {
-        Ok(source) => Ok(ScriptSource { source, name }),
+        Ok(source) => Ok(ScriptSource { source, name, is_file: true }),
         Err(error) => {
             let refused = Error::usage("SCRIPT", format!("{name}: {}", reason(&error)));
             Err(match error.kind() == io::ErrorKind::NotFound && may_be_an_image(&name) {

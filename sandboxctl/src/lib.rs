@@ -57,6 +57,7 @@ pub fn main() -> ExitCode {
         if !json.is_some_and(|json| failed(&output, json, error.document(), code, since)) {
             output.error(&error);
         }
+        output.report_failure(error.document(), code);
         code
     });
     // Errors may quote guests too.
@@ -104,22 +105,27 @@ fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
         return ExitCode::from(code);
     }
     let text = render::usage_error(error);
-    if cli::asks_for_json(flags(args)) {
-        let (message, hint) = message_and_hint(&anstream::adapter::strip_str(&text).to_string());
-        let document = Failure::new(ErrorKind::Usage, message, Some(hint));
-        if failed(&Output::new(Verbosity::Quiet), json_of(args), document, code, since) {
-            return ExitCode::from(code);
-        }
+    let plain = anstream::adapter::strip_str(&text).to_string();
+    let (message, hint) = message_and_hint(&plain);
+    let failure = Failure::new(ErrorKind::Usage, message, Some(hint));
+    let output = Output::new(Verbosity::Quiet);
+    let partly = cli::command().ignore_errors(true).try_get_matches_from(args).ok();
+    let asked = partly.as_ref().and_then(ArgMatches::subcommand);
+    let wants_json = cli::asks_for_json(flags(args));
+    commands::begin_job_of_usage(&output, asked, wants_json);
+    let is_reported = wants_json && failed(&output, json_of(asked), failure.clone(), code, since);
+    if !is_reported {
+        let text = output.neutral_message(&text);
+        _ = write!(anstream::stderr(), "{}", String::from_utf8_lossy(&text));
     }
-    let text = ci::outside_of_groups(&text);
-    _ = write!(anstream::stderr(), "{}", String::from_utf8_lossy(&text));
+    output.report_failure(failure, code);
+    output.end_ci();
     ExitCode::from(code)
 }
 
 /// The output format that an invalid command line asked for.
-fn json_of(args: &[OsString]) -> Json {
-    let partly = cli::command().ignore_errors(true).try_get_matches_from(args);
-    match partly.as_ref().ok().and_then(ArgMatches::subcommand_name) {
+fn json_of(asked: Option<(&str, &ArgMatches)>) -> Json {
+    match asked.map(|(name, _)| name) {
         Some("fs") => Json::Envelope,
         Some("exec") => Json::Exec,
         _ => Json::Result,

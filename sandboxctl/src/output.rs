@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
-use sandbox_api::{LogEntry, LogLevel};
+use sandbox_api::{Failure, LogEntry, LogLevel};
 use serde::Serialize;
 
-use crate::ci::{self, Ci};
+use crate::ci::{self, Ci, Stream};
 use crate::error::Error;
 use crate::render::{StyledText, escaped_line, escaped_text, json_for_terminal};
 
@@ -103,7 +103,7 @@ impl Output {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let bytes = self.neutral(bytes);
+        let bytes = self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(Stream::Stdout, bytes));
         let mut stdout = io::stdout().lock();
         match stdout.write_all(&bytes).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
@@ -133,16 +133,17 @@ impl Output {
         }
     }
 
-    /// Text in which the runner finds no section marks, if it cannot be told not to look for them.
-    fn neutral<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(bytes))
+    /// Reports a failure of our side to the runner, unless there were results to report.
+    pub fn report_failure(&self, failure: Failure, exit_code: u8) {
+        let unwritten = self.ci().map(|ci| ci.report_failure(failure, exit_code));
+        unwritten.iter().flatten().for_each(|error| self.error(error));
     }
 
     /// A message that may quote guests: in a job, also before its group or without one.
-    fn neutral_message<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
+    pub fn neutral_message<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
         match self.ci() {
-            Some(ci) => ci.neutral(text.as_bytes()),
-            None => ci::outside_of_groups(text),
+            Some(ci) => ci.neutral(Stream::Stderr, text.as_bytes()),
+            None => ci::outside_of_groups(text.as_bytes()),
         }
     }
 
@@ -167,7 +168,20 @@ impl Output {
     /// As [`write`](Self::write).
     pub fn text(&self, text: &str) -> Result<(), Error> {
         let text = if self.stdout_is_terminal { escaped_text(text) } else { Cow::Borrowed(text) };
-        self.write(text.as_bytes())
+        self.lines(text.as_bytes())
+    }
+
+    /// Writes lines that may have names of guests to stdout. In a job without a group, a runner finds
+    /// no command in them.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn lines(&self, lines: &[u8]) -> Result<(), Error> {
+        match self.ci() {
+            Some(_) => self.write(lines),
+            None => self.write(&ci::outside_of_groups(lines)),
+        }
     }
 
     /// Writes an entry of a script's log to stdout: on a terminal its colours pass, and with `raw`
@@ -228,9 +242,15 @@ impl Output {
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Error> {
         let json =
             serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
-        let mut json = self.ci().map_or(Cow::Borrowed(&*json), |ci| ci.json(&json)).into_owned();
-        json.push('\n');
-        self.write(json.as_bytes())
+        self.write(format!("{}\n", self.neutral_json(&json)).as_bytes())
+    }
+
+    /// JSON in which a runner finds no command; the value is the same.
+    pub fn neutral_json<'a>(&self, json: &'a str) -> Cow<'a, str> {
+        match self.ci() {
+            Some(ci) => ci.json(json),
+            None => ci::json_outside_of_groups(json),
+        }
     }
 
     /// Prints an error of ours.

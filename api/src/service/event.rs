@@ -105,12 +105,15 @@ impl EventBody {
         Self::Log { level: entry.level, text: entry.text.clone() }
     }
 
-    /// A piece of a command's output. It may end within a character: then it is base64.
+    /// A piece of a command's output. It may end within a character: then it is base64, as is text
+    /// that would be more than twice as long in JSON, such as zeros.
     #[must_use]
     pub fn output(stream: OutputStream, bytes: &[u8]) -> Self {
         let (text, encoding) = match std::str::from_utf8(bytes) {
-            Ok(text) => (text.to_owned(), OutputEncoding::Utf8),
-            Err(_) => (STANDARD.encode(bytes), OutputEncoding::Base64),
+            Ok(text) if escaped_len(bytes) <= 2 * bytes.len() => {
+                (text.to_owned(), OutputEncoding::Utf8)
+            }
+            _ => (STANDARD.encode(bytes), OutputEncoding::Base64),
         };
         Self::Output { stream, text, encoding }
     }
@@ -139,6 +142,16 @@ impl EventBody {
             Self::End { .. } => EventKind::End,
         }
     }
+}
+
+/// The length of text as a string of JSON, without its quotes.
+fn escaped_len(text: &[u8]) -> usize {
+    let len = |byte: &u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.iter().map(len).sum()
 }
 
 /// The values of the member `event`.
@@ -322,6 +335,23 @@ impl JsonSchema for ExecutionEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_is_at_most_twice_as_long_in_json() {
+        for (bytes, is_text) in [
+            (&b"\x1b[31mred\n"[..], true),
+            (b"\"\\\n\n\t", true),
+            (b"a\0\0\0", false),
+            (&[0; 4096], false),
+        ] {
+            let body = EventBody::output(OutputStream::Stdout, bytes);
+            let EventBody::Output { text, encoding, .. } = body else { panic!("{body:?}") };
+            assert_eq!(encoding == OutputEncoding::Utf8, is_text, "{text}");
+            let json = serde_json::to_string(&text).unwrap();
+            assert!(json.len() <= 2 * bytes.len() + 4, "{json}");
+        }
+        assert_eq!(escaped_len(b"\x7f\x01\"a"), 1 + 6 + 2 + 1);
+    }
 
     #[test]
     fn events_read_back_as_written() {

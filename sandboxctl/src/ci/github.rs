@@ -1,6 +1,7 @@
 //! GitHub's commands: `::name key=value::data` at the start of a line, and `##[name]data` anywhere in
 //! one. Forgejo and Gitea read the same.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::render::escaped_text;
@@ -75,11 +76,49 @@ pub fn outputs(entries: &[Entry], token: &str) -> String {
 /// Whether the runner finds a command in this text.
 #[must_use]
 pub fn has_command(text: &str) -> bool {
-    // The runner's reader drops a byte-order mark.
-    let is_blank = |char: char| char.is_whitespace() || char == '\u{feff}';
-    let is_command =
-        |line: &str| line.trim_start_matches(is_blank).starts_with("::") || line.contains("##[");
     text.split(['\n', '\r']).any(is_command)
+}
+
+fn is_command(line: &str) -> bool {
+    line.trim_start_matches(is_blank).starts_with("::") || line.contains("##[")
+}
+
+/// The runner's reader drops a byte-order mark.
+fn is_blank(char: char) -> bool {
+    char.is_whitespace() || char == '\u{feff}'
+}
+
+/// Lines without commands: a space is in each.
+#[must_use]
+pub fn without_commands(text: &[u8]) -> Cow<'_, [u8]> {
+    if !String::from_utf8_lossy(text).split(['\n', '\r']).any(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let lines = text.split_inclusive(|byte| matches!(byte, b'\n' | b'\r'));
+    Cow::Owned(lines.flat_map(neutral_line).collect())
+}
+
+fn neutral_line(line: &[u8]) -> Vec<u8> {
+    let mut neutral = Vec::with_capacity(line.len() + 1);
+    let mut is_begin = String::from_utf8_lossy(line).trim_start_matches(is_blank).starts_with("::");
+    for (at, &byte) in line.iter().enumerate() {
+        neutral.push(byte);
+        let is_mark = is_begin && byte == b':' || line[at..].starts_with(b"##[");
+        if is_mark {
+            neutral.push(b' ');
+        }
+        is_begin &= byte != b':';
+    }
+    neutral
+}
+
+/// JSON without commands that stand in a line, and the same value.
+#[must_use]
+pub fn json(json: &str) -> Cow<'_, str> {
+    match json.contains("##[") {
+        true => json.replace("##[", "#\\u0023[").into(),
+        false => json.into(),
+    }
 }
 
 /// The data of a command.

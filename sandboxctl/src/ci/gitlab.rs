@@ -22,6 +22,21 @@ pub fn close(token: &str, time: u64) -> String {
     format!("\n\u{1b}[0Ksection_end:{time}:sandboxctl_{token}\r\u{1b}[0K\n")
 }
 
+/// Whether the runner finds a mark in this text.
+#[must_use]
+pub fn has_mark(text: &str) -> bool {
+    text.as_bytes().windows(MARK.len()).any(|window| window == MARK)
+}
+
+/// JSON without section marks, and the same value.
+#[must_use]
+pub fn json(json: &str) -> Cow<'_, str> {
+    match has_mark(json) {
+        true => json.replace("section_", "section\\u005f").into(),
+        false => json.into(),
+    }
+}
+
 /// Text without section marks.
 #[must_use]
 pub fn without_marks(bytes: &[u8]) -> Cow<'_, [u8]> {

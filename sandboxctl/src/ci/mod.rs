@@ -14,10 +14,13 @@ use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, fstat};
+use sandbox_api::Failure;
+use sandbox_dirfd::random_hex;
 
 use crate::error::Error;
 use crate::report::{self, Entry};
@@ -72,10 +75,12 @@ pub enum Stdout {
     Data,
 }
 
-/// Where the runner reads commands from.
+/// A stream of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
+pub enum Stream {
+    /// stdout.
     Stdout,
+    /// stderr.
     Stderr,
 }
 
@@ -83,7 +88,11 @@ enum Stream {
 #[derive(Debug)]
 pub struct Ci {
     runner: Runner,
-    /// `None` if the runner sees neither stdout nor stderr.
+    /// What runs, in one line.
+    title: String,
+    /// Whether the runner may read stdout.
+    reads_stdout: bool,
+    /// Where the group is; `None` if the runner reads neither stdout nor stderr.
     stream: Option<Stream>,
     /// stderr goes to where stdout goes.
     is_one_stream: bool,
@@ -93,40 +102,43 @@ pub struct Ci {
     outputs: Option<PathBuf>,
     /// The other files that the runner reads after the step, by their variables.
     others: Vec<(&'static str, PathBuf)>,
-    /// What follows when commands are read again.
-    annotations: Mutex<String>,
+    /// The files may be what an earlier run made of them.
+    files_are_refused: AtomicBool,
+    /// What follows when commands are read again; `None` before the report.
+    annotations: Mutex<Option<String>>,
 }
 
 impl Ci {
-    /// Begins a group or a section. From here on everything is printed in it.
+    /// Begins a group or a section, if there is a runner. From here on everything is printed in it. A
+    /// runner that is named reads files too: a later command may print them.
     ///
     /// # Errors
     ///
-    /// If there is no random token.
+    /// If stderr cannot be the stream that stdout is.
     pub fn begin<'a>(
-        runner: Runner,
+        mode: CiMode,
         title: &str,
         stdout: Stdout,
         variable: impl Fn(&str) -> Option<&'a std::ffi::OsStr>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Option<Self>, Error> {
+        let Some(runner) = mode.runner(&variable) else { return Ok(None) };
+        let is_read = |fd| mode != CiMode::Auto || may_be_read(fd);
         let [out, err] = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(is_read);
         let stream = match (stdout, out, err) {
             (Stdout::Log, true, _) => Some(Stream::Stdout),
             (_, _, true) => Some(Stream::Stderr),
             _ => None,
         };
-        let token = token().map_err(|source| Error::System {
-            what: "random bytes for the runner's token".to_owned(),
-            source,
-        })?;
         let file = |name| variable(name).filter(|file| !file.is_empty()).map(PathBuf::from);
         let is_github = runner == Runner::GitHub;
         let is_one_stream = stream == Some(Stream::Stdout) && err;
         let ci = Self {
             runner,
+            title: title.to_owned(),
+            reads_stdout: out,
             stream,
             is_one_stream,
-            token,
+            token: random_hex::<16>(),
             summary: is_github.then(|| file("GITHUB_STEP_SUMMARY")).flatten(),
             outputs: is_github.then(|| file("GITHUB_OUTPUT")).flatten(),
             others: ["GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"]
@@ -134,6 +146,7 @@ impl Ci {
                 .filter(|_| is_github)
                 .filter_map(|name| Some((name, file(name)?)))
                 .collect(),
+            files_are_refused: AtomicBool::new(false),
             annotations: Mutex::default(),
         };
         ci.print(&match runner {
@@ -147,7 +160,7 @@ impl Ci {
                 source: error.into(),
             })?;
         }
-        Ok(ci)
+        Ok(Some(ci))
     }
 
     /// Refuses an io dir that contains a file of the runner: what runs could write outputs.
@@ -159,7 +172,11 @@ impl Ci {
         let own = [("GITHUB_STEP_SUMMARY", &self.summary), ("GITHUB_OUTPUT", &self.outputs)];
         let own = own.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
         let others = self.others.iter().map(|(name, file)| (*name, file));
-        own.chain(others).try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir))
+        let checked = own
+            .chain(others)
+            .try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir));
+        self.files_are_refused.store(checked.is_err(), Ordering::Relaxed);
+        checked
     }
 
     /// Refuses a file that is this process's own stdout or stderr, unless the runner was told that
@@ -186,7 +203,10 @@ impl Ci {
             return Vec::new();
         }
         *self.annotations.lock().unwrap_or_else(PoisonError::into_inner) =
-            github::annotations(entries);
+            Some(github::annotations(entries));
+        if self.files_are_refused.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         let summary = self.summary.as_deref().map(|file| {
             (file, "the step summary", files::append_summary(file, &report::markdown(entries)))
         });
@@ -201,12 +221,21 @@ impl Ci {
         failed.collect()
     }
 
+    /// Reports a failure of our side before anything ran, unless results were reported. The files that
+    /// could not be written.
+    pub fn report_failure(&self, failure: Failure, exit_code: u8) -> Vec<Error> {
+        if self.annotations.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            return Vec::new();
+        }
+        self.report(&[Entry::failed_before(&self.title, failure, exit_code)])
+    }
+
     /// Ends the group or the section: nothing of a guest is printed any more.
     pub fn end(&self) {
         self.print(&match self.runner {
             Runner::GitHub => {
                 let annotations = self.annotations.lock().unwrap_or_else(PoisonError::into_inner);
-                github::close(&self.token) + &annotations
+                github::close(&self.token) + annotations.as_deref().unwrap_or_default()
             }
             Runner::GitLab => gitlab::close(&self.token, now()),
         });
@@ -214,27 +243,32 @@ impl Ci {
 
     /// JSON in which the runner finds no command; the value is the same.
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
-        let (mark, escaped) = match self.runner {
-            Runner::GitHub => ("##[", "#\\u0023["),
-            Runner::GitLab => ("section_", "section\\u005f"),
-        };
-        if json.contains(mark) { json.replace(mark, escaped).into() } else { json.into() }
+        match self.runner {
+            Runner::GitHub => github::json(json),
+            Runner::GitLab => gitlab::json(json),
+        }
     }
 
-    /// Whether the runner would find a command in text that is printed as data.
+    /// Whether the runner would find a command in text that is printed to stdout as data.
     pub fn finds_command(&self, text: &str) -> bool {
-        match self.runner {
-            Runner::GitHub => github::has_command(text),
-            Runner::GitLab => false,
-        }
+        let is_data = self.stream != Some(Stream::Stdout);
+        self.reads_stdout
+            && is_data
+            && match self.runner {
+                Runner::GitHub => github::has_command(text),
+                Runner::GitLab => gitlab::has_mark(text),
+            }
     }
 
-    /// Text without what the runner reads although it was not told to.
-    pub fn neutral<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        match self.runner {
-            Runner::GitHub => Cow::Borrowed(bytes),
-            Runner::GitLab => gitlab::without_marks(bytes),
-        }
+    /// Text for a stream, without what the runner reads in a group too. What it does not read is
+    /// unchanged.
+    pub fn neutral<'a>(&self, stream: Stream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.is_changed(stream) { gitlab::without_marks(bytes) } else { Cow::Borrowed(bytes) }
+    }
+
+    /// Whether text on a stream must not have section marks.
+    fn is_changed(&self, stream: Stream) -> bool {
+        self.runner == Runner::GitLab && (stream == Stream::Stderr || self.reads_stdout)
     }
 
     /// Whether stdout and stderr are one log.
@@ -242,9 +276,9 @@ impl Ci {
         self.is_one_stream
     }
 
-    /// What a stream of pieces passes through.
-    pub fn filter(&self) -> Option<gitlab::MarkFilter> {
-        (self.runner == Runner::GitLab).then(gitlab::MarkFilter::default)
+    /// What the pieces for a stream pass through.
+    pub fn filter(&self, stream: Stream) -> Option<gitlab::MarkFilter> {
+        self.is_changed(stream).then(gitlab::MarkFilter::default)
     }
 
     /// A runner that is gone is not a reason to fail.
@@ -260,43 +294,38 @@ impl Ci {
     }
 }
 
-/// A message that is printed outside of a group: in a job of a runner, without what it would read as
-/// a command wherever in a line it stands.
-pub fn outside_of_groups(text: &str) -> Cow<'_, [u8]> {
-    let is_true = |name: &str| std::env::var_os(name).is_some_and(|value| value == "true");
-    if !["GITHUB_ACTIONS", "GITLAB_CI"].into_iter().any(is_true) {
-        return Cow::Borrowed(text.as_bytes());
-    }
-    without_commands(text)
+/// Text that is printed outside of a group: in a job of a runner, without what it would read as a
+/// command.
+pub fn outside_of_groups(text: &[u8]) -> Cow<'_, [u8]> {
+    if is_job() { without_commands(text) } else { Cow::Borrowed(text) }
 }
 
-/// What both runners read anywhere in a line is not there.
-fn without_commands(text: &str) -> Cow<'_, [u8]> {
-    if text.contains("##[") {
-        let text = text.replace("##[", "# #[");
-        return Cow::Owned(gitlab::without_marks(text.as_bytes()).into_owned());
+/// JSON that is printed outside of a group: in a job of a runner, none finds a command in it; its
+/// value is the same.
+pub fn json_outside_of_groups(json: &str) -> Cow<'_, str> {
+    if is_job() { gitlab::json(&github::json(json)).into_owned().into() } else { json.into() }
+}
+
+fn is_job() -> bool {
+    let is_true = |name: &str| std::env::var_os(name).is_some_and(|value| value == "true");
+    ["GITHUB_ACTIONS", "GITLAB_CI"].into_iter().any(is_true)
+}
+
+/// Lines without the commands of any runner.
+fn without_commands(text: &[u8]) -> Cow<'_, [u8]> {
+    match github::without_commands(text) {
+        Cow::Borrowed(text) => gitlab::without_marks(text),
+        Cow::Owned(text) => Cow::Owned(gitlab::without_marks(&text).into_owned()),
     }
-    gitlab::without_marks(text.as_bytes())
 }
 
 /// Whether a runner may read what is written to this descriptor: not a regular file, not `/dev/null`.
-fn is_read(fd: BorrowedFd<'_>) -> bool {
+fn may_be_read(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|found| match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => false,
         FileType::CharacterDevice => rustix::termios::isatty(fd),
         _ => true,
     })
-}
-
-/// 128 random bits in hexadecimal.
-fn token() -> io::Result<String> {
-    let mut bytes = [0_u8; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn now() -> u64 {
@@ -322,21 +351,24 @@ mod tests {
     }
 
     #[test]
+    fn json_has_no_command_and_the_same_value() {
+        let value = "##[a] section_start:1:x ###[";
+        let json = serde_json::to_string(value).unwrap();
+        let neutral = gitlab::json(&github::json(&json)).into_owned();
+        assert!(!neutral.contains("##[") && !neutral.contains("section_"), "{neutral}");
+        assert_eq!(serde_json::from_str::<String>(&neutral).unwrap(), value);
+    }
+
+    #[test]
     fn message_outside_of_groups_has_no_command() {
         for (text, neutral) in [
             ("plain", "plain"),
             ("a ##[error]b ###[x", "a # #[error]b ## #[x"),
             ("section_start:1:a ##[x]", "section-start:1:a # #[x]"),
             ("ssection_end", "ssection-end"),
+            ("a\n \u{feff} ::error::b\rc ::d", "a\n \u{feff} : :error::b\rc ::d"),
         ] {
-            assert_eq!(without_commands(text), neutral.as_bytes(), "{text}");
+            assert_eq!(without_commands(text.as_bytes()), neutral.as_bytes(), "{text}");
         }
-    }
-
-    #[test]
-    fn tokens_differ() {
-        let (one, other) = (token().unwrap(), token().unwrap());
-        assert_eq!(one.len(), 32);
-        assert_ne!(one, other);
     }
 }

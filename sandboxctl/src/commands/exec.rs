@@ -20,12 +20,12 @@ use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin}
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::collect::{Artifacts, Copied};
-use super::receipt::{Issuer, Subjected};
+use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, reports, touched};
 use crate::ci::gitlab::MarkFilter;
-use crate::ci::{Ci, Stdout};
+use crate::ci::{Ci, Stdout, Stream};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
@@ -256,8 +256,8 @@ impl Session<'_> {
         let issued = issued.await;
         let code = copied.exit_code(result.outcome.exit_code());
         let whole = seen.put_into(&result);
-        self.reports.executed(THE_ONLY, &document(&whole, &copied), code);
-        self.end(&result, written, &tail, &copied, &staged)?;
+        self.reports.executed(THE_ONLY, &document(&whole, &copied, &issued), code);
+        self.end(&result, written, &tail, (&copied, &staged, &issued))?;
         issued.print(self.context.output);
         Ok(code)
     }
@@ -268,12 +268,11 @@ impl Session<'_> {
         result: &ExecResult,
         written: Written,
         tail: &network::Tail,
-        copied: &Copied,
-        staged: &Staged,
+        (copied, staged, issued): (&Copied, &Staged, &Issued),
     ) -> Result<(), Error> {
         let output = self.context.output;
         if self.args.json {
-            output.document(&document(result, copied))?;
+            output.document(&document(result, copied, issued))?;
             staged.print_diff(output);
             cut_off::warn_of_command(output, result);
             return Ok(());
@@ -339,9 +338,14 @@ enum Written {
 }
 
 /// The document of a command.
-fn document<'a>(result: &'a ExecResult, copied: &'a Copied) -> ExecDocument<'a> {
+fn document<'a>(
+    result: &'a ExecResult,
+    copied: &'a Copied,
+    issued: &'a Issued,
+) -> ExecDocument<'a> {
     let mut document = ExecDocument::from(result);
     document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+    document.execution.receipt = issued.report().map(Cow::Borrowed);
     document
 }
 
@@ -422,7 +426,8 @@ struct Filtered {
 
 impl Filtered {
     fn new(output: &Output, raw: bool) -> Result<Self, Error> {
-        let filters = [(); 2].map(|()| output.ci().and_then(Ci::filter));
+        let filters = [Stream::Stdout, Stream::Stderr]
+            .map(|stream| output.ci().and_then(|ci| ci.filter(stream)));
         let is_one = output.ci().is_some_and(Ci::is_one_stream);
         Ok(Self { sinks: sinks(output, raw)?, filters, is_one })
     }

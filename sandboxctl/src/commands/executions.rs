@@ -58,7 +58,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     while let Some(event) = events.next().await? {
                         match json {
                             // A line each, on a terminal too.
-                            true => output.text(&format!("{}\n", line(&event)?))?,
+                            true => output.json_line(&event)?,
                             false => output.text(&shown(&event))?,
                         }
                     }
@@ -219,11 +219,6 @@ fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error
         }
     }
     output.text(&text)
-}
-
-/// An event as a line of JSON.
-fn line(event: &ExecutionEvent) -> Result<String, Error> {
-    serde_json::to_string(event).map_err(|error| Error::Stdout { source: error.into() })
 }
 
 /// An event as a line for people.

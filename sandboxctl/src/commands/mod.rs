@@ -90,6 +90,23 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     }
 }
 
+/// In a job, the error of an invalid command line of `run` or `exec` is printed as others are: in a
+/// group, with an annotation.
+pub fn begin_job_of_usage(
+    output: &Output,
+    asked: Option<(&str, &clap::ArgMatches)>,
+    wants_json: bool,
+) {
+    let Some((name @ ("run" | "exec"), given)) = asked else { return };
+    let Ok(environment) = Environment::capture() else { return };
+    let mode = given.try_get_one::<CiMode>("ci").ok().flatten().copied().unwrap_or_default();
+    let stdout = if wants_json { Stdout::Data } else { Stdout::Log };
+    let global = &Global::default();
+    let context = Context { global, environment, output };
+    // Without a group the error is printed all the same.
+    _ = reports::begin_ci(&context, mode, &format!("sandboxctl {name}"), stdout);
+}
+
 impl Context<'_> {
     /// The settings, with the global flags.
     fn settings(&self) -> Result<Settings, Error> {

@@ -13,7 +13,8 @@ use sandbox_api::receipt::{
     RunDetails, RunMetadata, StatementType, Subject, TestResult, TestStatement, TestVerdict,
 };
 use sandbox_api::{
-    ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script, Status, TestCase,
+    ErrorKind, ExecutionReport, Failure, InputSource, ReceiptReport, RootFs, SandboxSpec, Script,
+    Status, TestCase,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
@@ -61,7 +62,7 @@ pub enum Subjected<'a> {
 /// What became of a receipt.
 #[derive(Default)]
 pub struct Issued {
-    problem: Option<Failure>,
+    report: Option<ReceiptReport>,
 }
 
 impl Issuer {
@@ -167,7 +168,9 @@ impl Issuer {
         if problem.is_some() {
             copied.fail();
         }
-        Issued { problem: problem.map(|error| error.document()) }
+        let file = issuer.file.to_string_lossy().into_owned();
+        let error = problem.map(|error| error.document());
+        Issued { report: Some(ReceiptReport { file, error }) }
     }
 
     async fn receipt(
@@ -303,9 +306,14 @@ pub fn script_dependency(script: &Script) -> Dependency {
 impl Issued {
     /// Says what went wrong. The outcome of the run stands.
     pub fn print(&self, output: &Output) {
-        if let Some(problem) = &self.problem {
-            output.failure(&problem.message, problem.hint.as_deref());
+        if let Some(error) = self.report.as_ref().and_then(|report| report.error.as_ref()) {
+            output.failure(&error.message, error.hint.as_deref());
         }
+    }
+
+    /// For the document; `None` without `--receipt`.
+    pub const fn report(&self) -> Option<&ReceiptReport> {
+        self.report.as_ref()
     }
 }
 

@@ -21,8 +21,8 @@ use crate::report::{self, Reports, Subject};
 
 /// A script.
 pub fn script(script: &ScriptSource) -> Subject {
-    let ScriptSource { source, name } = script;
-    Subject { name: name.clone(), source: Some(source.clone()) }
+    let ScriptSource { source, name, is_file } = script;
+    Subject { name: name.clone(), source: Some(source.clone()), is_file: *is_file }
 }
 
 /// A command.
@@ -34,7 +34,7 @@ pub fn command(line: &CommandLine) -> Subject {
             words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         }
     };
-    Subject { name, source: None }
+    Subject { name, source: None, is_file: false }
 }
 
 /// From here on what is printed is the log of a CI job, if it is one.
@@ -49,8 +49,8 @@ pub fn begin_ci(
     stdout: Stdout,
 ) -> Result<(), Error> {
     let variable = |name: &str| context.environment.variable(name);
-    if let Some(runner) = mode.runner(variable) {
-        context.output.begin_ci(Ci::begin(runner, title, stdout, variable)?);
+    if let Some(ci) = Ci::begin(mode, title, stdout, variable)? {
+        context.output.begin_ci(ci);
     }
     Ok(())
 }

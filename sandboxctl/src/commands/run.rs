@@ -182,7 +182,7 @@ impl Session<'_> {
         let mut runs = pin!(runs);
         let mut code = 0;
         while let Some(ended) = runs.next().await {
-            let (Job { source, .. }, result, Ended { copied, staged, issued }) = ended?;
+            let (Job { source, .. }, result, ended) = ended?;
             if !self.is_streamed {
                 let report = self.report(&source);
                 for entry in &result.logs {
@@ -191,11 +191,11 @@ impl Session<'_> {
                 if !self.args.json {
                     network::print_all_refused(self.context.output, result.network.as_ref());
                 }
-                report.end(&result, &copied, &staged)?;
-                issued.print(self.context.output);
+                report.end(&result, &ended)?;
+                ended.issued.print(self.context.output);
             }
             if code == 0 {
-                code = copied.exit_code(result.exit_code());
+                code = ended.copied.exit_code(result.exit_code());
             }
             // The signal was for all of them.
             if matches!(result.outcome, Outcome::Cancelled { .. }) {
@@ -264,7 +264,7 @@ impl Session<'_> {
             }
         };
         let (result, ended) = self.end(sandbox, result, (*index, source), script).await?;
-        report.end(&result, &ended.copied, &ended.staged)?;
+        report.end(&result, &ended)?;
         ended.issued.print(self.context.output);
         Ok((result, ended))
     }
@@ -290,8 +290,9 @@ impl Session<'_> {
             &self.staging,
         );
         let issued = issued.await;
-        self.reports.ran(index, &report::document(source, &result, &copied));
-        Ok((result, Ended { copied, staged, issued }))
+        let ended = Ended { copied, staged, issued };
+        self.reports.ran(index, &report::document(source, &result, &ended));
+        Ok((result, ended))
     }
 
     fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use sandbox_api::service::{EventBody, ExecutionEvent, Time};
 
-/// A file of events.
+use crate::target::Target;
+
+/// A file of events. It stays as it is until the first one.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
-    file: File,
+    file: Option<File>,
     /// The number of the next line, from 1.
     next: u64,
     /// Why nothing more is written.
@@ -18,17 +20,21 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Creates the file, or empties it.
+    /// Checks that the file can be written.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    /// If it cannot.
+    pub fn new(path: &Path) -> io::Result<Self> {
         let file = match path.metadata() {
+            // A pipe is opened once: its reader ends when it is closed.
             Ok(found) if !found.is_file() && !found.is_dir() => {
-                File::options().write(true).open(path)?
+                Some(File::options().write(true).open(path)?)
             }
-            _ => File::create(path)?,
+            _ => {
+                drop(Target::open(path)?);
+                None
+            }
         };
         Ok(Self { path: path.to_owned(), file, next: 1, failure: None })
     }
@@ -47,7 +53,11 @@ impl EventLog {
         let event = ExecutionEvent { seq, time, name, body: body.clone() };
         let mut json = serde_json::to_vec(&event)?;
         json.push(b'\n');
-        self.file.write_all(&json)?;
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::create(&self.path)?),
+        };
+        file.write_all(&json)?;
         self.next += 1;
         Ok(())
     }
@@ -70,7 +80,9 @@ mod tests {
     fn lines_are_numbered_and_end_at_a_failure() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
-        let mut log = EventLog::create(&path).unwrap();
+        std::fs::write(&path, "of an earlier run").unwrap();
+        let mut log = EventLog::new(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "of an earlier run");
         log.write("a", &EventBody::Start);
         let text = "x\n{\"seq\":9}".to_owned();
         log.write("a", &EventBody::Log { level: LogLevel::Warn, text });
@@ -87,7 +99,7 @@ mod tests {
         assert_eq!((&lines[2]["text"], &lines[2]["encoding"]), (&"/w==".into(), &"base64".into()));
         assert_eq!(lines[3]["document"]["status"], "ok");
 
-        let mut full = EventLog::create(Path::new("/dev/full")).unwrap();
+        let mut full = EventLog::new(Path::new("/dev/full")).unwrap();
         full.write("a", &EventBody::Start);
         full.write("a", &EventBody::Start);
         let (path, failure) = full.finish();

@@ -1,7 +1,5 @@
 //! What failed, with positions: for the formats that show errors beside a source.
 
-use sandbox_api::Status;
-
 use super::Entry;
 use crate::render;
 
@@ -12,7 +10,7 @@ pub struct Finding {
     pub rule: String,
     /// What is wrong.
     pub message: String,
-    /// The script.
+    /// The script, if it is a file.
     pub file: Option<String>,
     /// Its line, from 1.
     pub line: Option<u32>,
@@ -27,22 +25,40 @@ impl Entry {
             let message = format!("{}: {}", test.name, test.message.as_deref().unwrap_or("failed"));
             self.finding("test".to_owned(), message, test.line)
         });
-        let tests: Vec<_> = tests.collect();
-        if !tests.is_empty() && self.document.status() == Status::ScriptError {
-            return tests;
-        }
-        let Some(message) = self.message() else { return tests };
-        let error = self.document.execution().error.as_ref();
-        let rule = error.map_or(self.document.status().as_str(), |it| it.kind.as_str()).to_owned();
-        let own = self.finding(rule, message, error.and_then(|error| error.line));
-        tests.into_iter().chain([own]).collect()
+        let own = self.problem().filter(|_| !self.is_explained_by_tests()).map(|problem| {
+            let line = problem.error.and_then(|error| error.line);
+            self.finding(problem.rule.to_owned(), problem.message.into_owned(), line)
+        });
+        tests.chain(own).collect()
     }
 
     fn finding(&self, rule: String, message: String, line: Option<u32>) -> Finding {
         let source = self.subject.source.as_deref();
         let line = line.filter(|&line| line > 0);
         let columns = source.zip(line).and_then(|(it, line)| render::columns(it, line, &message));
-        let file = source.map(|_| self.subject.name.clone());
+        let file = self.subject.is_file.then(|| self.subject.name.clone());
         Finding { rule, message, file, line, columns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::report::testing::{failed_script, incomplete_scripts};
+
+    #[test]
+    fn artifacts_and_receipt_that_cannot_be_written_have_the_kind_of_their_error() {
+        for entry in incomplete_scripts() {
+            let findings = entry.findings();
+            let [finding] = &findings[..] else { panic!("{findings:?}") };
+            assert_eq!((&*finding.rule, &*finding.message), ("disk_full", "no space"));
+        }
+    }
+
+    #[test]
+    fn script_that_is_no_file_has_a_line_and_no_file() {
+        let mut entry = failed_script();
+        entry.subject.is_file = false;
+        let findings = entry.findings();
+        assert_eq!((&findings[0].file, findings[0].line), (&None, Some(2)));
     }
 }

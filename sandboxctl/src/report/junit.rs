@@ -54,9 +54,8 @@ impl Suite {
     fn of(entry: &Entry) -> Self {
         let cases = entry.tests().iter().map(of_test).collect::<Vec<_>>();
         // Failed test cases say why the script failed; anything else is a case of its own.
-        let is_told =
-            entry.failed_tests().next().is_some() && entry.document.status() == Status::ScriptError;
-        let own = (cases.is_empty() || entry.failed() && !is_told).then(|| own_case(entry));
+        let is_explained = entry.is_explained_by_tests();
+        let own = (cases.is_empty() || entry.failed() && !is_explained).then(|| own_case(entry));
         Self { cases: cases.into_iter().chain(own).collect() }
     }
 
@@ -95,7 +94,7 @@ impl Case {
         let suite = attribute(&entry.subject.name);
         let (name, time) = (attribute(&self.name), seconds(self.ms));
         _ = write!(xml, "    <testcase classname=\"{suite}\" name=\"{name}\" time=\"{time}\"");
-        if entry.subject.source.is_some() {
+        if entry.subject.is_file {
             _ = write!(xml, " file=\"{suite}\"");
         }
         if let Some(line) = self.line {
@@ -133,15 +132,16 @@ fn of_test(test: &TestCase) -> Case {
 
 /// The case that stands for the script or the command as a whole.
 fn own_case(entry: &Entry) -> Case {
-    let error = entry.document.execution().error.as_ref();
+    let found = entry.problem();
+    let error = found.as_ref().and_then(|it| it.error);
     let problem = entry.failed().then(|| Problem {
         // A test that failed, in contrast to one that could not be made.
         element: match entry.document.status() {
             Status::ScriptError | Status::Exit => "failure",
             _ => "error",
         },
-        kind: error.map_or(entry.document.status().as_str(), |it| it.kind.as_str()).to_owned(),
-        message: entry.message().unwrap_or_default(),
+        kind: found.as_ref().map_or(entry.document.status().as_str(), |it| it.rule).to_owned(),
+        message: found.as_ref().map(|it| it.message.to_string()).unwrap_or_default(),
         detail: error.and_then(|error| error.traceback.clone()),
     });
     let line = error.and_then(|error| error.line);
@@ -192,7 +192,9 @@ fn attribute(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{all_entries, failed_script, tested_script, xmllint};
+    use crate::report::testing::{
+        all_entries, failed_script, incomplete_scripts, tested_script, xmllint,
+    };
 
     #[test]
     fn every_outcome_is_valid_by_the_published_schema() {
@@ -209,6 +211,21 @@ mod tests {
     #[test]
     fn test_cases_of_a_script_are_its_cases() {
         insta::assert_snapshot!(junit(&[tested_script()]));
+    }
+
+    #[test]
+    fn receipt_that_cannot_be_written_is_an_error_with_its_reason() {
+        for entry in incomplete_scripts() {
+            let xml = junit(&[entry]);
+            assert!(xml.contains(r#"<error type="disk_full" message="no space">"#), "{xml}");
+        }
+    }
+
+    #[test]
+    fn script_that_is_no_file_is_named_as_none() {
+        let mut entry = failed_script();
+        entry.subject.is_file = false;
+        assert!(!junit(&[entry]).contains(" file="));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use crate::render::{self, escaped_line, escaped_text};
 
 /// Bytes of a result, an error or an output that are shown.
 const SHOWN: usize = 4 << 10;
-/// Failed test cases that are listed for each script.
 /// The most backticks in a row in a code span.
 const MAX_ROW: usize = 16;
+/// Failed test cases that are listed for each script.
 const TESTS_SHOWN: usize = 50;
 
 /// The results as Markdown.
@@ -44,10 +44,15 @@ pub fn markdown(entries: &[Entry]) -> String {
 fn detail(text: &mut String, entry: &Entry) {
     let name = code(&entry.subject.name);
     let mut section = String::new();
-    if let Some(message) = entry.message() {
-        let error = entry.document.execution().error.as_ref();
+    if let Some(problem) = entry.problem() {
+        let error = problem.error;
         let place = error.and_then(|error| error.line).map(|line| format!(", line {line}"));
-        _ = writeln!(section, "Error{}:\n\n{}", place.unwrap_or_default(), block(&message, ""));
+        _ = writeln!(
+            section,
+            "Error{}:\n\n{}",
+            place.unwrap_or_default(),
+            block(&problem.message, "")
+        );
         if let Some(hint) = error.and_then(|error| error.hint.as_deref()) {
             _ = writeln!(section, "Hint: {}\n", code(hint));
         }
@@ -154,7 +159,9 @@ fn longest_run(text: &str, of: char) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{all_entries, failed_script, ok_script, tested_script};
+    use crate::report::testing::{
+        all_entries, failed_script, incomplete_scripts, ok_script, tested_script,
+    };
 
     #[test]
     fn summary_has_a_row_for_each_and_the_errors() {
@@ -170,6 +177,14 @@ mod tests {
             assert_eq!(line.replace("\\|", "").matches('|').count(), 6, "{line}");
         }
         assert_eq!(tail(&"é".repeat(SHOWN)).len(), SHOWN);
+    }
+
+    #[test]
+    fn receipt_that_cannot_be_written_has_its_reason() {
+        for entry in incomplete_scripts() {
+            let text = markdown(&[entry]);
+            assert!(text.contains("no space") && text.contains("free some"), "{text}");
+        }
     }
 
     #[test]

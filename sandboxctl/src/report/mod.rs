@@ -12,6 +12,7 @@ mod sarif;
 #[cfg(test)]
 pub mod testing;
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -73,6 +74,8 @@ pub struct Subject {
     pub name: String,
     /// The script's text.
     pub source: Option<Vec<u8>>,
+    /// Whether the name is that of a file.
+    pub is_file: bool,
 }
 
 /// A result document.
@@ -101,6 +104,14 @@ impl Document {
         }
     }
 
+    #[cfg(test)]
+    const fn execution_mut(&mut self) -> &mut ExecutionDocument<'static> {
+        match self {
+            Self::Run(document) => &mut document.execution,
+            Self::Exec(document) => &mut document.execution,
+        }
+    }
+
     fn json(&self) -> Result<String, serde_json::Error> {
         match self {
             Self::Run(document) => serde_json::to_string(document),
@@ -123,29 +134,42 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Our side failed before it ran anything.
+    pub fn failed_before(title: &str, failure: Failure, exit_code: u8) -> Self {
+        let subject = Subject { name: title.to_owned(), source: None, is_file: false };
+        let document = Document::Exec(Box::new(ExecDocument::failed(failure)));
+        Self { index: 0, subject, document, exit_code }
+    }
+
     /// Whether it did not end well.
     pub const fn failed(&self) -> bool {
         self.exit_code != 0
     }
 
-    /// Why it failed, in one line that has no other text than this error's.
-    pub fn message(&self) -> Option<String> {
-        match (&self.document.execution().error, &self.document) {
-            (Some(error), _) => Some(error.message.clone()),
-            (None, Document::Exec(document)) if document.failed => {
-                Some(match (document.exit_code, document.signal) {
-                    (Some(code), _) => format!("exit code {code}"),
-                    (None, Some(signal)) => format!("killed by signal {signal}"),
-                    (None, None) => "failed".to_owned(),
-                })
-            }
-            (None, _) => self.artifacts_error().map(|error| error.message.clone()),
+    /// Why it failed: the first of the run, its artifacts and its receipt that has an error.
+    pub fn problem(&self) -> Option<Problem<'_>> {
+        let execution = self.document.execution();
+        if let Some(error) = &execution.error {
+            return Some(Problem::of(error));
         }
+        if let Document::Exec(document) = &self.document
+            && document.failed
+        {
+            let message = match (document.exit_code, document.signal) {
+                (Some(code), _) => format!("exit code {code}").into(),
+                (None, Some(signal)) => format!("killed by signal {signal}").into(),
+                (None, None) => "failed".into(),
+            };
+            return Some(Problem { rule: document.status.as_str(), message, error: None });
+        }
+        let artifacts = execution.artifacts.as_ref().and_then(|it| it.error.as_ref());
+        let receipt = execution.receipt.as_ref().and_then(|it| it.error.as_ref());
+        artifacts.or(receipt).map(Problem::of)
     }
 
-    /// Why its artifacts could not be copied.
-    pub fn artifacts_error(&self) -> Option<&Failure> {
-        self.document.execution().artifacts.as_ref()?.error.as_ref()
+    /// Whether its failed test cases say why it failed.
+    pub fn is_explained_by_tests(&self) -> bool {
+        self.document.status() == Status::ScriptError && self.failed_tests().next().is_some()
     }
 
     /// The test cases of a script.
@@ -164,6 +188,24 @@ impl Entry {
     /// How long it took.
     pub fn wall_ms(&self) -> u64 {
         self.document.execution().usage.map_or(0, |usage| usage.wall_ms)
+    }
+}
+
+/// Why something failed.
+#[derive(Debug)]
+pub struct Problem<'a> {
+    /// The kind of the error; of a command that failed, its status.
+    pub rule: &'static str,
+    /// What is wrong, in one line.
+    pub message: Cow<'a, str>,
+    /// The error, unless a command failed.
+    pub error: Option<&'a Failure>,
+}
+
+impl<'a> Problem<'a> {
+    fn of(error: &'a Failure) -> Self {
+        let message = Cow::Borrowed(&*error.message);
+        Self { rule: error.kind.as_str(), message, error: Some(error) }
     }
 }
 
@@ -202,7 +244,7 @@ impl Reports {
                 Error::usage(flag.clone(), why)
             };
             match report.kind {
-                ReportKind::Ndjson => events.push(EventLog::create(file).map_err(unusable)?),
+                ReportKind::Ndjson => events.push(EventLog::new(file).map_err(unusable)?),
                 _ => {
                     drop(Target::open(file).map_err(unusable)?);
                     files.push(report.clone());
@@ -382,7 +424,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("r.json");
         let argument = ReportArgument { kind: ReportKind::Json, file: file.clone() };
-        let subject = |name: &str| Subject { name: name.to_owned(), source: Some(Vec::new()) };
+        let subject =
+            |name: &str| Subject { name: name.to_owned(), source: Some(Vec::new()), is_file: true };
         let reports =
             Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
         reports.ran(0, &ResultDocument::failed(Error::usage("x", "y").document(), 2));

@@ -1,6 +1,6 @@
 //! `sarif`: SARIF 2.1.0, as code scanning reads it: an error is a result with file, line and column.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
@@ -14,9 +14,8 @@ use crate::render::escaped_text;
 /// If it cannot be encoded.
 pub fn sarif(entries: &[Entry]) -> Result<String, serde_json::Error> {
     let findings: Vec<_> = entries.iter().flat_map(Entry::findings).collect();
-    let rules: BTreeMap<&str, &str> =
-        findings.iter().map(|it| (it.rule.as_str(), it.rule.as_str())).collect();
-    let rules: Vec<_> = rules.keys().map(|id| json!({ "id": id, "name": id })).collect();
+    let rules: BTreeSet<_> = findings.iter().map(|it| it.rule.as_str()).collect();
+    let rules: Vec<_> = rules.iter().map(|id| json!({ "id": id, "name": id })).collect();
     let results: Vec<_> = findings.iter().map(result).collect();
     let is_ok = !entries.iter().any(Entry::failed);
     let exit_code = entries.iter().map(|it| it.exit_code).find(|&code| code != 0).unwrap_or(0);
@@ -39,8 +38,7 @@ pub fn sarif(entries: &[Entry]) -> Result<String, serde_json::Error> {
 
 /// A finding as a result.
 fn result(finding: &Finding) -> Value {
-    // `[text](target)` would be a link.
-    let text = escaped_text(&finding.message).replace("](", "] (");
+    let text = plain(&finding.message);
     let mut result = json!({
         "ruleId": finding.rule,
         "level": "error",
@@ -58,6 +56,21 @@ fn result(finding: &Finding) -> Value {
         result["locations"] = json!([{ "physicalLocation": location }]);
     }
     result
+}
+
+/// Text without what a message has a meaning for: `[text](target)` would be a link, and `{0}` the
+/// place of an argument.
+fn plain(text: &str) -> String {
+    let escaped = escaped_text(text).replace("](", "] (");
+    let mut plain = String::with_capacity(escaped.len());
+    let mut characters = escaped.chars().peekable();
+    while let Some(character) = characters.next() {
+        plain.push(character);
+        if character == '{' && characters.peek().is_some_and(char::is_ascii_digit) {
+            plain.push(' ');
+        }
+    }
+    plain
 }
 
 /// A path as a reference in a URI: relative paths stay relative.
@@ -111,6 +124,11 @@ mod tests {
         assert_eq!(location["artifactLocation"]["uri"], "tests/bad%20one.luau");
         let region = json!({ "startLine": 2, "startColumn": 3, "endColumn": 17 });
         assert_eq!(location["region"], region);
+    }
+
+    #[test]
+    fn guest_text_is_no_link_and_no_placeholder() {
+        assert_eq!(plain("[a](b) {0} {{12}} { x = {} }"), "[a] (b) { 0} {{ 12}} { x = {} }");
     }
 
     #[test]

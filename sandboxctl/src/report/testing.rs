@@ -1,11 +1,12 @@
 //! Results for tests of the formats.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use sandbox_api::{
-    ErrorKind, ExecDocument, Failure, OutputEncoding, ResultDocument, Status, TestCase, TestStatus,
-    TouchedFile,
+    ArtifactsReport, ErrorKind, ExecDocument, Failure, OutputEncoding, ReceiptReport,
+    ResultDocument, Status, TestCase, TestStatus, TouchedFile,
 };
 
 use super::{Document, Entry, Subject};
@@ -15,7 +16,7 @@ pub const HOSTILE: &str = "]]></system-out>&\"'<b>\u{0}\u{1b}[31m\u{fffe}\r\n```
                            [link](http://x) ![](y) @all";
 
 fn run(index: usize, name: &str, source: &str, document: ResultDocument<'static>) -> Entry {
-    let subject = Subject { name: name.to_owned(), source: Some(source.into()) };
+    let subject = Subject { name: name.to_owned(), source: Some(source.into()), is_file: true };
     let exit_code = document.exit_code;
     Entry { index, subject, document: Document::Run(Box::new(document)), exit_code }
 }
@@ -33,7 +34,7 @@ fn document(error: Option<Failure>, status: Status, exit_code: u8) -> ResultDocu
 pub fn ok_script() -> Entry {
     let mut document = document(None, Status::Ok, 0);
     let result = serde_json::value::RawValue::from_string(r#"{"a":"`"}"#.to_owned()).unwrap();
-    document.result = Some(std::borrow::Cow::Owned(result));
+    document.result = Some(Cow::Owned(result));
     document.logs = vec!["one".into(), "two".into()];
     run(0, "tests/good.luau", "return 1", document)
 }
@@ -90,16 +91,36 @@ fn commands() -> [Entry; 2] {
     (failed.stdout, failed.stderr) = ("AP8=".into(), HOSTILE.into());
     failed.stdout_encoding = OutputEncoding::Base64;
     let entry = |index, document, exit_code| {
-        let subject = Subject { name: "sh -c 'x | y'".to_owned(), source: None };
+        let name = "sh -c 'x | y'".to_owned();
+        let subject = Subject { name, source: None, is_file: false };
         Entry { index, subject, document: Document::Exec(Box::new(document)), exit_code }
     };
     [entry(3, failed, 3), entry(4, ExecDocument::failed(failure), 125)]
 }
 
+/// Scripts that returned, and whose artifacts or receipt could not be written.
+pub fn incomplete_scripts() -> [Entry; 2] {
+    let error =
+        || Some(Failure::new(ErrorKind::DiskFull, "no space", Some("free some".to_owned())));
+    let [mut artifacts, mut receipt] = [ok_script(), ok_script()];
+    for (index, entry) in [(6, &mut artifacts), (7, &mut receipt)] {
+        (entry.index, entry.exit_code) = (index, 125);
+    }
+    let (dir, file) = ("dist".to_owned(), "receipt.json".to_owned());
+    let (omitted, unmatched) = (Vec::new(), Vec::new());
+    let report = ArtifactsReport { dir, files: 0, bytes: 0, omitted, unmatched, error: error() };
+    artifacts.document.execution_mut().artifacts = Some(Cow::Owned(report));
+    let report = ReceiptReport { file, error: error() };
+    receipt.document.execution_mut().receipt = Some(Cow::Owned(report));
+    [artifacts, receipt]
+}
+
 /// Results of every kind.
 pub fn all_entries() -> Vec<Entry> {
-    let scripts = [ok_script(), failed_script(), hostile_script(), tested_script()];
-    scripts.into_iter().chain(commands()).collect()
+    let scripts = [ok_script(), failed_script(), hostile_script(), tested_script()]
+        .into_iter()
+        .chain(incomplete_scripts());
+    scripts.chain(commands()).collect()
 }
 
 /// Validates JUnit's XML against the published schema.

@@ -350,6 +350,8 @@ fn example_pipelines_run_as_they_are_written() {
                 place.write(&format!("examples/{name}"), content);
             }
         }
+        // As the secrets of a CI have it.
+        place.sandboxctl(["keys", "new", "release.key"]).assert_code(0);
         let text = std::fs::read_to_string(&pipeline).unwrap();
         let lines = shell_lines(&text);
         assert!(lines.len() >= 3, "{}", pipeline.display());
@@ -365,7 +367,7 @@ fn step_passes_its_lines_on_as_they_are() {
     let place = Place::new();
     place.write("a b.luau", "print(args.x)");
     let mut step = shell(&place, workspace().join("ci/step").to_str().unwrap());
-    step.env("STEP_ARGS", "a b.luau\n--arg\nx=$(touch pwned)`touch pwned` \"' *\n\n");
+    step.env("STEP_ARGS", "a b.luau\r\n--arg\nx=$(touch pwned)`touch pwned` \"' *\n\n");
     let ended = finish(step);
     ended.assert_code(0);
     assert_eq!(ended.stdout, "$(touch pwned)`touch pwned` \"' *\n");
@@ -376,6 +378,8 @@ fn step_passes_its_lines_on_as_they_are() {
 
     place.write("bad.luau", "local =");
     let hook = workspace().join("ci/check-scripts");
+    place.write("-c", "return 1");
+    finish(shell(&place, &format!("{} -c", hook.display()))).assert_code(0);
     let line = format!("{} 'a b.luau' bad.luau", hook.display());
     finish(shell(&place, &line)).assert_code(1).assert_stderr_has("bad.luau");
     finish(shell(&place, &format!("{} 'a b.luau'", hook.display()))).assert_code(0);
@@ -474,10 +478,12 @@ fn commands_that_quote_files_of_guests_do_so_in_the_group() {
         }
     }
     // Errors of an invalid command line, which come before everything.
-    for runner in ["github", "gitlab"] {
-        let ended = job(&place, runner, &["run", "--x##[error]a section_start:1:b\r"]);
-        assert_eq!(github(&ended.assert_code(2).stderr), []);
-        assert_eq!(gitlab(&ended.stderr), []);
+    for command in ["run", "check"] {
+        let args = [command, "--x##[error]a section_start:1:b\r"];
+        assert_own_commands(job(&place, "github", &args).assert_code(2));
+        let ended = job(&place, "gitlab", &args);
+        let sections = gitlab(&ended.stdout).len() + gitlab(&ended.stderr).len();
+        assert_eq!(sections, if command == "run" { 2 } else { 0 }, "{ended:?}");
     }
 }
 
@@ -494,5 +500,71 @@ fn files_of_a_guests_text_are_not_the_log_of_the_job() {
         let ended = job(&place, "gitlab", &[&["run", "script.luau"], flags].concat());
         let text = format!("{}{}", ended.stdout, ended.stderr);
         assert!(ended.code == 2 && text.contains("is the log of the job"), "{ended:?}");
+    }
+}
+
+#[test]
+fn runner_that_is_named_reads_files_too() {
+    let place = Place::new();
+    place.write("script.luau", "print('::error::forged ##[error]x section_start:1:x')");
+    let log_of = |flags: &[&str]| {
+        let mut command = place.command([&["run", "script.luau"], flags].concat());
+        command.env("GITLAB_CI", "true");
+        let log = std::fs::File::create(place.path("log")).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        assert!(command.status().unwrap().success());
+        place.read("log")
+    };
+    let executed = github(&log_of(&["--ci", "github"]));
+    let names: Vec<_> = executed.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names[..2], ["group", "stop-commands"]);
+    assert_eq!(names[2..], [executed[1].data.as_str(), "endgroup"]);
+    assert_eq!(gitlab(&log_of(&["--ci", "gitlab"])).len(), 2);
+    // The variables say nothing of who reads a file.
+    assert_eq!(log_of(&[]), "::error::forged ##[error]x section_start:1:x\n");
+}
+
+#[test]
+fn error_of_our_side_has_an_annotation_and_is_in_the_summary() {
+    for args in [&["run", "missing.luau"][..], &["run", "--no-such-flag", "x"], &["exec"]] {
+        let place = Place::new();
+        let errors = assert_own_commands(job(&place, "github", args).assert_code(2));
+        let [error] = &errors[..] else { panic!("{args:?}: {errors:?}") };
+        assert_eq!(error.properties["title"], "sandboxctl: usage");
+        let summary = place.read("summary.md");
+        assert!(summary.starts_with("## sandboxctl: failed"), "{summary}");
+        assert!(summary.contains(error.data.as_str()), "{summary}\n{error:?}");
+        assert_eq!(outputs(&place.read("outputs"))["exit-code"], "2");
+    }
+    // Once, where there are results.
+    let place = Place::new();
+    job(&place, "github", &["run", "-c", "error('no')"]).assert_code(1);
+    assert_eq!(place.read("summary.md").matches("## sandboxctl").count(), 1);
+}
+
+#[test]
+fn names_of_files_are_no_commands_in_lists() {
+    let place = Place::new();
+    for name in ["a##[error]b", "::error::c", "section_start:1:d\r"] {
+        place.write(&format!("io/{name}"), "##[error]content");
+    }
+    for runner in ["github", "gitlab"] {
+        for args in [
+            &["ls"][..],
+            &["ls", "--long"],
+            &["ls", "--json"],
+            &["glob", "*"],
+            &["grep", "content"],
+            &["stat", "a##[error]b"],
+            &["rm", "no##[error]such"],
+        ] {
+            let args = [&["fs", "--io-dir", "io"], args].concat();
+            let ended = job(&place, runner, &args);
+            for log in [&ended.stdout, &ended.stderr] {
+                assert_eq!((github(log), gitlab(log)), (Vec::new(), Vec::new()), "{ended:?}");
+            }
+        }
+        let ended = job(&place, runner, &["fs", "--io-dir", "io", "read", "a##[error]b"]);
+        assert_eq!(ended.assert_code(0).stdout, "##[error]content");
     }
 }

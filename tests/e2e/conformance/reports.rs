@@ -218,3 +218,34 @@ fn report_in_the_io_dir_is_refused_before_anything_runs() {
     }
     assert_eq!(std::fs::read_dir(place.path("io")).unwrap().count(), 0);
 }
+
+#[test]
+fn receipt_that_cannot_be_written_has_its_reason_in_every_report() {
+    let place = Place::new();
+    let flags = ["run", "-c", "return 1", "--json", "--receipt", "/dev/full"];
+    let ended = place.sandboxctl([&flags[..], &ALL].concat());
+    ended.assert_code(125).assert_stderr_has("/dev/full");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&document["status"], &document["exit_code"]), (&json!("ok"), &json!(125)));
+    assert_eq!(document["receipt"]["error"]["kind"], "disk_full");
+    assert_eq!(json_of(&place, "r.json")["receipt"], document["receipt"]);
+    assert_valid_junit(&place);
+    assert!(place.read("r.xml").contains(r#"<error type="disk_full" message=""#));
+    let result = &json_of(&place, "r.sarif")["runs"][0]["results"][0];
+    assert_eq!(result["ruleId"], "disk_full");
+    // It is no file.
+    assert_eq!(result.get("locations"), None);
+    assert!(place.read("r.md").contains("/dev/full"));
+}
+
+#[test]
+fn events_of_an_earlier_run_stay_until_something_runs() {
+    let place = Place::new();
+    place.write("r.ndjson", "of an earlier run");
+    let report = ["run", "-c", "return 1", "--report", "ndjson=r.ndjson"];
+    let refused = [&report[..], &["--report", "json=no/such/directory"]].concat();
+    place.sandboxctl(refused).assert_code(2);
+    assert_eq!(place.read("r.ndjson"), "of an earlier run");
+    place.sandboxctl(report).assert_code(0);
+    assert_eq!(kinds(&events(&place)), ["start", "end"]);
+}

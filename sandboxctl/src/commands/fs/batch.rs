@@ -90,6 +90,7 @@ fn refusal(number: u64, why: &str) -> Envelope {
 async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
     let mut json =
         serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
+    json = output.neutral_json(&json).into_owned();
     json.push('\n');
     if output.stdout_is_terminal() {
         json = json_for_terminal(&json).into_owned();

@@ -235,7 +235,8 @@ impl Session<'_> {
         };
         match report.data {
             Some(data) if self.args.json => output.document(&data.envelope(started.elapsed()))?,
-            _ => output.write(&report.text)?,
+            _ if report.is_content => output.write(&report.text)?,
+            _ => output.lines(&report.text)?,
         }
         if let Some(cut_off) = &report.cut_off {
             output.caution(cut_off);

@@ -23,6 +23,8 @@ pub struct Report {
     pub data: Option<OperationOutput>,
     /// For stdout, without JSON.
     pub text: Vec<u8>,
+    /// The text is that of a file.
+    pub is_content: bool,
     /// A warning of what it does not list.
     pub cut_off: Option<String>,
     /// The exit code.
@@ -56,7 +58,7 @@ pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
         true => escaped_text(&read.content).into_owned(),
         false => read.content.clone(),
     };
-    Ok(Report::silent(read)?.text(text))
+    Ok(Report { is_content: true, ..Report::silent(read)?.text(text) })
 }
 
 /// `view`, which is used only with JSON.

@@ -7,9 +7,8 @@ use sandbox_api::{
     ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestStatus,
 };
 
-use super::super::collect::Copied;
-use super::super::staging::Staged;
 use super::super::{cut_off, hints, touched};
+use super::Ended;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -47,10 +46,11 @@ impl Report<'_> {
         }
     }
 
-    pub fn end(&self, result: &RunResult, copied: &Copied, staged: &Staged) -> Result<(), Error> {
+    pub fn end(&self, result: &RunResult, ended: &Ended) -> Result<(), Error> {
         let output = self.output;
+        let Ended { copied, staged, .. } = ended;
         if self.json {
-            output.document(&document(self.script, result, copied))?;
+            output.document(&document(self.script, result, ended))?;
             staged.print_diff(output);
             cut_off::warn_of_run(output, result);
             return Ok(());
@@ -119,7 +119,7 @@ impl Report<'_> {
 
     fn script_error(&self, error: &ScriptError) {
         let output = self.output;
-        let ScriptSource { source, name } = self.script;
+        let ScriptSource { source, name, .. } = self.script;
         output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
         if let Some(stack) = render::call_stack(error) {
             output.indented(stack);
@@ -131,11 +131,12 @@ impl Report<'_> {
 pub fn document<'a>(
     script: &ScriptSource,
     result: &'a RunResult,
-    copied: &'a Copied,
+    Ended { copied, issued, .. }: &'a Ended,
 ) -> ResultDocument<'a> {
     let mut document = ResultDocument::from(result);
     document.exit_code = copied.exit_code(document.exit_code);
     document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+    document.execution.receipt = issued.report().map(Cow::Borrowed);
     if let Some(error) = &mut document.execution.error {
         error.hint = other_language(script, &result.outcome).or(error.hint.take());
     }
@@ -154,7 +155,7 @@ pub fn add_hint(script: &ScriptSource, document: &mut ResultDocument<'_>) {
 
 /// How to run a script that does not compile, if it looks like another language.
 fn other_language(script: &ScriptSource, outcome: &Outcome) -> Option<String> {
-    let ScriptSource { source, name } = script;
+    let ScriptSource { source, name, .. } = script;
     match outcome {
         Outcome::ScriptError(error) if error.kind == ErrorKind::Syntax => {
             hints::other_language(name, source)
