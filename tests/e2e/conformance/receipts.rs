@@ -90,6 +90,48 @@ fn artifacts_are_verified_and_made_again_by_who_has_the_receipt() {
 }
 
 #[test]
+fn second_job_verifies_and_replays_what_the_first_one_published() {
+    let first = Place::new();
+    first.write("sales.csv", "10\n32\n");
+    first.write("script.luau", SCRIPT);
+    first.sandboxctl(["keys", "new", "release.key"]).assert_code(0);
+    let mut job = first.command(
+        [
+            &["run", "script.luau"][..],
+            &MADE_OF,
+            &["--artifact", "dist", "--artifacts-dir", "out", "--seed", "7"],
+            &["--now", "2026-01-01T00:00:00Z"],
+            &["--receipt", "receipt.json", "--sign", "release.key"],
+        ]
+        .concat(),
+    );
+    job.env("GITHUB_ACTIONS", "true");
+    job.env("GITHUB_STEP_SUMMARY", first.path("summary.md"));
+    job.env("GITHUB_OUTPUT", first.path("outputs"));
+    finish(job).assert_code(0);
+    assert!(first.read("summary.md").contains("script.luau"));
+    assert!(first.read("outputs").contains("status"));
+
+    // On another machine, with what was published and the public key.
+    let second = Place::new();
+    let published = ["receipt.json", "release.key.pub", "sales.csv", "script.luau"];
+    let artifacts = ["out/dist/data.json", "out/dist/report.txt"];
+    for name in published.iter().chain(&artifacts) {
+        second.write(name, first.read(name));
+    }
+    let verified = verify(&second, &[&BY_KEY[..], &["--require-ok"]].concat());
+    assert_eq!(verified.assert_code(0).stdout, "verified the signature and 2 files\n");
+    let again = [&MADE_OF[..], &BY_KEY[..2]].concat();
+    assert_eq!(replay(&second, &again).assert_code(0).stdout, "identical\n");
+    second.write("out/dist/data.json", "{}");
+    verify(&second, &BY_KEY).assert_code(1);
+    second.write("script.luau", "return 42");
+    replay(&second, &again).assert_code(1);
+    second.write("receipt.json", first.read("receipt.json").replacen("a", "b", 40));
+    assert_ne!(verify(&second, &BY_KEY[..2]).code, 0);
+}
+
+#[test]
 fn signature_is_what_openssl_verifies() {
     let place = job();
     let envelope: Value = serde_json::from_str(&place.read("receipt.json")).unwrap();
