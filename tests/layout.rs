@@ -124,7 +124,7 @@ const ROOMS: &[Row] = &[
     ("engine_call", "calls to the engine", &["error", "failpoint", "step"]),
     ("audit", "one line for each operation", &["error"]),
     ("io_dir", "files on the host's side", &["error"]),
-    ("config", "what a controller is told", &["io_dir"]),
+    ("config", "what a controller is told", &["io_dir", "mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
     ("egress", "connections of commands", &["audit"]),
     (

@@ -208,7 +208,8 @@ pub struct ReceiptEngine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {
-    /// `script`, `command`, `args`, `agent`, `image`, `rootfs`, `io`, or `in/` and the name of an input.
+    /// `script`, `command`, `args`, `env`, `cwd`, `agent`, `image`, `rootfs`, `io`; `in/` and the name of
+    /// an input, or `mount/` and the path of one that is elsewhere.
     pub name: String,
     /// Its content: of a file; of a directory, that of its listing; of an image, its id.
     pub digest: DigestSet,
@@ -267,6 +268,10 @@ impl Dependency {
     pub const ARGS: &str = "args";
     /// The name of a command's words.
     pub const COMMAND: &str = "command";
+    /// The name of the environment variables that the caller set for a command.
+    pub const ENV: &str = "env";
+    /// The name of a command's working directory.
+    pub const CWD: &str = "cwd";
     /// The name of the agent.
     pub const AGENT: &str = "agent";
     /// The name of the image that programs ran in.
@@ -367,10 +372,24 @@ pub struct TestResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TestVerdict {
-    /// None failed.
+    /// Some passed, and none failed.
     Passed,
+    /// All were skipped: nothing was tested.
+    Warned,
     /// Some failed.
     Failed,
+}
+
+impl TestVerdict {
+    /// The result of cases of which so many passed and failed.
+    #[must_use]
+    pub const fn of(passed: usize, failed: usize) -> Self {
+        match (passed, failed) {
+            (0, 0) => Self::Warned,
+            (_, 0) => Self::Passed,
+            _ => Self::Failed,
+        }
+    }
 }
 
 impl TestStatement {
@@ -394,10 +413,7 @@ impl TestResult {
             cases.iter().filter(|it| it.status == status).map(|it| it.name.clone()).collect()
         };
         let (passed_tests, failed_tests) = (names(TestStatus::Passed), names(TestStatus::Failed));
-        let result = match failed_tests.is_empty() {
-            true => TestVerdict::Passed,
-            false => TestVerdict::Failed,
-        };
+        let result = TestVerdict::of(passed_tests.len(), failed_tests.len());
         let configuration = vec![script];
         (!cases.is_empty()).then_some(Self { result, configuration, passed_tests, failed_tests })
     }

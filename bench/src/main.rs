@@ -53,7 +53,8 @@ struct Cli {
     /// How often each is done before it counts, in place of each scenario's own count.
     #[arg(long, value_name = "COUNT")]
     warm_up: Option<usize>,
-    /// Executions of the scenario that looks for leaks.
+    /// Executions of the scenario that looks for leaks, p10-leaks, on each engine. A thousand take
+    /// five minutes or more, most of them on Docker.
     #[arg(long, value_name = "COUNT", default_value = "1000")]
     executions: NonZeroUsize,
     /// Writes the whole report, every measurement in it, as JSON.

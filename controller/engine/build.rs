@@ -185,11 +185,12 @@ impl Program {
 }
 
 /// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or
-/// the one around it where that is only a target's (`target/<triple>`). `OUT_DIR` itself where none
-/// is marked (`cargo install`).
+/// the one around it where that is only a target's (`target/<triple>`). Cargo marks none that was there
+/// before: then it is the one around `PROFILE/build/PACKAGE/out`.
 fn target_folder(out: &Path) -> PathBuf {
     let is_marked = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
-    let nearest = out.ancestors().find(is_marked).unwrap_or(out);
+    let around = out.ancestors().nth(4).unwrap_or(out);
+    let nearest = out.ancestors().find(is_marked).unwrap_or(around);
     nearest.parent().filter(is_marked).unwrap_or(nearest).to_owned()
 }
 

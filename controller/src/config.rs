@@ -1,13 +1,15 @@
 //! The configuration of a controller. Plain data: the library reads no environment variables, home
 //! directory or terminal, so the caller collects what they contain.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbox_api::Ceiling;
 use sandbox_engine::{AgentSource, EngineConfig};
 use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::io_dir::disk::DiskReserve;
+use crate::mounts::refusal::MountRefusal;
+use crate::mounts::{self, ReservedDirs};
 
 /// The configuration of a controller.
 #[derive(Debug, Clone)]
@@ -33,6 +35,9 @@ pub struct Config {
     /// appended to, or created with access for its owner only. A FIFO must have a reader. `None`:
     /// no audit.
     pub audit: Option<PathBuf>,
+    /// Files of the caller's that no sandbox may write, in any directory that is mounted: those that
+    /// decide what runs outside of sandboxes, such as a CI runner's. They may not exist yet.
+    pub reserved_files: Vec<PathBuf>,
     /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
     pub disk_reserve: DiskReserve,
 }
@@ -52,8 +57,28 @@ impl Config {
             confinement: ConfinementPolicy::default(),
             sweep: Sweep::Regularly,
             audit: None,
+            reserved_files: Vec::new(),
             disk_reserve: DiskReserve::default(),
         }
+    }
+
+    pub(crate) fn reserved_dirs(&self) -> ReservedDirs {
+        ReservedDirs {
+            state_dir: self.state_dir.clone(),
+            data_dir: self.engine.embedded.data_dir.clone(),
+            scratch_dir: self.scratch_dir.clone(),
+            files: self.reserved_files.clone(),
+        }
+    }
+
+    /// Refuses to write what sandboxes made into the controller's own directories, where it would be
+    /// taken for the controller's. `path` is a file or directory that may be missing.
+    ///
+    /// # Errors
+    ///
+    /// [`MountRefusal`], which has a hint.
+    pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
+        mounts::check_output(&self.reserved_dirs(), path)
     }
 }
 

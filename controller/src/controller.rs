@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::PreparedSandbox;
-use crate::audit::{Audit, AuditReport};
+use crate::audit::{AccessRecord, Audit, AuditReport, Event};
 use crate::config::{Config, Sweep};
 use crate::engine_call::step;
 use crate::error::Error;
@@ -21,8 +21,8 @@ use crate::failpoint::{Point, failpoint};
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::gc::{reap, state_dir};
-use crate::mounts::{MountWatch, ReservedDirs};
-use crate::pool::PoolHandle;
+use crate::mounts::MountWatch;
+use crate::pool::{Claim, PoolHandle};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
@@ -95,6 +95,7 @@ impl Controller {
         let is_local = *kind == EngineKind::Embedded || endpoint.starts_with("unix:");
         let mounts_overlays = is_local && rustix::process::geteuid().is_root();
         let instance = Instance::register(state, endpoint)?;
+        let folders = config.reserved_dirs();
         failpoint(Point::Registered).await;
         let shared = Shared {
             engine,
@@ -106,11 +107,7 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
-            folders: ReservedDirs {
-                state_dir: config.state_dir,
-                data_dir: config.engine.embedded.data_dir,
-                scratch_dir: config.scratch_dir,
-            },
+            folders,
             mount_watch: MountWatch::default(),
             mounts_overlays: mounts_overlays.into(),
         };
@@ -163,11 +160,15 @@ impl Controller {
     /// [`Error`]; no guest code has run in this case.
     pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
         let mut sandbox = sandbox.into();
-        if let Some(pool) = self.pool.get()
-            && let Some(sandbox) = pool.claim(&mut sandbox).await
-        {
-            return Ok(sandbox);
-        }
+        let claim = match self.pool.get() {
+            Some(pool) => pool.claim(&mut sandbox).await,
+            None => Claim::Unpooled,
+        };
+        let _cold_start = match claim {
+            Claim::Parked(sandbox) => return Ok(sandbox),
+            Claim::Cold(start) => Some(start),
+            Claim::Unpooled => None,
+        };
         Sandbox::launch(self.shared.clone(), sandbox).await
     }
 
@@ -350,6 +351,11 @@ impl Controller {
 
     pub(crate) async fn user_mapping(&self) -> Result<UserMapping, Error> {
         step(Step::Connect, self.shared.engine.user_mapping()).await
+    }
+
+    /// Writes a service's decision about a request to the audit, if there is one.
+    pub fn audit_access(&self, record: AccessRecord<'_>) {
+        self.shared.audit.record(&Event::access(record));
     }
 
     /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.

@@ -185,6 +185,16 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// A staged io dir cannot be copied for its caller. The io dir is as it was.
+    #[error("cannot copy the staged io dir to {}: {reason}", .path.display())]
+    KeepStaged {
+        /// The directory to be made.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+        /// There is no room for it.
+        is_disk_full: bool,
+    },
     /// The state directory is unusable.
     #[error("cannot use the state directory {}", .path.display())]
     State {
@@ -329,11 +339,13 @@ impl Error {
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
+            Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
             | Self::Scratch { .. }
             | Self::KeepIoDir { .. }
             | Self::Staging { .. }
+            | Self::KeepStaged { .. }
             | Self::MountTable { .. }
             | Self::Refused { .. }
             | Self::Check { .. } => ErrorKind::Internal,
@@ -423,6 +435,9 @@ impl Error {
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::Staging { .. } => "`sandboxctl gc` completes an interrupted commit",
+            Self::KeepStaged { .. } => {
+                "--keep-staged names a directory that does not exist yet, where there is room for it"
+            }
             Self::Scratch { .. } => {
                 "io.scratch_dir must be yours alone (mode 0700) and writable: name another one, or \
                  --io-dir"

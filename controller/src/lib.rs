@@ -41,7 +41,7 @@ mod pool;
 mod sandbox;
 mod step;
 
-pub use audit::AuditReport;
+pub use audit::{AccessRecord, AuditReport};
 pub use check::check_script;
 pub use config::{Config, Sweep};
 pub use controller::Controller;
@@ -67,5 +67,6 @@ pub use sandbox_engine::{
 };
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use sandbox_receipts as receipts;
+pub use sandbox_redact::{MASK, Patterns};
 pub use sandbox_shelves::{PoolConfig, PoolStats};
 pub use step::Step;

@@ -1,20 +1,25 @@
 //! File access by directory descriptors, for the agent and for the host: opening paths beneath a
-//! directory, bounded walks, the identity of files, private and locked directories, random names.
+//! directory, bounded walks, the identity of files, files with holes or several names, private and locked
+//! directories, random names.
 
 #![forbid(unsafe_code)]
 
 mod identity;
 mod lock;
+mod names;
 mod private_dir;
 mod random;
 mod remove_tree;
 mod resolve;
+mod sparse;
 mod walk;
 
 pub use identity::Identity;
 pub use lock::lock_directory;
+pub use names::{FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{Directory, Resolver, Root, again, probe, retry, split};
+pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};

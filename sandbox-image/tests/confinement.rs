@@ -366,6 +366,8 @@ const FORBIDDEN: &[&str] = &[
     "ioctl-linux-console",
     "socket-sctp",
     "socket-smc",
+    "fcntl-lease",
+    "fcntl-notify",
     "setpriority-of-another",
     "setpriority-of-a-user",
     "ioprio_set-of-another",

@@ -781,6 +781,10 @@ pub struct ToolsArgs {
     #[arg(long, conflicts_with = "stdio")]
     pub list: bool,
 
+    /// Let calls name any directory, image and host: for a program that starts this for itself
+    #[arg(long, requires = "stdio")]
+    pub unrestricted: bool,
+
     /// Start N sandboxes ahead for each directory and image that is often asked for [0]
     #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize), conflicts_with = "list")]
     pool: Option<Value>,

@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::fs::OFlags;
 use sandbox_api::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::path::INPUTS;
@@ -182,7 +184,8 @@ impl InputArgument {
         // controller when it opens the input.
         let why = match self.source.metadata() {
             Err(error) => reason(&error),
-            Ok(found) if found.is_file() => match File::open(&self.source) {
+            // It may be a FIFO by now, or have a lease: neither is waited for.
+            Ok(found) if found.is_file() => match open_at_once(&self.source) {
                 Ok(_) => return Ok(Input::path(&self.source, &self.name)),
                 Err(error) => reason(&error),
             },
@@ -191,6 +194,11 @@ impl InputArgument {
         };
         Err(Error::usage(flag(), why))
     }
+}
+
+fn open_at_once(file: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(file)
 }
 
 /// A script that is run.

@@ -1,8 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP: the first signal cancels, the second kills.
+//! SIGINT, SIGTERM and SIGHUP: the first signal cancels, the second kills. And what says as much: that
+//! nobody can read what is printed any more.
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use sandbox_api::CancelCause;
 use sandbox_controller::CancelHandle;
 use tokio::signal::unix;
@@ -21,6 +25,8 @@ pub struct Signals {
     terminate: unix::Signal,
     /// `None` if the process was started to outlive its terminal, as by `nohup`.
     hangup: Option<unix::Signal>,
+    /// Whether one came, also to a [renewed](Self::renew) listener.
+    received: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -41,7 +47,24 @@ impl Signals {
                 true => None,
                 false => Some(listen(unix::SignalKind::hangup())?),
             },
+            received: Arc::default(),
         })
+    }
+
+    /// Listens anew in place of this listener, which is returned with the signals that it has not
+    /// handed out yet.
+    ///
+    /// # Errors
+    ///
+    /// If the handlers cannot be set.
+    pub fn renew(&mut self) -> Result<Self, Error> {
+        let renewed = Self { received: self.received.clone(), ..Self::listen()? };
+        Ok(std::mem::replace(self, renewed))
+    }
+
+    /// Whether a signal was handed out.
+    pub fn were_received(&self) -> bool {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// The next signal.
@@ -52,11 +75,13 @@ impl Signals {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let signal = tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
             _ = hangup => Signal::Hangup,
-        }
+        };
+        self.received.store(true, Ordering::Relaxed);
+        signal
     }
 
     /// Runs `work`, or drops it at a signal. What it had started ends when its owner is dropped.
@@ -70,6 +95,26 @@ impl Signals {
             signal = self.next() => Err(Error::Signalled(signal)),
             done = work => Ok(done),
         }
+    }
+}
+
+/// Waits until nobody can read stdout any more, if it is a pipe or a socket. A write would say so too, but
+/// what runs for somebody who was killed may have nothing to say for long.
+pub async fn stdout_is_unread() {
+    let (gone, is_gone) = tokio::sync::oneshot::channel();
+    // A thread, because the end of a pipe is no event that the runtime knows without data. It ends with
+    // the process.
+    std::thread::spawn(move || {
+        let stdout = std::io::stdout();
+        let waited = rustix::io::retry_on_intr(|| {
+            rustix::event::poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None)
+        });
+        if waited.is_ok() {
+            _ = gone.send(());
+        }
+    });
+    if is_gone.await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,11 +1,14 @@
 //! Files of the host that are replaced only when all of their new content has been written.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sandbox_controller::Config;
 use tempfile::NamedTempFile;
 
 use crate::error::Error;
@@ -98,6 +101,17 @@ pub fn refuse_in_io_dir(flag: &str, file: &Path, io_dir: Option<&Path>) -> Resul
     Ok(())
 }
 
+/// Refuses to write what a sandbox made into a directory of the controller's own. `flag` names it.
+///
+/// # Errors
+///
+/// If it would be in there.
+pub fn refuse_own(flag: &str, path: &Path, config: &Config) -> Result<(), Error> {
+    config.check_output(path).map_err(|refusal| {
+        Error::usage(flag, format!("{}: {refusal}", path.display())).with_hint(refusal.hint())
+    })
+}
+
 /// Whether a file is this process's stdout or stderr, by whatever name.
 pub fn is_own_stream(file: &Path) -> bool {
     let is_open = |found: &fs::Metadata| open_already(found, STANDARD.map(|it| it())).is_some();
@@ -109,10 +123,58 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a path leads into a directory.
+/// Whether a path leads into a directory or through it, or will once what is missing of either has been
+/// made. One of which that cannot be said does.
 pub fn is_in(path: &Path, directory: &Path) -> bool {
-    let canonical = (path.canonicalize(), directory.canonicalize());
-    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(&directory))
+    let Some(directory) = place(directory, |_| {}) else { return true };
+    let mut is_through = false;
+    // From below a directory, `..` is what whoever may rename there makes of it.
+    let is_below = |at: &Path| at != directory && at.starts_with(&directory);
+    let begin = std::env::current_dir().and_then(|it| it.canonicalize());
+    is_through |= path.is_relative() && begin.is_ok_and(|begin| is_below(&begin));
+    let end = place(path, |at| is_through |= at.starts_with(&directory));
+    is_through || end.is_none_or(|end| end.starts_with(&directory))
+}
+
+/// Most links in a path, as the kernel has it.
+const MAX_LINKS: u32 = 40;
+
+/// Where a path leads, as far as it exists, and `visit` with each place on the way. `None` for one with
+/// `..` in what does not exist, or too many links.
+fn place(path: &Path, mut visit: impl FnMut(&Path)) -> Option<PathBuf> {
+    let mut at = match path.is_absolute() {
+        true => PathBuf::from("/"),
+        false => std::env::current_dir().ok()?.canonicalize().ok()?,
+    };
+    let words = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|it| it.as_os_str().to_owned()).collect()
+    };
+    let mut rest = words(path);
+    let (mut links, mut is_missing) = (0, false);
+    while let Some(word) = rest.pop() {
+        match word.as_bytes() {
+            b"/" => at = PathBuf::from("/"),
+            b"." => {}
+            b".." if is_missing => return None,
+            b".." => _ = at.pop(),
+            _ => {
+                let next = at.join(&word);
+                visit(&next);
+                match next.read_link() {
+                    Ok(_) if links == MAX_LINKS => return None,
+                    Ok(target) => {
+                        links += 1;
+                        rest.extend(words(&target));
+                    }
+                    Err(error) => {
+                        is_missing |= error.kind() == io::ErrorKind::NotFound;
+                        at = next;
+                    }
+                }
+            }
+        }
+    }
+    Some(at)
 }
 
 /// stdout and stderr.
@@ -160,6 +222,41 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 2);
         assert!(Target::open(folder.path()).is_err());
         assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
+    }
+
+    #[test]
+    fn path_is_in_a_directory_that_is_still_to_be_made() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir(at("made")).unwrap();
+        symlink("new", at("link")).unwrap();
+        symlink("made/file", at("dangling")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        // What runs may change a link in its directory at any time.
+        symlink("../other", at("made/away")).unwrap();
+        symlink("made/away/b", at("round")).unwrap();
+        for (path, directory, expected) in [
+            ("new", "new", true),
+            ("new/a/b", "new", true),
+            ("made/../new/a", "new", true),
+            ("made/../other", "new", false),
+            ("link/a", "new", true),
+            ("new/a", "link", true),
+            ("dangling", "made", true),
+            ("made/a/b", "made", true),
+            ("made/away/b", "made", true),
+            ("round", "made", true),
+            ("made/../other", "made", true),
+            ("new/a", "made", false),
+            ("newer", "new", false),
+            ("other", "made", false),
+            // Whoever makes `new/a` decides what these are.
+            ("new/a/../b", "made", true),
+            ("loop/a", "made", true),
+        ] {
+            assert_eq!(is_in(&at(path), &at(directory)), expected, "{path} in {directory}");
+        }
     }
 
     #[test]

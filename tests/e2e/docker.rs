@@ -16,7 +16,7 @@ mod faults;
 mod image;
 mod pull;
 
-/// What no engine matters to. They are run once, here.
+/// Settings and documents, which are run once, here.
 mod cli;
 mod config;
 mod docs;

@@ -9,6 +9,9 @@ mod archives;
 /// This engine's alone: its helpers.
 mod helpers;
 
+/// What no engine matters to. It is run once, here.
+mod front;
+
 mod agent;
 /// A service that is killed under load.
 mod crashes;

@@ -20,6 +20,9 @@ use crate::engines::{Feature, has};
 /// Ample for a machine that is busy with other things, at the lowest priority.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long an engine may take to remove a container that nobody waits for.
+const REMOVAL: Duration = Duration::from_secs(10);
+
 /// As a shell in the foreground starts a command. Whoever runs the tests may ignore some of these
 /// (`nohup`, a job in the background), which a child would inherit.
 const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
@@ -234,8 +237,19 @@ impl Place {
 
     /// Asserts that nothing of this place is left on the engine, and no state file but the cache.
     pub fn assert_clean(&self) {
+        // What a program of the library releases is removed by the engine, which nobody waits for.
+        let deadline = Instant::now() + REMOVAL;
+        while Instant::now() < deadline
+            && !(self.containers().is_empty() && ENGINE.remains(self).is_empty())
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert_eq!(self.containers(), Vec::<String>::new(), "containers are left");
         assert_eq!(ENGINE.remains(self), Vec::<String>::new(), "something is left of containers");
+        if !self.instances().is_empty() && !self.dead_instance.load(Ordering::Relaxed) {
+            // The next command sees that nothing is left of such a one.
+            self.sandboxctl(["gc"]).assert_code(0);
+        }
         // The image's id is remembered on purpose: it spares the next command a question.
         let expected = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().to_string_lossy();

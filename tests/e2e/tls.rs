@@ -2,6 +2,7 @@
 //! every Docker Engine brings. And what a client says to them.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -117,15 +118,22 @@ impl Drop for Server {
 /// A folder with a key, and a certificate for `localhost`.
 fn certificate() -> TempDir {
     let folder = tempfile::Builder::new().prefix("sandboxctl-tls-").tempdir().unwrap();
+    certify(folder.path());
+    folder
+}
+
+/// Makes `key.pem`, and `cert.pem` for `localhost`.
+pub fn certify(folder: &Path) {
     let made = Command::new(OPENSSL)
         .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        // A certificate of an authority is none of a server's.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-keyout", "key.pem", "-out", "cert.pem"])
-        .current_dir(folder.path())
+        .current_dir(folder)
         .output()
         .unwrap_or_else(|error| panic!("{OPENSSL}: {error}"));
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    folder
 }
 
 /// What a server answered.

@@ -1,5 +1,6 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
+mod agent;
 mod changes;
 mod cold_run;
 mod connect;
@@ -44,6 +45,7 @@ pub const ALL: &[Scenario] = &[
     egress::SCENARIO,
     connect::SCENARIO,
     service::SCENARIO,
+    agent::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
     operation_leaks::SCENARIO,

@@ -13,7 +13,7 @@ use std::thread;
 use flate2::{Compression, GzBuilder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use sandbox_api::artifacts::{ArtifactMode, CheckDifference};
-use sandbox_dirfd::hex;
+use sandbox_dirfd::{SparseReader, hex};
 use sha2::{Digest as _, Sha256};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, System, ZipWriter};
@@ -107,7 +107,8 @@ impl ArtifactsDir {
         let mut cursor = Cursor::new(self.root.as_fd(), MissingDir::Fail);
         for file in &self.manifest.files {
             let path = file.path();
-            let content = copy::open(&mut cursor, path)?.take(file.bytes);
+            let opened = copy::open(&mut cursor, path)?;
+            let content = SparseReader::new(&opened).map_err(failed)?.take(file.bytes);
             let (hasher, bytes, is_cancelled) = (Sha256::new(), 0, false);
             let mut reader = Hashed { content, hasher, bytes, proceed, is_cancelled };
             let added = archive.add(path, file.mode, file.bytes, &mut reader);
@@ -162,7 +163,7 @@ pub fn tar_zstd(
 
 /// A file that is hashed as it is read.
 struct Hashed<'a> {
-    content: io::Take<File>,
+    content: io::Take<SparseReader<'a>>,
     hasher: Sha256,
     bytes: u64,
     proceed: Proceed<'a>,

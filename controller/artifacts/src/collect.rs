@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use sandbox_api::artifacts::{ArtifactManifest, OmitReason, OmittedEntry};
 use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
 
-use crate::copy::{copy, describe};
+use crate::copy::{Progress, copy, describe};
 use crate::cursor::{Cursor, MissingDir};
 use crate::destination::{Destination, Staging};
 use crate::error::{Error, text};
@@ -89,7 +89,9 @@ pub fn collect(
     let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(io_dir, ".", open, Mode::empty())
         .map_err(|errno| Error::io("read", b".")(errno))?;
-    let found = find(root.as_fd(), selection, bounds)?;
+    // Files that are only listed stand beside no manifest.
+    let reserves = destination.is_some();
+    let found = find(root.as_fd(), selection, bounds, reserves)?;
     // Before anything else is told of them.
     let omitted = found.omitted.iter().map(OmittedEntry::path);
     for path in found.files.iter().map(Vec::as_slice).chain(omitted) {
@@ -106,8 +108,10 @@ pub fn collect(
         return Err(Error::NoMatch { pattern: pattern.clone(), omitted: only });
     }
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+    let mut progress = Progress::default();
     let Some(destination) = destination else {
-        let files = found.files.iter().map(|path| describe(&mut from, path, proceed));
+        let files =
+            found.files.iter().map(|path| describe(&mut from, path, &mut progress, proceed));
         let (manifest, _) = manifest::encode(files.collect::<Result<_, _>>()?, found.omitted);
         return Ok(Collected { manifest, unmatched: found.unmatched });
     };
@@ -116,7 +120,7 @@ pub fn collect(
     let mut to = Cursor::new(staging.root(), MissingDir::Create);
     let mut files = Vec::with_capacity(found.files.len());
     for path in &found.files {
-        files.push(copy(&mut from, &mut to, path, proceed)?);
+        files.push(copy(&mut from, &mut to, path, &mut progress, proceed)?);
     }
     drop(to);
     let (manifest, json) = manifest::encode(files, found.omitted);
@@ -140,7 +144,12 @@ struct Found {
     omitted_of: std::collections::HashMap<String, OmittedEntry>,
 }
 
-fn find(root: BorrowedFd<'_>, selection: &Selection, bounds: Bounds) -> Result<Found, Error> {
+fn find(
+    root: BorrowedFd<'_>,
+    selection: &Selection,
+    bounds: Bounds,
+    reserves: bool,
+) -> Result<Found, Error> {
     let patterns = selection.patterns();
     let mut is_matched = vec![false; patterns.len()];
     let (mut files, mut omitted) = (Vec::new(), Vec::new());
@@ -162,7 +171,7 @@ fn find(root: BorrowedFd<'_>, selection: &Selection, bounds: Bounds) -> Result<F
             return Visit::Skip;
         }
         let reason = match kind {
-            FileType::RegularFile if is_reserved(&path) => OmitReason::ReservedName,
+            FileType::RegularFile if reserves && is_reserved(&path) => OmitReason::ReservedName,
             FileType::RegularFile => {
                 globs.into_iter().for_each(|glob| is_matched[glob] = true);
                 files.push(path);
@@ -231,6 +240,7 @@ pub mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use proptest::prelude::*;
+    use sandbox_dirfd::HoleAllowance;
 
     pub struct Place {
         dir: tempfile::TempDir,
@@ -294,6 +304,36 @@ pub mod tests {
         let mut check = Command::new("sha256sum");
         let checked = check.args(["--check", "--strict", "--quiet", CHECKSUMS]).current_dir(dir);
         checked.output().unwrap().status.success()
+    }
+
+    #[test]
+    fn file_with_many_names_is_copied_once() {
+        use std::os::unix::fs::MetadataExt as _;
+        let place = Place::new();
+        let file = place.file("dist/a", "content");
+        fs::create_dir(place.at("io/dist/sub")).unwrap();
+        for number in 0..50 {
+            fs::hard_link(&file, place.at(&format!("io/dist/sub/{number}"))).unwrap();
+        }
+        place.file("dist/other", "content");
+        let collected = place.collect(&["dist"], "out").unwrap();
+        assert_eq!((collected.files(), collected.bytes()), (52, 52 * 7));
+        let found = |name: &str| fs::metadata(place.at("out").join(name)).unwrap();
+        let (one, other) = (found("dist/a"), found("dist/sub/49"));
+        assert_eq!((one.ino(), one.nlink(), one.len()), (other.ino(), 51, 7));
+        assert_ne!(one.ino(), found("dist/other").ino());
+        assert!(sha256sum_accepts(&place.at("out")));
+    }
+
+    #[test]
+    fn files_with_larger_holes_than_are_read_are_an_error_and_nothing_is_written() {
+        let place = Place::new();
+        place.file("a", "content");
+        let sparse = File::create(place.at("io/b")).unwrap();
+        sparse.set_len(HoleAllowance::BYTES + 1).unwrap();
+        let error = place.collect(&["**"], "out").unwrap_err();
+        assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge, "{error}");
+        assert_eq!(place.names(), ["io"]);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_api::artifacts::{Artifact, ArtifactMode, spelt};
-use sandbox_dirfd::{hex, open_child};
+use sandbox_dirfd::{
+    FileState, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
+};
 use sha2::{Digest as _, Sha256};
 
 use crate::cursor::Cursor;
@@ -38,18 +40,52 @@ pub fn open(from: &mut Cursor<'_>, path: &[u8]) -> Result<File, Error> {
     rustix::fs::open(again, flags, Mode::empty()).map(File::from).map_err(failed)
 }
 
+/// What was copied or read until now.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Files that have several names: their copies have them too.
+    known: KnownFiles<Artifact>,
+    holes: HoleAllowance,
+}
+
+impl Progress {
+    /// Of files that no run made: holes of any size are read.
+    pub fn of_input() -> Self {
+        Self { holes: HoleAllowance::new(u64::MAX), ..Self::default() }
+    }
+
+    /// Takes the holes of a file into account.
+    fn count(&self, file: &Stat) -> Result<(), Error> {
+        if self.holes.take(file) { Ok(()) } else { Err(Error::Holes) }
+    }
+}
+
+/// An artifact by another name of its file.
+fn by_name(artifact: &Artifact, path: &[u8]) -> Artifact {
+    let (path, path_b64) = spelt(path);
+    Artifact { path, path_b64, ..artifact.clone() }
+}
+
 /// Copies the file at `path` below one directory to the same path below another.
 pub fn copy(
     from: &mut Cursor<'_>,
     to: &mut Cursor<'_>,
     path: &[u8],
+    progress: &mut Progress,
     proceed: Proceed<'_>,
 ) -> Result<Artifact, Error> {
     let source = open(from, path)?;
     let failed = Error::io::<Errno>("copy", path);
+    let root = to.root();
     let (parent, name) = to.parent(path).map_err(&failed)?;
     for _ in 0..TRIES {
         let before = fstat(&source).map_err(&failed)?;
+        if let Some(known) = progress.known.get(&before)
+            && link_below(root, known.path(), (parent, name)).is_ok()
+        {
+            return Ok(by_name(known, path));
+        }
+        progress.count(&before)?;
         let mut target = create(parent, name).map_err(&failed)?;
         let copied = transfer(&source, &mut target, &before, proceed);
         let Content { bytes, sha256, head } = match copied {
@@ -58,14 +94,16 @@ pub fn copy(
             Err(error) => return Err(Error::io("copy", path)(error)),
         };
         let after = fstat(&source).map_err(&failed)?;
-        if state(&before) != state(&after) || bytes != size(&before) {
+        if FileState::of(&before) != FileState::of(&after) || bytes != size(&before) {
             continue;
         }
         let mode = ArtifactMode::of(before.st_mode);
         fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
         let mime = manifest::mime(path, &head);
         let (path, path_b64) = spelt(path);
-        return Ok(Artifact { path, path_b64, bytes, sha256, mode, mime });
+        let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
+        progress.known.add(&after, artifact.clone());
+        return Ok(artifact);
     }
     Err(Error::Changing { path: text(path) })
 }
@@ -74,21 +112,27 @@ pub fn copy(
 pub fn describe(
     from: &mut Cursor<'_>,
     path: &[u8],
+    progress: &mut Progress,
     proceed: Proceed<'_>,
 ) -> Result<Artifact, Error> {
-    let mut source = open(from, path)?;
+    let source = open(from, path)?;
     let failed = Error::io::<io::Error>("read", path);
     for _ in 0..TRIES {
         let before = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        source.rewind().map_err(&failed)?;
+        if let Some(known) = progress.known.get(&before) {
+            return Ok(by_name(known, path));
+        }
+        progress.count(&before)?;
         let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
         let Some(Content { bytes, sha256, head }) = read else { return Err(Error::Cancelled) };
         let after = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        if state(&before) == state(&after) && bytes == size(&before) {
+        if FileState::of(&before) == FileState::of(&after) && bytes == size(&before) {
             let mode = ArtifactMode::of(before.st_mode);
             let mime = manifest::mime(path, &head);
             let (path, path_b64) = spelt(path);
-            return Ok(Artifact { path, path_b64, bytes, sha256, mode, mime });
+            let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
+            progress.known.add(&after, artifact.clone());
+            return Ok(artifact);
         }
     }
     Err(Error::Changing { path: text(path) })
@@ -103,7 +147,7 @@ fn create(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
 
 /// Copies the content. `None` if it was cancelled.
 fn transfer(
-    mut source: &File,
+    source: &File,
     target: &mut File,
     before: &Stat,
     proceed: Proceed<'_>,
@@ -117,12 +161,13 @@ fn transfer(
     if size(before) > 0 && rustix::fs::ioctl_ficlone(&*target, source).is_ok() {
         return hash(target, u64::MAX, proceed);
     }
-    source.rewind()?;
     // Zeros become holes: they need no space.
     let mut length = 0;
-    let copied = digest(source, size(before).saturating_add(1), proceed, |piece| {
+    let zeros = vec![0; PIECE];
+    let from = SparseReader::new(source)?;
+    let copied = digest(from, size(before).saturating_add(1), proceed, |piece| {
         length += piece.len() as u64;
-        match piece.iter().all(|&byte| byte == 0) {
+        match piece == &zeros[..piece.len()] {
             true => target.seek(SeekFrom::Start(length)).map(drop),
             false => target.write_all(piece),
         }
@@ -140,9 +185,9 @@ pub struct Content {
     pub head: Vec<u8>,
 }
 
-/// Reads at most `most` bytes. `None` if it was cancelled.
+/// Reads at most `most` bytes from the beginning. `None` if it was cancelled.
 pub fn hash(file: &File, most: u64, proceed: Proceed<'_>) -> io::Result<Option<Content>> {
-    digest(file, most, proceed, |_| Ok(()))
+    digest(SparseReader::new(file)?, most, proceed, |_| Ok(()))
 }
 
 /// As [`hash`], passing on each piece.
@@ -180,11 +225,6 @@ fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-/// What changes whenever the content does.
-pub fn state(stat: &Stat) -> (i64, i64, u64, i64, u64) {
-    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,10 +235,19 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn copy_of(dir: &Path, proceed: Proceed<'_>) -> Result<Artifact, Error> {
+        copy_in(dir, &mut Progress::default(), proceed)
+    }
+
+    fn copy_in(
+        dir: &Path,
+        progress: &mut Progress,
+        proceed: Proceed<'_>,
+    ) -> Result<Artifact, Error> {
         fs::create_dir_all(dir.join("to")).unwrap();
         let [from, to] = ["from", "to"].map(|name| File::open(dir.join(name)).unwrap());
         let mut from = Cursor::new(from.as_fd(), MissingDir::Fail);
-        copy(&mut from, &mut Cursor::new(to.as_fd(), MissingDir::Create), b"f", proceed)
+        let mut to = Cursor::new(to.as_fd(), MissingDir::Create);
+        copy(&mut from, &mut to, b"f", progress, proceed)
     }
 
     #[test]
@@ -243,7 +292,7 @@ mod tests {
         let hole = File::create(dir.path().join("from/f")).unwrap();
         // As large as its file system allows; a terabyte is more than the disk of a test has.
         hole.set_len(1 << 43).unwrap();
-        let error = copy_of(dir.path(), &|| true).unwrap_err();
+        let error = copy_in(dir.path(), &mut Progress::of_input(), &|| true).unwrap_err();
         assert_eq!(error.kind(), sandbox_api::ErrorKind::DiskFull, "{error}");
         assert_eq!(fs::metadata(dir.path().join("to/f")).unwrap().len(), 0);
     }

@@ -25,6 +25,10 @@ impl<'a> Cursor<'a> {
         Self { root, missing, open: Vec::new() }
     }
 
+    pub const fn root(&self) -> BorrowedFd<'a> {
+        self.root
+    }
+
     /// The directory of `path`, and its name there. It follows no link and enters no mount.
     pub fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(BorrowedFd<'_>, &'p [u8])> {
         let (folders, name) = split(path);

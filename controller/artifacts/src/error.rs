@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::ErrorKind;
+use sandbox_dirfd::HoleAllowance;
 
 /// A failure. Nothing was written, or what was written is removed.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +51,9 @@ pub enum Error {
         /// The limit.
         most: u64,
     },
+    /// The files have more holes than are read.
+    #[error("the files have holes of more than {} GiB together", HoleAllowance::BYTES >> 30)]
+    Holes,
     /// The directory could not be scanned completely, so that a file may be missing.
     #[error("cannot scan all of {what}: {reason}")]
     Incomplete {
@@ -140,6 +144,7 @@ impl Error {
             Self::NoMatch { .. } | Self::Vanished { .. } => ErrorKind::NotFound,
             Self::SecretName { .. } => ErrorKind::Policy,
             Self::TooMany { .. } => ErrorKind::TooManyFiles,
+            Self::Holes => ErrorKind::TooLarge,
             Self::Changing { .. } => ErrorKind::Busy,
             Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
@@ -165,6 +170,9 @@ impl Error {
                 Some("give it another name, or exclude it: --artifact '!GLOB'")
             }
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
+            Self::Holes => {
+                Some("leave sparse files out: --artifact '!GLOB'; or archive them in the run")
+            }
             Self::Differs { .. } => Some("`sandboxctl artifacts verify DIR` lists all differences"),
             Self::Manifest { .. } => Some("--artifacts-dir of `run` and `exec` makes one"),
             Self::ZipName { .. } => Some(".tar.zst and .tar.gz archives hold any name"),

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat, readlinkat};
 use sandbox_api::artifacts::ArtifactMode;
 use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
-use sandbox_dirfd::{ScanCoverage, Visit, WalkBounds, hex, join, walk};
+use sandbox_dirfd::{ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::archive::{Archive, ArchiveFormat, failed, tar_gzip, tar_zstd};
-use crate::copy::{describe, open};
+use crate::copy::{Progress, describe, open};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::text;
 use crate::{Error, MAX_DEPTH, Proceed};
@@ -57,12 +57,13 @@ impl<'a> KeptFiles<'a> {
     pub fn changes(&self, proceed: Proceed<'_>) -> Result<ChangeManifest, Error> {
         let (entries, truncated) = self.entries();
         let mut from = Cursor::new(self.root, MissingDir::Fail);
+        let mut progress = Progress::default();
         let mut changes = Vec::with_capacity(entries.len());
         for (path, stat) in entries {
             if !proceed() {
                 return Err(Error::Cancelled);
             }
-            changes.push(change(&mut from, &path, &stat, proceed)?);
+            changes.push(change(&mut from, &path, &stat, &mut progress, proceed)?);
         }
         Ok(ChangeManifest { changes, truncated, ..ChangeManifest::default() })
     }
@@ -106,7 +107,8 @@ impl<'a> KeptFiles<'a> {
             let file = open(&mut from, path)?;
             let stat = rustix::fs::fstat(&file).map_err(Error::io("read", path))?;
             let size = u64::try_from(stat.st_size).unwrap_or(0);
-            let mut content = Exactly { inner: file.take(size), left: size, proceed };
+            let inner = SparseReader::new(&file).map_err(failed)?.take(size);
+            let mut content = Exactly { inner, left: size, proceed };
             archive.add(path, ArtifactMode::of(stat.st_mode), size, &mut content).map_err(
                 |error| match proceed() {
                     true if content.left > 0 && error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -123,7 +125,7 @@ impl<'a> KeptFiles<'a> {
 
 /// A file of which exactly so many bytes are read: a header has promised them.
 struct Exactly<'a> {
-    inner: io::Take<std::fs::File>,
+    inner: io::Take<SparseReader<'a>>,
     left: u64,
     proceed: Proceed<'a>,
 }
@@ -146,6 +148,7 @@ fn change(
     from: &mut Cursor<'_>,
     path: &[u8],
     stat: &Stat,
+    progress: &mut Progress,
     proceed: Proceed<'_>,
 ) -> Result<Change, Error> {
     let (text, path_b64) = path_forms(path);
@@ -165,11 +168,16 @@ fn change(
     };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
-            let file = describe(from, path, proceed)?;
             change.kind = ChangeType::File;
-            change.bytes = Some(file.bytes);
-            change.sha256 = Some(file.sha256);
-            change.mime = Some(file.mime);
+            match describe(from, path, progress, proceed) {
+                Ok(file) => {
+                    change.bytes = Some(file.bytes);
+                    change.sha256 = Some(file.sha256);
+                    change.mime = Some(file.mime);
+                }
+                Err(Error::Holes) => change.bytes = u64::try_from(stat.st_size).ok(),
+                Err(error) => return Err(error),
+            }
         }
         FileType::Directory => change.kind = ChangeType::Directory,
         FileType::Symlink => {

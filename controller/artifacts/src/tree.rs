@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
-use sandbox_dirfd::{Visit, WalkBounds, hex, join, walk};
+use rustix::io::Errno;
+use sandbox_dirfd::{FileState, Visit, WalkBounds, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::collect::complete;
-use crate::copy::{describe, hash, state};
+use crate::copy::{Progress, describe, hash};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::Error;
 use crate::{MAX_DEPTH, Proceed};
@@ -65,10 +66,11 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
     let sha256 = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         let mut listing = Sha256::new();
         let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+        let mut progress = Progress::of_input();
         for (path, stat) in &below {
             let (kind, digest) = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
-                    let file = describe(&mut from, path, proceed)?;
+                    let file = describe(&mut from, path, &mut progress, proceed)?;
                     files += 1;
                     bytes += file.bytes;
                     ("file", file.sha256)
@@ -107,31 +109,43 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
 pub struct FileDigest {
     /// Its path.
     pub path: Vec<u8>,
-    /// The SHA-256 of its content; `None` if it is no regular file.
+    /// The SHA-256 of its content; `None` if it is no regular file, or none that is known, or has
+    /// larger holes than are read.
     pub sha256: Option<String>,
 }
 
-/// The digests of all files in a directory, without those that `skips` names.
+/// The files in a directory, with the digests of those that `is_known` names: others can be of any
+/// size. What is mounted below it is listed as a file is that is not regular.
 ///
 /// # Errors
 ///
 /// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
 pub fn digest_files(
     directory: &Path,
-    skips: impl Fn(&[u8]) -> bool,
+    is_known: impl Fn(&[u8]) -> bool,
     proceed: Proceed<'_>,
 ) -> Result<Vec<FileDigest>, Error> {
     let root = open(directory)?;
     let Entries { below, .. } = Entries::of(&root, directory)?;
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+    let mut progress = Progress::default();
     let mut files = Vec::new();
     for (path, stat) in below {
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => {}
-            FileType::RegularFile if skips(&path) => {}
-            FileType::RegularFile => {
-                let file = describe(&mut from, &path, proceed)?;
-                files.push(FileDigest { path, sha256: Some(file.sha256) });
+            FileType::Directory => {
+                let (parent, name) = from.parent(&path).map_err(Error::io("read", &path))?;
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                if open_child(parent, name, flags).is_err_and(|errno| errno == Errno::XDEV) {
+                    files.push(FileDigest { path, sha256: None });
+                }
+            }
+            FileType::RegularFile if is_known(&path) => {
+                let sha256 = match describe(&mut from, &path, &mut progress, proceed) {
+                    Ok(file) => Some(file.sha256),
+                    Err(Error::Holes) => None,
+                    Err(error) => return Err(error),
+                };
+                files.push(FileDigest { path, sha256 });
             }
             _ => files.push(FileDigest { path, sha256: None }),
         }
@@ -180,7 +194,7 @@ impl Entries {
                 "{} {} {:?} {}\n",
                 stat.st_ino,
                 stat.st_mode,
-                state(stat),
+                FileState::of(stat),
                 path.escape_ascii()
             );
             digest.update(line);

@@ -16,6 +16,9 @@ use rustix::io::Errno;
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
+/// How often seals are asked for while pages are in use: five seconds, as the kernel waits for each.
+const SEAL_ATTEMPTS: u32 = 30;
+
 /// A sealed executable in memory.
 #[derive(Debug)]
 pub struct SealedProgram(OwnedFd);
@@ -28,8 +31,8 @@ impl SealedProgram {
         // It is executed by users of any container, and none needs to write to it.
         file.set_permissions(Permissions::from_mode(0o555))?;
         // The seal of the mode exists only in newer kernels. It is not what protects the content.
-        match rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::EXEC) {
-            Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, SEALS)?,
+        match seal(&file, SEALS | SealFlags::EXEC) {
+            Err(Errno::INVAL) => seal(&file, SEALS)?,
             sealed => sealed?,
         }
         Ok(Self(file.into()))
@@ -45,6 +48,19 @@ impl AsFd for SealedProgram {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Adds seals. The kernel refuses them while it holds pages of the file for itself, as when it moves
+/// memory. It waits a sixth of a second for these pages each time.
+fn seal(file: &File, seals: SealFlags) -> Result<(), Errno> {
+    let mut sealed = Err(Errno::BUSY);
+    for _ in 0..SEAL_ATTEMPTS {
+        sealed = rustix::fs::fcntl_add_seals(file, seals);
+        if sealed != Err(Errno::BUSY) {
+            break;
+        }
+    }
+    sealed
 }
 
 /// Creates a memfd that may be executed, with a descriptor above those of the standard streams.
@@ -103,7 +119,26 @@ impl<B: AsRef<[u8]>> SealedOnce<B> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Read as _;
     use std::process::Command;
+
+    use rustix::pipe::SpliceFlags;
+
+    #[test]
+    fn seals_wait_for_pages_that_are_in_use() {
+        let mut file = File::from(memory(c"program").unwrap());
+        file.write_all(&[0; 4096]).unwrap();
+        // The pipe holds the page itself, not a copy.
+        let (mut reader, writer) = io::pipe().unwrap();
+        let moved =
+            rustix::pipe::splice(&file, Some(&mut 0), &writer, None, 4096, SpliceFlags::empty());
+        assert_eq!(moved, Ok(4096));
+        drop(writer);
+        assert_eq!(rustix::fs::fcntl_add_seals(&file, SEALS), Err(Errno::BUSY));
+        let other = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+        assert_eq!(seal(&file, SEALS), Ok(()));
+        assert_eq!(other.join().unwrap().unwrap(), 4096);
+    }
 
     #[test]
     fn a_sealed_program_runs_and_cannot_be_changed() {

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod key;
 mod outcome;
 mod sealed;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_api::receipt::Dependency;
-use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec};
+use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec, Status};
 use serde_json::{Map, Value, json};
 
 use crate::sha256;
@@ -35,18 +35,41 @@ pub fn outcome(outcome: &Outcome) -> Dependency {
     let status = outcome.status().as_str();
     let result = match outcome {
         Outcome::Ok { result } => result.get(),
-        _ => "null",
+        _ => NO_RESULT,
     };
     let kind = outcome.failure().map(|failure| failure.kind.as_str());
     let exit_code = outcome.exit_code();
-    let text = format!("{status}\n{}\n{exit_code}\n{result}\n", kind.unwrap_or_default());
+    let digest = outcome_digest(status, kind, exit_code, result);
     let mut annotations = Map::new();
     annotations.insert("status".to_owned(), status.into());
     annotations.insert("exit_code".to_owned(), exit_code.into());
     if let Some(kind) = kind {
         annotations.insert("error".to_owned(), kind.into());
     }
-    Dependency { annotations, ..Dependency::new(Dependency::OUTCOME, sha256(text)) }
+    Dependency { annotations, ..Dependency::new(Dependency::OUTCOME, digest) }
+}
+
+/// The result of what has none.
+const NO_RESULT: &str = "null";
+
+fn outcome_digest(status: &str, kind: Option<&str>, exit_code: u8, result: &str) -> String {
+    sha256(format!("{status}\n{}\n{exit_code}\n{result}\n", kind.unwrap_or_default()))
+}
+
+/// Whether an outcome that was read says what its digest is of, as far as that can be seen without
+/// the result.
+pub fn is_consistent(outcome: &Dependency) -> bool {
+    let Dependency { annotations, .. } = outcome;
+    let text = |name| annotations.get(name).and_then(Value::as_str);
+    let exit_code = annotations.get("exit_code").and_then(Value::as_u64);
+    let Some(exit_code) = exit_code.and_then(|code| u8::try_from(code).ok()) else { return false };
+    match (text("status"), text("error")) {
+        (Some(status), None) if status == Status::Ok.as_str() => exit_code == 0,
+        (Some(status), kind) if status != Status::Ok.as_str() => {
+            outcome.digest.sha256 == outcome_digest(status, kind, exit_code, NO_RESULT)
+        }
+        _ => false,
+    }
 }
 
 /// The hosts that were reached and refused.

@@ -4,13 +4,16 @@ use std::collections::HashSet;
 
 use sandbox_api::Base64;
 use sandbox_api::receipt::{
-    Dependency, DigestSet, Envelope, PayloadType, Receipt, Signature, TestResult, TestStatement,
+    Dependency, DigestSet, Envelope, PayloadType, Receipt, RunMetadata, Signature, Subject,
+    TestResult, TestStatement, TestVerdict,
 };
+use sandbox_api::time::parse_rfc3339;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::key::{PublicKey, SigningKey};
+use crate::outcome::is_consistent;
 use crate::sha256;
 
 /// The most statements of one receipt: provenance and test results.
@@ -124,17 +127,24 @@ fn check(receipt: &Receipt, tests: Option<&TestStatement>) -> Result<(), &'stati
     if !digests.into_iter().all(DigestSet::is_valid) {
         return Err("a digest is not 64 lower-case hexadecimal digits");
     }
-    if subject.is_empty() {
-        return Err("it has no subject");
+    let outcome = predicate.byproduct(Dependency::OUTCOME);
+    check_subjects(subject, outcome.ok_or("it does not say how the run ended")?)?;
+    let RunMetadata { started_on, finished_on, .. } = &predicate.run_details.metadata;
+    if ![started_on, finished_on].into_iter().all(|time| parse_rfc3339(time).is_some()) {
+        return Err("a time of it is none");
     }
-    let (mut paths, mut names, mut results) = (HashSet::new(), HashSet::new(), HashSet::new());
-    if !subject.iter().all(|it| paths.insert(it.path())) {
-        return Err("it has two subjects of one name");
-    }
+    let (mut names, mut results) = (HashSet::new(), HashSet::new());
     if !dependencies.iter().all(|it| names.insert(&it.name))
         || !byproducts.iter().all(|it| results.insert(&it.name))
     {
         return Err("it has two dependencies or byproducts of one name");
+    }
+    let is_unlike_its_cases = |TestStatement { predicate, .. }: &TestStatement| {
+        let TestResult { result, passed_tests, failed_tests, .. } = predicate;
+        *result != TestVerdict::of(passed_tests.len(), failed_tests.len())
+    };
+    if tests.is_some_and(is_unlike_its_cases) {
+        return Err("the verdict of its tests is not that of the cases");
     }
     let digest = predicate.byproduct(Dependency::TESTS).map(|it| &it.digest.sha256);
     match (tests, digest) {
@@ -149,6 +159,33 @@ fn check(receipt: &Receipt, tests: Option<&TestStatement>) -> Result<(), &'stati
         (Some(_), _) => Err("its tests are of another run"),
         (None, Some(_)) => Err("the results of its tests are missing"),
     }
+}
+
+/// Checks that the subjects are files with names of their own, or the result of the run alone.
+fn check_subjects(subject: &[Subject], outcome: &Dependency) -> Result<(), &'static str> {
+    if subject.is_empty() {
+        return Err("it has no subject");
+    }
+    let mut paths = HashSet::new();
+    if !subject.iter().all(|it| paths.insert(it.path())) {
+        return Err("it has two subjects of one name");
+    }
+    let is_exact = |it: &Subject| match it.annotations.as_ref().and_then(|it| it.path_b64.as_ref())
+    {
+        Some(path) => *it == Subject::file(&path.0, it.digest.sha256.clone()),
+        None => true,
+    };
+    if !subject.iter().all(is_exact) {
+        return Err("a subject has another name than its path");
+    }
+    if !is_consistent(outcome) {
+        return Err("how the run ended is not what its digest is of");
+    }
+    let is_result = |it: &Subject| *it == Subject::result(outcome.digest.sha256.clone());
+    if subject.iter().any(|it| it.path().is_none()) && !matches!(subject, [it] if is_result(it)) {
+        return Err("its result is not the one that the run ended with");
+    }
+    Ok(())
 }
 
 /// The digest of test results in their receipt: of them as JSON.

@@ -42,6 +42,32 @@ pub(crate) struct Event<'a> {
     pub duration: Option<Duration>,
     /// For a connection: its details.
     pub connection: Option<Connection<'a>>,
+    /// For a decision about a request: its details.
+    pub access: Option<AccessRecord<'a>>,
+}
+
+/// A decision about a request to a service.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct AccessRecord<'a> {
+    /// The id of the request: the line's `run_id`.
+    #[serde(skip)]
+    pub request: &'a str,
+    /// Where it came from.
+    pub peer: &'a str,
+    /// Who sent it, if that is known.
+    pub subject: Option<&'a str>,
+    /// Its method.
+    pub method: &'a str,
+    /// Its path, without the query.
+    pub path: &'a str,
+    /// The status of the answer.
+    pub status: u16,
+    /// The kind of the refusal, if it was refused: the line's `outcome`.
+    #[serde(skip)]
+    pub refused: Option<&'a str>,
+    /// Why it was refused, as the caller is not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
 }
 
 /// A connection of a command in the sandbox.
@@ -91,6 +117,8 @@ pub(super) struct Line<'a> {
     duration_ms: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connection: Option<Connection<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<AccessRecord<'a>>,
 }
 
 /// A line that stands for lost lines.
@@ -119,6 +147,18 @@ impl<'a> Event<'a> {
             bytes: None,
             duration: None,
             connection: None,
+            access: None,
+        }
+    }
+
+    /// A decision about a request.
+    pub fn access(record: AccessRecord<'a>) -> Self {
+        // Paths of requests are ASCII.
+        let path = record.path.get(..MAX_PATH_BYTES).unwrap_or(record.path);
+        Self {
+            outcome: record.refused.unwrap_or(OK),
+            access: Some(AccessRecord { path, ..record }),
+            ..Self::new(record.request, "access")
         }
     }
 
@@ -145,6 +185,7 @@ impl<'a> Event<'a> {
             bytes: self.bytes,
             duration_ms: self.duration,
             connection: self.connection,
+            access: self.access,
         })
     }
 }

@@ -26,6 +26,7 @@ use sandbox_api::time;
 use sandbox_dirfd::Identity;
 use tokio::sync::Notify;
 
+pub use self::event::AccessRecord;
 pub(crate) use self::event::{By, Connection, Event, OK, REQUESTED, outcome};
 use self::event::{Lost, encode};
 use crate::error::Error;

@@ -413,13 +413,15 @@ fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
     rest.is_empty().then_some(hello)
 }
 
-/// A single name, of the only existing type.
+/// A single name, of the only existing type. RFC 6066 has no dot at its end, with which it is another
+/// name for servers.
 fn read_server_name(data: &[u8]) -> Option<&[u8]> {
     let mut rest = data;
     let mut list = take_vector(&mut rest, 2)?;
     let kind = take_number(&mut list, 1)?;
     let name = take_vector(&mut list, 2)?;
-    (kind == 0 && !name.is_empty() && list.is_empty() && rest.is_empty()).then_some(name)
+    let is_sound = kind == 0 && !name.is_empty() && !name.ends_with(b".");
+    (is_sound && list.is_empty() && rest.is_empty()).then_some(name)
 }
 
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {

@@ -10,11 +10,12 @@ use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
 use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
+use crate::mounts::LOOK_INTERVAL;
 use crate::sandbox::Inner;
 use crate::step::Step;
 
@@ -97,6 +98,7 @@ impl Supervisor {
         request: impl Future<Output = Result<T, CallError>>,
         kill_at: Instant,
     ) -> Result<Begun<T>, Error> {
+        self.inner.check_mounts_before_use().await;
         tokio::select! {
             biased;
             begun = request => match begun {
@@ -140,6 +142,8 @@ impl Supervisor {
         };
         let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
         let mut is_overrun = false;
+        let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
@@ -164,6 +168,8 @@ impl Supervisor {
                     kill_at = Instant::now();
                 }
                 () = tokio::time::sleep_until(kill_at) => break,
+                // Whoever is concerned by what is found ends the sandbox.
+                _ = looks.tick() => self.inner.look_at_mounts(),
             }
         }
         self.our_kill =
@@ -262,6 +268,7 @@ impl Supervisor {
         limits: &Limits,
         usage: &mut Usage,
     ) -> Result<Outcome, Error> {
+        self.inner.check_mounts().await;
         if let Some(lost) = self.inner.lost_mount()
             && !matches!(self.our_kill, Some(KillReason::Breach(_)))
         {

@@ -152,6 +152,7 @@ impl OperationCall {
         C: Call,
         C::Reply: Send + 'static,
     {
+        self.inner.check_mounts_before_use().await;
         let sink = Arc::new(Changes(self.inner.clone()));
         let reply = self.within(self.inner.session().begin(request, Some(sink))).await?;
         self.answer_to(reply).answer().await
@@ -275,9 +276,15 @@ impl<T: Send + 'static> Answer<T> {
         let reply = self.reply.as_mut().expect("taken only here and by the end");
         let answer = in_time(&inner, reply.wait()).await?;
         self.reply = None;
-        match answer {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(failed(&inner, error).await),
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(failed(&inner, error).await),
+        };
+        // One that took its time may have worked below a mount.
+        inner.check_mounts_before_use().await;
+        match inner.lost_mount() {
+            Some(lost) => Err(lost.clone().into()),
+            None => Ok(answer),
         }
     }
 }

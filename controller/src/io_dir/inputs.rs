@@ -82,9 +82,10 @@ fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
         FileType::Directory => {}
         other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
     }
-    // Only opening it tells whether it is readable.
+    // Only opening it tells whether it is readable. A lease that another sandbox has is not waited for.
     let readable = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    fs::File::open(readable)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(readable, flags, Mode::empty())?;
     let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
     Ok(OpenInput {
         source: Source::new(source.to_owned(), Arc::new(fd)),

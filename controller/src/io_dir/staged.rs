@@ -65,8 +65,14 @@ impl StagedIoDir {
         reached: impl FnMut(&'static str),
     ) -> Result<StagedEnd, Error> {
         let path = self.path.clone();
+        // A file's name may have a secret.
+        let shown = |error: &dyn std::fmt::Display| {
+            let mut reason = error.to_string();
+            redactions.text(&mut reason);
+            reason
+        };
         let failed =
-            |error: StageError| Error::Staging { path: path.clone(), reason: error.to_string() };
+            |error: StageError| Error::Staging { path: path.clone(), reason: shown(&error) };
         let compared = self.stage.compare(view.as_fd()).map_err(failed)?;
         let manifest = self.stage.manifest(&compared, most);
         let diff = options.diff.then(|| {
@@ -90,9 +96,10 @@ impl StagedIoDir {
         }
         let committed = is_wanted && conflicts.is_empty();
         if let (false, Some(to)) = (committed, &options.keep_staged) {
-            copy_out(view.as_fd(), to).map_err(|error| {
-                let reason = error.to_string();
-                Error::Staging { path: to.clone(), reason }
+            copy_out(view.as_fd(), to).map_err(|error| Error::KeepStaged {
+                path: to.clone(),
+                reason: shown(&error),
+                is_disk_full: error.is_disk_full(),
             })?;
         }
         let staging = match self.stage.work() {

@@ -18,7 +18,8 @@ mod watch;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
@@ -26,15 +27,29 @@ use sandbox_protocol::message::Access;
 pub(crate) use self::policy::ReservedDirs;
 use self::policy::{MountPointsBelow, MountPolicy};
 use self::refusal::MountRefusal;
-use self::table::{MountTable, Opened};
-use self::watch::MountChanges;
-pub(crate) use self::watch::MountWatch;
+use self::table::{MOUNTINFO, MountTable, Opened};
+pub(crate) use self::watch::{LOOK_INTERVAL, MountWatch};
+use self::watch::{MountChanges, MountReader, lock};
 use crate::error::Error;
 use crate::mounts::policy::refused;
 
 /// How often an inconclusive table is read again before a sandbox is ended because of it: a read
 /// can fail, or race with a change.
 const READ_ATTEMPTS: u32 = 5;
+
+/// Refuses to write something into these directories. It may be missing, or in no directory, such as
+/// a pipe.
+pub(crate) fn check_output(folders: &ReservedDirs, path: &Path) -> Result<(), MountRefusal> {
+    // Without a table nothing can be told apart, nor mounted.
+    let Ok(table) = std::fs::read(MOUNTINFO).and_then(|text| MountTable::parse(&text)) else {
+        return Ok(());
+    };
+    match MountPolicy::new(Arc::new(table), folders) {
+        Ok(policy) => policy.check_output(path),
+        // Such as a directory in a mount that is out of sight: a launch says what is wrong.
+        Err(_) => Ok(()),
+    }
+}
 
 /// The mounts of one sandbox: checked at the launch, and watched during its life.
 #[derive(Debug)]
@@ -43,7 +58,7 @@ pub(crate) struct MountGuard {
     folders: ReservedDirs,
     /// `None` before the first check: a sandbox without mounts of the host needs no mount table.
     rules: Option<Rules>,
-    watched: Vec<Watched>,
+    watched: Arc<Vec<Watched>>,
     hidden: Vec<String>,
 }
 
@@ -55,7 +70,7 @@ struct Rules {
 }
 
 /// A mounted file or directory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Watched {
     /// Its name in messages: `the io dir`.
     what: String,
@@ -76,7 +91,7 @@ pub(crate) struct MountLost {
 impl MountGuard {
     pub fn new(watch: &MountWatch, folders: &ReservedDirs) -> Self {
         let (watch, folders) = (watch.clone(), folders.clone());
-        Self { watch, folders, rules: None, watched: Vec::new(), hidden: Vec::new() }
+        Self { watch, folders, rules: None, watched: Arc::default(), hidden: Vec::new() }
     }
 
     fn policy(&mut self) -> Result<&MountPolicy, Error> {
@@ -110,7 +125,13 @@ impl MountGuard {
     ) -> Result<(), Error> {
         let mount = self.check(what, source, target, access, MountPointsBelow::Refused)?;
         let (what, path) = (what.to_owned(), PathBuf::from(&source.path));
-        self.watched.push(Watched { what, path, file: source.file.clone(), mount });
+        // Nobody else has it before the launch is over.
+        Arc::make_mut(&mut self.watched).push(Watched {
+            what,
+            path,
+            file: source.file.clone(),
+            mount,
+        });
         Ok(())
     }
 
@@ -152,6 +173,16 @@ impl MountGuard {
         lost.map_or(Ok(()), |lost| Err(lost.into()))
     }
 
+    /// For looks at the mounts when the sandbox is used.
+    pub fn looks(&self) -> MountLooks {
+        let reader = self.rules.as_ref().map(|rules| rules.changes.reader());
+        MountLooks {
+            reader: reader.filter(|_| !self.watched.is_empty()),
+            watched: self.watched.clone(),
+            last: Mutex::default(),
+        }
+    }
+
     /// Waits until a mount must not continue to exist.
     pub async fn lost(self) -> MountLost {
         let Self { rules, watched, .. } = self;
@@ -161,6 +192,39 @@ impl MountGuard {
             Some(changes) if !watched.is_empty() => lost(changes, &watched).await,
             _ => std::future::pending().await,
         }
+    }
+}
+
+/// Looks at the mounts of a sandbox before it is used and at the end of a run: the kernel reports no
+/// rename of a directory above a mount point, and nobody looks while a sandbox is idle.
+#[derive(Debug)]
+pub(crate) struct MountLooks {
+    /// `None` if nothing of the host is mounted.
+    reader: Option<MountReader>,
+    watched: Arc<Vec<Watched>>,
+    /// `None` before the first use, which may be long after the launch.
+    last: Mutex<Option<Instant>>,
+}
+
+impl MountLooks {
+    /// Whether the last look is longer ago than looks are during a run.
+    pub fn is_due(&self) -> bool {
+        let last = *lock(&self.last);
+        self.reader.is_some() && last.is_none_or(|last| last.elapsed() >= LOOK_INTERVAL)
+    }
+
+    /// A mount that certainly must not continue to exist, by the table as it is now.
+    pub async fn lost(&self) -> Option<MountLost> {
+        let (reader, watched) = (self.reader.clone()?, self.watched.clone());
+        let began = Instant::now();
+        // The table can be long.
+        let look = move || {
+            let table = reader.read().map(Arc::new).map_err(Arc::new);
+            watched.iter().filter_map(|it| it.check(&table)).find(MountLost::is_certain)
+        };
+        let lost = tokio::task::spawn_blocking(look).await.ok().flatten();
+        *lock(&self.last) = Some(began);
+        lost
     }
 }
 
@@ -218,115 +282,4 @@ impl MountLost {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::{self, File};
-    use std::task::Poll;
-
-    use super::table::MOUNTINFO;
-    use super::watch::MadeUp;
-    use super::*;
-
-    fn watched(dir: &Path) -> Watched {
-        let file: Arc<OwnedFd> = Arc::new(File::open(dir).unwrap().into());
-        let mount = Opened::new(file.as_fd()).unwrap().mount;
-        Watched { what: "the io dir".to_owned(), path: dir.to_owned(), file, mount }
-    }
-
-    fn table(text: &str) -> io::Result<MountTable> {
-        MountTable::parse(text.as_bytes())
-    }
-
-    fn this() -> String {
-        String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap()
-    }
-
-    fn failure() -> io::Result<MountTable> {
-        Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()))
-    }
-
-    #[tokio::test]
-    async fn a_table_that_cannot_be_read_or_lacks_a_mount_ends_nothing_before_it_is_read_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let watched = [watched(dir.path())];
-        type Bad = fn() -> io::Result<MountTable>;
-        let bad: [(Bad, MountRefusal); 2] = [
-            (failure, MountRefusal::unknown(&failure().unwrap_err())),
-            (|| table(""), MountRefusal::NotListed),
-        ];
-        for (bad, reason) in bad {
-            let (made_up, changes) = MadeUp::new();
-            let mut lost = std::pin::pin!(lost(changes, &watched));
-            // One successful read in between resets the counter.
-            for attempts in [READ_ATTEMPTS, READ_ATTEMPTS] {
-                for _ in 0..attempts {
-                    made_up.publish(bad());
-                    assert!(poll_once(&mut lost).await.is_pending());
-                    made_up.is_asked_again().await;
-                }
-                made_up.publish(table(&this()));
-                assert!(poll_once(&mut lost).await.is_pending());
-            }
-            for _ in 0..READ_ATTEMPTS {
-                made_up.publish(bad());
-                assert!(poll_once(&mut lost).await.is_pending());
-            }
-            made_up.publish(bad());
-            assert_eq!(lost.await.reason, reason);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_mount_point_below_ends_it_at_the_first_look() {
-        let dir = tempfile::tempdir().unwrap();
-        let below = dir.path().canonicalize().unwrap().join("m");
-        let watched = [watched(dir.path())];
-        let (made_up, changes) = MadeUp::new();
-        let mount = watched[0].mount;
-        let line = format!("{} {mount} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, below.display());
-        made_up.publish(table(&(this() + &line)));
-        let lost = lost(changes, &watched).await;
-        assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
-    }
-
-    #[tokio::test]
-    async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
-        // Neither can be located: it would be refused if it were checked.
-        let folder = PathBuf::from("/proc/self/fd/999999/x");
-        let folders = ReservedDirs {
-            state_dir: folder.clone(),
-            data_dir: folder.clone(),
-            scratch_dir: folder,
-        };
-        let mut guard = MountGuard::new(&MountWatch::default(), &folders);
-        guard.check_path("the io dir", Path::new("")).unwrap();
-        assert!(guard.rules.is_none());
-        assert!(guard.hidden().is_empty());
-        let mut lost = std::pin::pin!(guard.lost());
-        assert!(poll_once(&mut lost).await.is_pending());
-    }
-
-    #[tokio::test]
-    async fn files_checked_at_launch_are_not_kept_open() {
-        let dir = tempfile::tempdir().unwrap();
-        let (state, data) = (dir.path().join("state"), dir.path().join("data"));
-        let folders =
-            ReservedDirs { scratch_dir: state.join("scratch"), state_dir: state, data_dir: data };
-        let io = dir.path().join("io");
-        fs::create_dir(&io).unwrap();
-        let file = Arc::new(File::open(&io).unwrap().into());
-        let source = Source::new(io.to_str().unwrap().to_owned(), file);
-        let mut guard = MountGuard::new(&MountWatch::default(), &folders);
-        guard.add("the io dir", &source, "/io", Access::Write).unwrap();
-        let table = Arc::downgrade(guard.policy().unwrap().table());
-        assert!(table.upgrade().is_some());
-        let mut lost = std::pin::pin!(guard.lost());
-        assert!(poll_once(&mut lost).await.is_pending());
-        assert!(table.upgrade().is_none());
-    }
-
-    /// Polls it once.
-    async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
-        std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))
-            .await
-    }
-}
+mod tests;

@@ -1,6 +1,8 @@
 //! The files and directories of the host that no sandbox may mount.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -55,6 +57,8 @@ pub(crate) struct ReservedDirs {
     pub data_dir: PathBuf,
     /// Fresh io dirs of other sandboxes.
     pub scratch_dir: PathBuf,
+    /// Files of the caller's that no sandbox may write. They may not exist yet.
+    pub files: Vec<PathBuf>,
 }
 
 /// The rules, for one state of the mount table.
@@ -62,6 +66,7 @@ pub(crate) struct ReservedDirs {
 pub(super) struct MountPolicy {
     table: Arc<MountTable>,
     own: [ReservedDir; 3],
+    files: Vec<(PathBuf, Location)>,
     devices: Location,
 }
 
@@ -97,7 +102,10 @@ impl MountPolicy {
             own("scratch directory", &folders.scratch_dir)?,
         ];
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
-        Ok(Self { own, devices, table })
+        // One that is nowhere cannot be written.
+        let file = |path: &PathBuf| Some((path.clone(), place(&table, path).ok()?.location));
+        let files = folders.files.iter().filter_map(file).collect();
+        Ok(Self { own, files, devices, table })
     }
 
     #[cfg(test)]
@@ -108,6 +116,39 @@ impl MountPolicy {
     /// Refuses a path at which nothing may be created.
     pub fn check_path(&self, path: &Path) -> Result<(), MountRefusal> {
         self.check_place(&place(&self.table, path)?)
+    }
+
+    /// Refuses a path of one's own directories, for what is written and not mounted.
+    pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
+        let is_missing = |it: &&Path| it.symlink_metadata().is_err();
+        if path.ancestors().take_while(is_missing).any(|it| it.ends_with("..")) {
+            let reason = "it leads through `..` of a directory that does not exist".to_owned();
+            return Err(MountRefusal::Unknown { reason });
+        }
+        let is_dangling = |it: &Path| it.is_symlink() && it.metadata().is_err();
+        if path.ancestors().skip(1).any(is_dangling) {
+            let reason = "it leads through a link to what does not exist".to_owned();
+            return Err(MountRefusal::Unknown { reason });
+        }
+        match place(&self.table, path) {
+            Ok(located) => {
+                let is_in = |own: &&ReservedDir| located.location.path_to(&own.location).is_some();
+                if is_missing(&path)
+                    && let Some(ReservedDir { name, path, .. }) = self.own.iter().find(is_in)
+                {
+                    // It would be made with content of a sandbox's.
+                    return Err(MountRefusal::ParentOfReservedDir { name, folder: path.clone() });
+                }
+                self.check_own(&located.location)
+            }
+            // Such as a pipe, and no file of another mount namespace.
+            Err(MountRefusal::NotListed)
+                if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) =>
+            {
+                Ok(())
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Refuses a source that may not be mounted. Returns what a sandbox must not see of it: the
@@ -124,14 +165,22 @@ impl MountPolicy {
         for ReservedDir { name, path, location } in &self.own {
             let Some(rest) = located.location.path_to(location) else { continue };
             match rest.to_str() {
-                // A nonexistent directory has nothing to see.
-                Some(_) if access == Access::Read && !path.is_dir() => {}
-                Some(rest) if access == Access::Read => hidden.push(rest),
+                // One that does not exist can be made while the sandbox runs: now it can be hidden.
+                Some(rest) if access == Access::Read && make(path) => hidden.push(rest),
                 _ => {
                     let folder = path.clone();
                     return Err(MountRefusal::ParentOfReservedDir { name, folder });
                 }
             }
+        }
+        // What is below another one is hidden with it.
+        let all = hidden.clone();
+        hidden.retain(|it| !all.iter().any(|of| of != it && Path::new(it).starts_with(of)));
+        let is_in = |(_, file): &&(PathBuf, Location)| located.location.path_to(file).is_some();
+        if access == Access::Write
+            && let Some((file, _)) = self.files.iter().find(is_in)
+        {
+            return Err(MountRefusal::ParentOfReservedFile { file: file.clone() });
         }
         match below {
             MountPointsBelow::Refused => check_below(&self.table, &located)?,
@@ -148,6 +197,10 @@ impl MountPolicy {
         if self.devices.path_to(location).is_some() {
             return Err(MountRefusal::Devices);
         }
+        self.check_own(location)
+    }
+
+    fn check_own(&self, location: &Location) -> Result<(), MountRefusal> {
         match self.own.iter().find(|folder| folder.location.path_to(location).is_some()) {
             Some(ReservedDir { name, path, .. }) => {
                 Err(MountRefusal::ReservedDir { name, folder: path.clone() })
@@ -155,6 +208,12 @@ impl MountPolicy {
             None => Ok(()),
         }
     }
+}
+
+/// Makes a directory that is not there, for its owner alone, and says whether there is one.
+fn make(path: &Path) -> bool {
+    _ = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    path.is_dir()
 }
 
 /// Refuses an open file or directory below which anything is mounted.
@@ -187,104 +246,4 @@ pub(super) fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::{self, File};
-    use std::os::fd::AsFd as _;
-    use std::os::unix::fs::symlink;
-
-    use crate::mounts::table::MOUNTINFO;
-
-    struct Host {
-        dir: tempfile::TempDir,
-    }
-
-    impl Host {
-        /// `own/state` exists, `own/data` does not.
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            fs::create_dir_all(dir.path().join("own/state/instances")).unwrap();
-            fs::create_dir_all(dir.path().join("other")).unwrap();
-            Self { dir }
-        }
-
-        fn path(&self, name: &str) -> PathBuf {
-            self.dir.path().join(name)
-        }
-
-        fn policy(&self) -> MountPolicy {
-            let folders = ReservedDirs {
-                state_dir: self.path("own/state"),
-                data_dir: self.path("own/data"),
-                scratch_dir: self.path("own/scratch"),
-            };
-            let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
-            MountPolicy::new(Arc::new(table), &folders).unwrap()
-        }
-
-        fn check(&self, name: &str, access: Access) -> Result<Vec<String>, MountRefusal> {
-            let opened = File::open(self.path(name)).unwrap();
-            let opened = Opened::new(opened.as_fd()).unwrap();
-            let policy = self.policy();
-            let hidden = policy.check(opened, access, MountPointsBelow::Refused)?;
-            Ok(hidden.into_iter().map(str::to_owned).collect())
-        }
-    }
-
-    #[test]
-    fn own_folders_are_refused_whatever_they_are_called() {
-        let host = Host::new();
-        symlink(host.path("own"), host.path("link")).unwrap();
-        for access in [Access::Read, Access::Write] {
-            for name in ["own/state", "own/state/instances", "link/state", "other/../link/state/."]
-            {
-                let refused = host.check(name, access).unwrap_err();
-                assert!(matches!(refused, MountRefusal::ReservedDir { .. }), "{name}: {refused}");
-            }
-            assert_eq!(host.check("other", access), Ok(Vec::new()));
-        }
-        let refused = |name: &str| host.policy().check_path(&host.path(name)).is_err();
-        for (name, expected) in [
-            ("own/state/new", true),
-            ("own/data", true),
-            ("own/data/a/b", true),
-            ("own/scratch/a", true),
-            ("link/data/a", true),
-            ("own/database", false),
-            ("own", false),
-            ("other/a", false),
-        ] {
-            assert_eq!(refused(name), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn parent_of_own_folder_is_refused_for_writing_and_hides_it_for_reading() {
-        let host = Host::new();
-        for name in ["own", "."] {
-            let refused = host.check(name, Access::Write).unwrap_err();
-            assert!(matches!(refused, MountRefusal::ParentOfReservedDir { .. }), "{refused}");
-        }
-        assert_eq!(host.check("own", Access::Read), Ok(vec!["state".to_owned()]));
-        // Someone with write access could still create the missing directory.
-        fs::rename(host.path("own/state"), host.path("other/state")).unwrap();
-        assert_eq!(host.check("own", Access::Read), Ok(Vec::new()));
-        host.check("own", Access::Write).unwrap_err();
-    }
-
-    #[test]
-    fn pseudo_file_systems_and_devices_are_refused() {
-        let host = Host::new();
-        let policy = host.policy();
-        for path in ["/proc", "/proc/version", "/proc/self/fd", "/sys", "/dev", "/dev/pts"] {
-            let opened = File::open(path).unwrap();
-            let opened = Opened::new(opened.as_fd()).unwrap();
-            let read = policy.check(opened, Access::Read, MountPointsBelow::Harmless);
-            assert!(
-                matches!(read, Err(MountRefusal::PseudoFileSystem { .. } | MountRefusal::Devices)),
-                "{path}: {read:?}"
-            );
-            policy.check_path(Path::new(path)).unwrap_err();
-        }
-    }
-}
+mod tests;

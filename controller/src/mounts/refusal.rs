@@ -42,6 +42,12 @@ pub enum MountRefusal {
         /// The path of that directory.
         folder: PathBuf,
     },
+    /// It contains a file that decides what runs outside of sandboxes.
+    #[error("{} is in it", .file.display())]
+    ParentOfReservedFile {
+        /// That file.
+        file: PathBuf,
+    },
     /// It is on no mount that this process can see.
     #[error("it is on a mount that this process's mount table does not list")]
     NotListed,
@@ -69,7 +75,9 @@ impl MountRefusal {
             Self::PseudoFileSystem { .. } | Self::Devices => {
                 "give a file or directory of a file system that stores files"
             }
-            Self::ReservedDir { .. } | Self::ParentOfReservedDir { .. } => {
+            Self::ReservedDir { .. }
+            | Self::ParentOfReservedDir { .. }
+            | Self::ParentOfReservedFile { .. } => {
                 "give another directory: what is there decides what runs outside of sandboxes"
             }
             Self::NotListed => {

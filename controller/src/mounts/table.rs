@@ -45,8 +45,7 @@ impl Location {
 }
 
 /// The mount table.
-#[derive(Debug)]
-#[cfg_attr(test, derive(PartialEq, Eq))]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountTable {
     /// The mounts by their ids.
     mounts: BTreeMap<u64, Mount>,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use super::table::{MOUNTINFO, MountTable};
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the table is read while something runs: the kernel reports no rename of a directory
+/// above a mount point.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The mount table after the last change. `None` before the first one.
 type Latest = Option<Result<Arc<MountTable>, Arc<io::Error>>>;
@@ -38,6 +42,26 @@ struct Reader {
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
+    /// A request to look whether it has changed unreported.
+    look: Notify,
+    /// Whether somebody subscribed since the last table was published, and has seen another one.
+    has_new: AtomicBool,
+}
+
+/// Reads the table when it is asked to.
+#[derive(Debug, Clone)]
+pub(super) struct MountReader(Arc<Reader>);
+
+impl MountReader {
+    #[cfg(test)]
+    pub fn of(mountinfo: File) -> Self {
+        Self(Arc::new(Reader::new(Arc::new(mountinfo))))
+    }
+
+    /// The table as it is now.
+    pub fn read(&self) -> io::Result<MountTable> {
+        read(&lock(&self.0.mountinfo))
+    }
 }
 
 /// The changes since the subscription.
@@ -50,6 +74,13 @@ pub(super) struct MountChanges {
 }
 
 impl MountWatch {
+    /// Has the table looked at soon, if anybody watches it: another one is reported.
+    pub(crate) fn look(&self) {
+        if let Some(watcher) = lock(&self.0).upgrade() {
+            watcher.shared.look.notify_one();
+        }
+    }
+
     /// The current table. All later changes are reported.
     pub(super) fn subscribe(&self) -> io::Result<(Arc<MountTable>, MountChanges)> {
         let mut watcher = lock(&self.0);
@@ -66,6 +97,7 @@ impl MountWatch {
         let table = Arc::new(read(&mountinfo)?);
         // What was published until now is older than this table; what is published later is not.
         let latest = reader.latest.subscribe();
+        reader.has_new.store(true, Ordering::Relaxed);
         drop(mountinfo);
         Ok((table, MountChanges { latest, reader, _watcher: Some(watcher) }))
     }
@@ -85,6 +117,7 @@ impl Watcher {
         let shared = reader.clone();
         let task = tokio::spawn(async move {
             loop {
+                let mut only_another = false;
                 tokio::select! {
                     changed = changes.ready(Interest::PRIORITY) => match changed {
                         Ok(mut changed) => changed.clear_ready(),
@@ -92,10 +125,12 @@ impl Watcher {
                         Err(_) => return,
                     },
                     () = reader.again.notified() => {}
+                    () = reader.look.notified() => only_another = true,
                 }
                 // The table can be long.
                 let reader = reader.clone();
-                if tokio::task::spawn_blocking(move || reader.publish()).await.is_err() {
+                let publish = move || reader.publish(only_another);
+                if tokio::task::spawn_blocking(publish).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(READ_INTERVAL).await;
@@ -113,14 +148,28 @@ impl Drop for Watcher {
 
 impl Reader {
     fn new(mountinfo: Arc<File>) -> Self {
-        let (latest, again) = (watch::Sender::new(None), Notify::new());
-        Self { mountinfo: Mutex::new(mountinfo), latest, again }
+        let latest = watch::Sender::new(None);
+        Self {
+            mountinfo: Mutex::new(mountinfo),
+            latest,
+            again: Notify::new(),
+            look: Notify::new(),
+            has_new: AtomicBool::default(),
+        }
     }
 
-    fn publish(&self) {
+    /// Publishes the table; or only if it is another one than the last.
+    fn publish(&self, only_another: bool) {
         let mountinfo = lock(&self.mountinfo);
         let table = read(&mountinfo).map(Arc::new).map_err(Arc::new);
-        self.latest.send_replace(Some(table));
+        let is_known = match (&table, &*self.latest.borrow()) {
+            (Ok(table), Some(Ok(last))) => table == last,
+            _ => false,
+        };
+        let has_new = self.has_new.swap(false, Ordering::Relaxed);
+        if !(only_another && is_known) || has_new {
+            self.latest.send_replace(Some(table));
+        }
     }
 }
 
@@ -140,6 +189,11 @@ impl MountChanges {
     pub fn latest(&self) -> Option<Result<Arc<MountTable>, Arc<io::Error>>> {
         let has_changed = self.latest.has_changed().unwrap_or(false);
         has_changed.then(|| self.latest.borrow().clone()).flatten()
+    }
+
+    /// For reading the table at any time.
+    pub fn reader(&self) -> MountReader {
+        MountReader(self.reader.clone())
     }
 
     /// Requests another read of the table soon, whether it changes or not.
@@ -162,7 +216,7 @@ fn read(mountinfo: &File) -> io::Result<MountTable> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

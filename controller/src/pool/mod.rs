@@ -15,14 +15,14 @@ mod key;
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant as StdInstant;
+use std::time::{Duration, Instant as StdInstant};
 
 use sandbox_api::DEFAULT_LIFETIME;
 use sandbox_shelves::{Counters, Leaves, PoolConfig, PoolStats, Shelves};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use self::key::{NamedIoDir, SlotKey};
 use crate::error::Error;
@@ -35,6 +35,11 @@ use crate::sandbox::prepared::PreparedSandbox;
 
 /// How many sandboxes are started ahead at the same time.
 const FILLERS: usize = 2;
+/// How long those who begin to start sandboxes leave the processors to the launch that took one, which
+/// needs them for a few milliseconds.
+const HEAD_START: Duration = Duration::from_millis(10);
+/// How long they leave them to launches for which nothing was parked, and which somebody waits for.
+const COLD_PATIENCE: Duration = Duration::from_millis(500);
 /// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one.
 const MAX_TRIES: usize = 3;
 /// What lists say that a parked sandbox is made for: nobody knows yet.
@@ -54,6 +59,27 @@ struct Pool {
     counters: Counters,
     /// Notified when something was parked, or could not be.
     changed: Notify,
+    /// How many launches found nothing, and are starting a sandbox.
+    cold_starts: watch::Sender<usize>,
+}
+
+/// What a launch finds.
+pub(crate) enum Claim {
+    /// A parked sandbox.
+    Parked(Sandbox),
+    /// Nothing: it starts one.
+    Cold(ColdStart),
+    /// It is never parked.
+    Unpooled,
+}
+
+/// The start of a sandbox that somebody waits for. The pool starts none meanwhile.
+pub(crate) struct ColdStart(Arc<Pool>);
+
+impl Drop for ColdStart {
+    fn drop(&mut self) {
+        self.0.cold_starts.send_modify(|starts| *starts -= 1);
+    }
 }
 
 struct State {
@@ -115,6 +141,7 @@ impl PoolHandle {
             state: Mutex::new(state),
             counters: Counters::default(),
             changed: Notify::new(),
+            cold_starts: watch::Sender::new(0),
         }))
     }
 
@@ -132,15 +159,15 @@ impl PoolHandle {
         Ok(())
     }
 
-    /// Takes a parked sandbox for a launch; `None` if there is none. What is prepared for that is kept
-    /// in `sandbox`.
-    pub async fn claim(&self, sandbox: &mut PreparedSandbox) -> Option<Sandbox> {
+    /// Takes a parked sandbox for a launch, if there is one. What is prepared for that is kept in
+    /// `sandbox`.
+    pub async fn claim(&self, sandbox: &mut PreparedSandbox) -> Claim {
         let began = StdInstant::now();
         let pool = &self.0;
         let Ok((key, plan)) = pool.key_of(sandbox).await else {
             // Or the launch reports what is wrong.
             pool.counters.unpooled.add();
-            return None;
+            return Claim::Unpooled;
         };
         for _ in 0..MAX_TRIES {
             let Some((shelf, slot)) = pool.take(&key, sandbox) else { break };
@@ -151,7 +178,7 @@ impl PoolHandle {
                 Ok(sandbox) => {
                     pool.counters.hit(age);
                     tracing::info!(took = ?began.elapsed(), ?age, "took a parked sandbox");
-                    return Some(sandbox);
+                    return Claim::Parked(sandbox);
                 }
                 Err(error) => {
                     pool.counters.dead.add();
@@ -160,8 +187,10 @@ impl PoolHandle {
             }
         }
         pool.counters.misses.add();
+        pool.cold_starts.send_modify(|starts| *starts += 1);
+        let cold = ColdStart(pool.clone());
         pool.learn(key, sandbox);
-        None
+        Claim::Cold(cold)
     }
 
     /// Waits until all are parked that are to be, or cannot be started.
@@ -292,7 +321,10 @@ impl Pool {
 
     /// Starts sandboxes until nothing is missing that can be started now.
     async fn fill(self: Arc<Self>) {
-        while let Some((shelf, sandbox)) = self.next_fill() {
+        tokio::time::sleep(HEAD_START).await;
+        loop {
+            self.let_cold_starts_pass().await;
+            let Some((shelf, sandbox)) = self.next_fill() else { break };
             let since = Instant::now();
             let max_age = self.config.max_age;
             match ParkedSandbox::launch(self.shared.clone(), sandbox, max_age).await {
@@ -314,6 +346,13 @@ impl Pool {
         }
         // What failed meanwhile is tried again later.
         self.refill();
+    }
+
+    /// They are what the pool is to spare its callers: it does not make them slower. Where they never end,
+    /// it starts a few sandboxes nevertheless.
+    async fn let_cold_starts_pass(&self) {
+        let mut starts = self.cold_starts.subscribe();
+        _ = timeout(COLD_PATIENCE, starts.wait_for(|starts| *starts == 0)).await;
     }
 
     /// What to start next. If there is nothing, the filler that asks is done.

@@ -232,10 +232,12 @@ impl World {
     /// As a controller launches.
     async fn launch(&self, spec: SandboxSpec) -> Sandbox {
         let mut sandbox = spec.into();
-        match self.pool.claim(&mut sandbox).await {
-            Some(sandbox) => sandbox,
-            None => Sandbox::launch(self.shared.clone(), sandbox).await.unwrap(),
-        }
+        let _cold_start = match self.pool.claim(&mut sandbox).await {
+            Claim::Parked(sandbox) => return sandbox,
+            Claim::Cold(start) => Some(start),
+            Claim::Unpooled => None,
+        };
+        Sandbox::launch(self.shared.clone(), sandbox).await.unwrap()
     }
 
     fn life(&self, sandbox: &Sandbox) -> Arc<Life> {
@@ -303,6 +305,27 @@ async fn burst_beyond_the_pool_is_started_cold_at_once() {
     let stats = world.pool.stats();
     assert_eq!((stats.hits + stats.misses, stats.hits), (10, warm as u64));
     drop(sandboxes);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
+    let world = World::new(1, SandboxSpec::new()).await;
+    let warm = world.launch(SandboxSpec::new()).await;
+    let mut next = SandboxSpec::new().into();
+    let Claim::Cold(start) = world.pool.claim(&mut next).await else { panic!("one is parked") };
+    tokio::time::sleep(COLD_PATIENCE / 2).await;
+    assert_eq!(world.created(), 1);
+    drop(start);
+    world.pool.settled().await;
+    assert_eq!((world.created(), world.pool.stats().parked), (2, 1));
+    // Nor do they stop it for ever.
+    drop(warm);
+    let warm = world.launch(SandboxSpec::new()).await;
+    let Claim::Cold(_start) = world.pool.claim(&mut next).await else { panic!("one is parked") };
+    world.pool.settled().await;
+    assert_eq!(world.pool.stats().parked, 1);
+    drop(warm);
     world.close().await;
 }
 

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
-use crate::mounts::{MountGuard, MountLost};
+use crate::mounts::{MountGuard, MountLooks, MountLost};
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::removal::{Attempt, RemovalGuard};
@@ -71,6 +71,7 @@ pub(crate) struct Inner {
     pub(super) user_mapping: UserMapping,
     /// The secrets that it was given.
     pub redactions: Arc<Redactions>,
+    pub(super) mount_looks: MountLooks,
     pub(super) removal: RemovalGuard,
     pub(super) shared: Arc<Shared>,
 }
@@ -271,6 +272,30 @@ impl Inner {
             return Error::Ended { detail: how_it_ended(&exit) };
         }
         self.ended().unwrap_or_else(|| Error::Ended { detail: "its agent is gone".to_owned() })
+    }
+
+    /// Has the mount table looked at, where a mount can have moved below one of its mounts.
+    pub fn look_at_mounts(&self) {
+        self.shared.mount_watch.look();
+    }
+
+    /// Looks at the mount table before the sandbox is used, unless that was done just now.
+    pub async fn check_mounts_before_use(&self) {
+        if self.mount_looks.is_due() {
+            self.check_mounts().await;
+        }
+    }
+
+    /// Looks at the mount table. A mount that must not be there ends the sandbox.
+    pub async fn check_mounts(&self) {
+        if self.lost_mount().is_none()
+            && let Some(lost) = self.mount_looks.lost().await
+        {
+            _ = self.end_cause.set(EndCause::MountLost(lost));
+            if let Err(error) = self.kill().await {
+                tracing::debug!(%error, "cannot kill a container that lost a mount");
+            }
+        }
     }
 
     pub async fn kill(&self) -> Result<(), Error> {

@@ -123,6 +123,13 @@ impl Sandbox {
         self.inner.ended()
     }
 
+    /// Completes when the sandbox accepts no more requests, whoever ended it. Its container is there
+    /// until it is [closed](Self::close).
+    pub fn until_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let end = self.inner.session().subscribe_end();
+        async move { _ = end.await }
+    }
+
     /// Ends the sandbox: tells the agent, and removes the container. A run in progress is
     /// cancelled. If the container could not be removed, another call tries again.
     ///

@@ -64,7 +64,7 @@ impl Plan {
                 let refuse = |reason: String| Error::Input { name: input.name.clone(), reason };
                 let path = path.map_err(|source| refuse(source.to_string()))?;
                 let taken = match input.is_at_a_path() {
-                    true => taken(&path, spec, &inputs_root)?,
+                    true => taken(&path, Access::Read, spec, &inputs_root)?,
                     false => None,
                 };
                 match taken {
@@ -74,7 +74,7 @@ impl Plan {
             })
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(io) = &io
-            && let Some(taken) = taken(io, spec, &inputs_root)?
+            && let Some(taken) = taken(io, Access::Write, spec, &inputs_root)?
         {
             return Err(Error::MountTaken { path: io.to_string(), taken: taken.to_string() });
         }
@@ -218,10 +218,13 @@ impl Plan {
     }
 }
 
-/// What a sandbox has that a mount at `path` would cover, or that covers it. Beneath `/tmp` it is
-/// fine; one that covers it would hide it from commands.
+/// What a sandbox has that a mount at `path` would cover, or that covers it. Beneath `/tmp` an io dir
+/// is fine; one that covers it would hide it from commands. An input is not: commands may write below
+/// `/tmp` by the kernel's rules, which know no mounts, and a read-only mount does not stop a write to a
+/// FIFO.
 fn taken(
     path: &GuestPath,
+    access: Access,
     spec: &SandboxSpec,
     inputs: &GuestPath,
 ) -> Result<Option<GuestPath>, Error> {
@@ -235,8 +238,8 @@ fn taken(
     });
     for other in fixed.chain([Ok(inputs.clone())]) {
         let other = other?;
-        let is_tmp = other.as_bytes() == TMP.as_bytes();
-        if other.is_under(path) || (path.is_under(&other) && !is_tmp) {
+        let may_be_below = access == Access::Write && other.as_bytes() == TMP.as_bytes();
+        if other.is_under(path) || (path.is_under(&other) && !may_be_below) {
             return Ok(Some(other));
         }
     }

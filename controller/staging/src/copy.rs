@@ -1,18 +1,18 @@
 //! A private copy of a tree, and what is recorded to find out later what changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
     copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, futimens,
-    ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, seek, symlinkat, utimensat,
+    ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::remove_tree;
+use sandbox_dirfd::{KnownFiles, link_below, next_data, remove_tree};
 
 use crate::error::StageError;
 use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_for_tick};
@@ -21,6 +21,9 @@ use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_
 const TRIES: usize = 4;
 /// The size of a buffer, where the kernel cannot copy.
 const BUFFER: usize = 256 << 10;
+/// How many bytes a copy may have beyond what it is a copy of, because each name of a file becomes a
+/// file: a run can leave thousands of names of a large file.
+const MAX_SEPARATED: u64 = 1 << 30;
 /// Extended attributes that are copied: what the user set, and ACLs.
 const ATTRIBUTES: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
 
@@ -47,12 +50,31 @@ pub(crate) struct Baseline {
     pub entries: BTreeMap<Box<[u8]>, Copied>,
 }
 
+/// What becomes of files with several names.
+enum SeveralNames {
+    /// As many files: a change of one must be no change of another. The files, and the size of their
+    /// copies beyond the first of each.
+    Separate { files: HashSet<(u64, u64)>, bytes: u64 },
+    /// One file with these names: a copy of what a guest left must not be larger than that. The paths of
+    /// files that are copied.
+    Kept(KnownFiles<Box<[u8]>>),
+}
+
 /// Copies everything below `from` into the empty directory `to`, except sockets, devices, and what is
 /// `skipped`.
 pub(crate) fn copy_tree(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     skipped: &dyn Fn(&CStr, &Stat) -> bool,
+) -> Result<Baseline, StageError> {
+    copy_with(from, to, skipped, SeveralNames::Separate { files: HashSet::new(), bytes: 0 })
+}
+
+fn copy_with(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    skipped: &dyn Fn(&CStr, &Stat) -> bool,
+    several_names: SeveralNames,
 ) -> Result<Baseline, StageError> {
     let at = StageError::at(b".");
     let (from, to) = (
@@ -63,6 +85,8 @@ pub(crate) fn copy_tree(
     let mut copying = Copying {
         skipped,
         device: original.st_dev,
+        root: to.as_fd(),
+        several_names,
         seen: Seen::default(),
         copied: BTreeMap::new(),
     };
@@ -97,9 +121,11 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
     let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
     mkdirat(&parent, name, Mode::RWXU).map_err(failed)?;
     let directory = openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
-    let copied = directory
-        .map_err(failed)
-        .and_then(|to| copy_tree(from, to.as_fd(), &|_, _| false).map(drop));
+    let copied = directory.map_err(failed).and_then(|to| {
+        let everything = |_: &CStr, _: &Stat| false;
+        copy_with(from, to.as_fd(), &everything, SeveralNames::Kept(KnownFiles::default()))
+            .map(drop)
+    });
     if copied.is_err() {
         _ = remove_tree(parent.as_fd(), name);
     }
@@ -109,6 +135,9 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
 struct Copying<'a> {
     skipped: &'a dyn Fn(&CStr, &Stat) -> bool,
     device: u64,
+    /// The root of the copy.
+    root: BorrowedFd<'a>,
+    several_names: SeveralNames,
     seen: Seen,
     copied: BTreeMap<Box<[u8]>, Copied>,
 }
@@ -129,7 +158,7 @@ impl Copying<'_> {
             self.seen.add(&path)?;
             let original = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => self.subdirectory(from, to, &name, &path, depth)?,
-                FileType::RegularFile => file(from, to, &name, &path)?,
+                FileType::RegularFile => self.file(from, to, &name, &path)?,
                 FileType::Symlink => {
                     link(from, to, &name).map_err(StageError::at(&path))?.then_some(stat)
                 }
@@ -146,6 +175,40 @@ impl Copying<'_> {
             self.copied.insert(path, copied);
         }
         Ok(())
+    }
+
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &CStr,
+        path: &[u8],
+    ) -> Result<Option<Stat>, StageError> {
+        if let Ok(stat) = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
+            match &mut self.several_names {
+                // Whatever changed of it meanwhile.
+                SeveralNames::Separate { files, bytes } => {
+                    if stat.st_nlink > 1 && !files.insert((stat.st_dev, stat.st_ino)) {
+                        *bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+                    }
+                    if *bytes > MAX_SEPARATED {
+                        return Err(StageError::TooManyNames { path: path.to_owned() });
+                    }
+                }
+                SeveralNames::Kept(files) => {
+                    if let Some(first) = files.get(&stat)
+                        && link_below(self.root, first, (to, name.to_bytes())).is_ok()
+                    {
+                        return Ok(Some(stat));
+                    }
+                }
+            }
+        }
+        let copied = copy_file(from, to, name, path)?;
+        if let (SeveralNames::Kept(files), Some(stat)) = (&mut self.several_names, &copied) {
+            files.add(stat, path.into());
+        }
+        Ok(copied)
     }
 
     fn subdirectory(
@@ -177,7 +240,7 @@ impl Copying<'_> {
 }
 
 /// Copies a file; nothing if it disappears.
-fn file(
+fn copy_file(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     name: &CStr,
@@ -217,20 +280,9 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<()> {
     ftruncate(to, 0)?;
     ftruncate(to, size)?;
     let mut at = 0;
-    while at < size {
-        let data = match seek(from, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            // Holes up to the end.
-            Err(Errno::NXIO) => break,
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = seek(from, SeekFrom::Hole(data)).unwrap_or(size).clamp(data, size);
-        range(from, to, data, end)?;
-        if end == data {
-            break;
-        }
-        at = end;
+    while let Some(data) = next_data(from.as_fd(), at, size)? {
+        range(from, to, data.start, data.end)?;
+        at = data.end;
     }
     Ok(())
 }

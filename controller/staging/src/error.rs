@@ -35,6 +35,12 @@ pub enum StageError {
     /// More entries than can be compared.
     #[error("more than {} files and directories, or too long paths", crate::tree::MAX_ENTRIES)]
     TooMany,
+    /// The names of files become files, and these would be too large.
+    #[error("{}: a copy with a file for each hard link is more than 1 GiB larger", String::from_utf8_lossy(.path))]
+    TooManyNames {
+        /// Relative to the io dir.
+        path: Vec<u8>,
+    },
     /// A file changed whenever it was copied.
     #[error("{}: it changes while it is copied", String::from_utf8_lossy(.path))]
     Unstable {
@@ -50,6 +56,18 @@ pub enum StageError {
 }
 
 impl StageError {
+    /// Whether there is no room for it.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::Path { source, .. } | Self::Stage { source, .. } => {
+                matches!(source.kind(), StorageFull | QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn at(path: &[u8]) -> impl Fn(Errno) -> Self {
         move |errno| Self::Path { path: path.to_owned(), source: errno.into() }
     }

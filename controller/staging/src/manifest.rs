@@ -10,20 +10,18 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::{OFlags, fstat, readlinkat};
 use sandbox_api::changes::{Before, Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
-use sandbox_dirfd::{Root, split};
+use sandbox_dirfd::{HoleAllowance, KnownFiles, Root, SparseReader, split};
 use sha2::{Digest as _, Sha256};
 
 use crate::compare::{Changed, Comparison};
 use crate::tree::Stamp;
 
 const BUFFER: usize = 128 << 10;
-/// How many bytes that are on no disk are read.
-const MAX_HOLE_BYTES: u64 = 4 << 30;
 
 /// The digest of a file's content, or of a link's target.
 pub(crate) type Digest = [u8; 32];
@@ -43,7 +41,7 @@ pub(crate) fn content_of(
 ) {
     let (Ok(original), Ok(copy)) = (Root::new(original), Root::new(copy)) else { return };
     let work: Vec<_> = changed.iter_mut().map(Mutex::new).collect();
-    let (next, holes) = (AtomicUsize::new(0), AtomicU64::new(MAX_HOLE_BYTES));
+    let (next, reading) = (AtomicUsize::new(0), Reading::default());
     let threads = thread::available_parallelism().map_or(1, usize::from).min(work.len());
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -52,7 +50,7 @@ pub(crate) fn content_of(
                 while let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
                     let (path, change) = &mut *work;
-                    let mut read = |root, stamp| digest(root, path, stamp, &holes, &mut buffer);
+                    let mut read = |root, stamp| reading.digest(root, path, stamp, &mut buffer);
                     let now = change.now.and_then(|now| read(&copy, now));
                     let before = change.before.and_then(|it| read(&original, it.original));
                     change.digests = Digests { now, before };
@@ -62,39 +60,58 @@ pub(crate) fn content_of(
     });
 }
 
-/// `None` if the file is not as it was recorded, or if no more of its kind are read: one with holes
-/// costs nothing to make, however large it is.
-fn digest(
-    root: &Root<'_>,
-    path: &[u8],
-    stamp: Stamp,
-    holes: &AtomicU64,
-    buffer: &mut [u8],
-) -> Option<Digest> {
-    match stamp.kind() {
-        ChangeType::File => {
-            let opened = root.open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK);
-            let mut file = File::from(opened.ok()?);
-            let stat = fstat(&file).ok()?;
-            if Stamp::of(&stat) != stamp {
-                return None;
-            }
-            let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-            let hole = stamp.size.saturating_sub(allocated);
-            let take = |left: u64| left.checked_sub(hole);
-            holes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-            let mut hash = Sha256::new();
-            loop {
-                match file.read(buffer).ok()? {
-                    0 => break,
-                    read => hash.update(&buffer[..read]),
+/// What was read until now: a file costs nothing to make that is one hole, or has many names.
+#[derive(Debug, Default)]
+struct Reading {
+    holes: HoleAllowance,
+    known: Mutex<KnownFiles<Digest>>,
+}
+
+impl Reading {
+    /// `None` if the file is not as it was recorded, or if no more holes are read.
+    fn digest(
+        &self,
+        root: &Root<'_>,
+        path: &[u8],
+        stamp: Stamp,
+        buffer: &mut [u8],
+    ) -> Option<Digest> {
+        match stamp.kind() {
+            ChangeType::File => {
+                let opened = root.open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK);
+                let file = File::from(opened.ok()?);
+                let stat = fstat(&file).ok()?;
+                if Stamp::of(&stat) != stamp {
+                    return None;
                 }
+                // Held while it is read: another thread may have another name of it.
+                let mut known = (stat.st_nlink > 1)
+                    .then(|| self.known.lock().unwrap_or_else(PoisonError::into_inner));
+                if let Some(digest) = known.as_ref().and_then(|known| known.get(&stat)) {
+                    return Some(*digest);
+                }
+                if !self.holes.take(&stat) {
+                    return None;
+                }
+                let mut content = SparseReader::new(&file).ok()?;
+                let mut hash = Sha256::new();
+                loop {
+                    match content.read(buffer).ok()? {
+                        0 => break,
+                        read => hash.update(&buffer[..read]),
+                    }
+                }
+                // Nobody wrote to it meanwhile.
+                let is_same = Stamp::of(&fstat(&file).ok()?) == stamp;
+                let digest = is_same.then(|| hash.finalize().into())?;
+                if let Some(known) = &mut known {
+                    known.add(&stat, digest);
+                }
+                Some(digest)
             }
-            // Nobody wrote to it meanwhile.
-            (Stamp::of(&fstat(&file).ok()?) == stamp).then(|| hash.finalize().into())
+            ChangeType::Symlink => Some(Sha256::digest(target(root, path)?).into()),
+            ChangeType::Directory | ChangeType::Other => None,
         }
-        ChangeType::Symlink => Some(Sha256::digest(target(root, path)?).into()),
-        ChangeType::Directory | ChangeType::Other => None,
     }
 }
 

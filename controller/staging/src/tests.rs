@@ -15,7 +15,7 @@ use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::{Commit, Comparison, Method, Records, Stage, StageError};
+use crate::{Commit, Comparison, Method, Records, Stage, StageError, copy_out};
 
 /// An io dir in a directory of its own, and the state directory.
 struct Place {
@@ -549,6 +549,41 @@ fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_
     assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
     assert_eq!(fs::read(place.io().join(odd)).unwrap(), b"changed");
     assert!(place.io().join(".sandboxctl-stage-0123").exists());
+}
+
+#[test]
+fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
+    let place = Place::new();
+    place.write("a/first", "content");
+    fs::create_dir(place.io().join("b")).unwrap();
+    for number in 0..50 {
+        fs::hard_link(place.io().join("a/first"), place.io().join(format!("b/{number}"))).unwrap();
+    }
+    place.write("b/other", "content");
+    let kept = place.root.path().join("kept");
+    copy_out(File::open(place.io()).unwrap().as_fd(), &kept).unwrap();
+    let found = |name: &str| fs::metadata(kept.join(name)).unwrap();
+    let (first, last) = (found("a/first"), found("b/49"));
+    assert_eq!((first.ino(), first.nlink(), first.len()), (last.ino(), 51, 7));
+    assert_eq!(fs::read_to_string(kept.join("b/49")).unwrap(), "content");
+    assert_ne!(first.ino(), found("b/other").ino());
+}
+
+#[test]
+fn content_of_a_file_with_many_names_is_read_once() {
+    let place = Place::new();
+    let run = place.stage();
+    // Read by each of its names, it would be more than is read.
+    let file = File::create(run.path().join("f")).unwrap();
+    file.set_len(200 << 20).unwrap();
+    for number in 0..30 {
+        fs::hard_link(run.path().join("f"), run.path().join(format!("{number}"))).unwrap();
+    }
+    let compared = run.compare().unwrap();
+    let manifest = run.manifest(&compared, 100);
+    let digests: BTreeMap<_, _> =
+        manifest.changes.iter().map(|it| (it.sha256.clone(), it.path.clone())).collect();
+    assert_eq!((manifest.changes.len(), digests.len()), (31, 1));
 }
 
 #[test]

@@ -462,6 +462,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "setrlimit" => call(libc::SYS_setrlimit, [7, BAD]),
         "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
         // To what it is already, or by a class that there is not.
+        "fcntl-lease" => {
+            call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETLEASE), bits(libc::F_WRLCK)])
+        }
+        "fcntl-notify" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_NOTIFY), 0]),
         "setpriority-of-another" => call(libc::SYS_setpriority, [0, *pid, 0]),
         "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, NO_FD, 0]),
         "ioprio_set-of-another" => call(libc::SYS_ioprio_set, [1, *pid, 0]),

@@ -2,20 +2,54 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 /// GitHub's limit on the summary of a step; a longer one is not shown at all.
 const MAX_SUMMARY: u64 = 1 << 20;
 /// The end of a summary that was cut.
 const CUT: &str = "\n\n… [cut]\n";
 
-/// Appends text.
+/// Whether links in the path of a file are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// The caller's links are.
+    Followed,
+    /// None is: some could be a guest's.
+    Refused,
+}
+
+/// Appends text as lines of its own.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn append(file: &Path, text: &str) -> io::Result<()> {
-    File::options().append(true).create(true).open(file)?.write_all(text.as_bytes())
+pub fn append(file: &Path, text: &str, links: Links) -> io::Result<()> {
+    let mut file: File = match links {
+        Links::Followed => File::options().append(true).create(true).open(file)?,
+        Links::Refused => {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+            let mode = Mode::from_raw_mode(0o666);
+            openat2(CWD, file, flags, mode, ResolveFlags::NO_SYMLINKS)?.into()
+        }
+    };
+    let begin = if lacks_a_line_end(&file).unwrap_or(false) { "\n" } else { "" };
+    file.write_all(format!("{begin}{text}").as_bytes())
+}
+
+/// Whether a file's last line has no end. It is open for writing alone, and opened again to be read.
+fn lacks_a_line_end(file: &File) -> io::Result<bool> {
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?
+        .read_exact_at(&mut last, found.len() - 1)?;
+    Ok(last != *b"\n")
 }
 
 /// Appends to a step summary as much as it may still have, in whole lines.
@@ -23,13 +57,13 @@ pub fn append(file: &Path, text: &str) -> io::Result<()> {
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn append_summary(file: &Path, text: &str) -> io::Result<()> {
+pub fn append_summary(file: &Path, text: &str, links: Links) -> io::Result<()> {
     let has = file.metadata().map_or(0, |found| found.len());
     let room = usize::try_from(MAX_SUMMARY.saturating_sub(has)).unwrap_or(usize::MAX);
     match fitting(text, room) {
         "" => Ok(()),
-        all if all.len() == text.len() => append(file, all),
-        part => append(file, &format!("{part}{CUT}")),
+        all if all.len() == text.len() => append(file, all, links),
+        part => append(file, &format!("{part}{CUT}"), links),
     }
 }
 
@@ -48,12 +82,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn line_that_has_no_end_is_not_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outputs");
+        for expected in ["a=1\n", "a=1\na=1\n"] {
+            append(&file, "a=1\n", Links::Followed).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
+        }
+        std::fs::write(&file, "b").unwrap();
+        append(&file, "a=1\n", Links::Followed).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "b\na=1\n");
+    }
+
+    #[test]
+    fn link_that_could_be_a_guests_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let (file, link) = (folder.join("file"), folder.join("link"));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        assert!(append(&link, "a\n", Links::Refused).is_err() && !file.exists());
+        append(&file, "a\n", Links::Refused).unwrap();
+        append(&link, "b\n", Links::Followed).unwrap();
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "a\nb\n");
+    }
+
+    #[test]
     fn summary_is_never_longer_than_a_mebibyte() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("summary");
         let text = "é line\n".repeat(60_000);
         for _ in 0..4 {
-            append_summary(&file, &text).unwrap();
+            append_summary(&file, &text, Links::Refused).unwrap();
             assert!(file.metadata().unwrap().len() <= MAX_SUMMARY);
         }
         let written = std::fs::read_to_string(&file).unwrap();

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use super::marks::Mark;
 use crate::render::escaped_text;
 use crate::report::{Document, Entry, Finding};
 
@@ -121,9 +122,17 @@ pub fn json(json: &str) -> Cow<'_, str> {
     }
 }
 
+/// What viewers of a log read wherever it stands, also while commands are stopped: groups, and the
+/// colours of errors.
+pub static MARK: Mark = Mark { read: b"##[", neutral: b"## [" };
+
 /// The data of a command.
 fn data(text: &str) -> String {
-    escaped_text(text).replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    escaped_text(text)
+        .replace("##[", "## [")
+        .replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
 }
 
 /// The value of a property.

@@ -3,18 +3,18 @@
 //!
 //! On GitHub everything that a command prints, error messages included, is between a stop-commands
 //! token and its end: the token is random, and no guest sees it. A runner reads stdout and stderr
-//! apart and in any order, so both are made one. On GitLab, which cannot stop reading section marks,
-//! they are changed wherever they are printed.
+//! apart and in any order, so both are made one. What is read all the same is changed wherever it is
+//! printed: section marks on GitLab, and on GitHub the marks of which its page makes groups.
 
 mod files;
 pub mod github;
 pub mod gitlab;
+pub mod marks;
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,6 +22,8 @@ use rustix::fs::{FileType, fstat};
 use sandbox_api::Failure;
 use sandbox_dirfd::random_hex;
 
+use self::files::Links;
+use self::marks::{Mark, MarkFilter};
 use crate::error::Error;
 use crate::report::{self, Entry};
 use crate::target;
@@ -39,6 +41,12 @@ pub enum CiMode {
     /// None.
     None,
 }
+
+/// The variables with the files that GitHub's runner reads after a step.
+pub const FILE_VARIABLES: [&str; 5] =
+    [SUMMARY, OUTPUTS, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"];
+const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
+const OUTPUTS: &str = "GITHUB_OUTPUT";
 
 /// A runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,12 +106,11 @@ pub struct Ci {
     is_one_stream: bool,
     /// The stop-commands token, or the section's name: random.
     token: String,
-    summary: Option<PathBuf>,
-    outputs: Option<PathBuf>,
-    /// The other files that the runner reads after the step, by their variables.
-    others: Vec<(&'static str, PathBuf)>,
-    /// The files may be what an earlier run made of them.
-    files_are_refused: AtomicBool,
+    /// The files that the runner reads after the step, by their variables.
+    files: Vec<(&'static str, PathBuf)>,
+    /// How they are written; `None` if one is in the io dir, where it could be what an earlier run made
+    /// of it.
+    links: Mutex<Option<Links>>,
     /// What follows when commands are read again; `None` before the report.
     annotations: Mutex<Option<String>>,
 }
@@ -130,7 +137,6 @@ impl Ci {
             _ => None,
         };
         let file = |name| variable(name).filter(|file| !file.is_empty()).map(PathBuf::from);
-        let is_github = runner == Runner::GitHub;
         let is_one_stream = stream == Some(Stream::Stdout) && err;
         let ci = Self {
             runner,
@@ -139,14 +145,12 @@ impl Ci {
             stream,
             is_one_stream,
             token: random_hex::<16>(),
-            summary: is_github.then(|| file("GITHUB_STEP_SUMMARY")).flatten(),
-            outputs: is_github.then(|| file("GITHUB_OUTPUT")).flatten(),
-            others: ["GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"]
+            files: FILE_VARIABLES
                 .into_iter()
-                .filter(|_| is_github)
                 .filter_map(|name| Some((name, file(name)?)))
                 .collect(),
-            files_are_refused: AtomicBool::new(false),
+            // Nobody has said yet where the io dir is.
+            links: Mutex::new(Some(Links::Refused)),
             annotations: Mutex::default(),
         };
         ci.print(&match runner {
@@ -163,19 +167,21 @@ impl Ci {
         Ok(Some(ci))
     }
 
+    /// The files that the runner reads after the step, by their variables.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        self.files.iter().map(|(name, file)| (*name, &**file))
+    }
+
     /// Refuses an io dir that contains a file of the runner: what runs could write outputs.
     ///
     /// # Errors
     ///
     /// If it does.
     pub fn check_io_dir(&self, io_dir: Option<&Path>) -> Result<(), Error> {
-        let own = [("GITHUB_STEP_SUMMARY", &self.summary), ("GITHUB_OUTPUT", &self.outputs)];
-        let own = own.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
-        let others = self.others.iter().map(|(name, file)| (*name, file));
-        let checked = own
-            .chain(others)
-            .try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir));
-        self.files_are_refused.store(checked.is_err(), Ordering::Relaxed);
+        let checked =
+            self.files().try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir));
+        *self.links.lock().unwrap_or_else(PoisonError::into_inner) =
+            checked.is_ok().then_some(Links::Followed);
         checked
     }
 
@@ -190,9 +196,7 @@ impl Ci {
         if is_told || !target::is_own_stream(file) {
             return Ok(());
         }
-        let why =
-            format!("{} is the log of the job, where a guest's text is a command", file.display());
-        Err(Error::usage(flag, why)
+        Err(is_the_log(flag, file)
             .with_hint("name a file, or use --ci none if nobody reads the log"))
     }
 
@@ -204,20 +208,23 @@ impl Ci {
         }
         *self.annotations.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(github::annotations(entries));
-        if self.files_are_refused.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        let summary = self.summary.as_deref().map(|file| {
-            (file, "the step summary", files::append_summary(file, &report::markdown(entries)))
+        let links = *self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(links) = links else { return Vec::new() };
+        let written = self.files().filter_map(|(name, file)| match name {
+            SUMMARY => {
+                let written = files::append_summary(file, &report::markdown(entries), links);
+                Some((file, "the step summary", written))
+            }
+            OUTPUTS => {
+                let written = files::append(file, &github::outputs(entries, &self.token), links);
+                Some((file, "the outputs", written))
+            }
+            _ => None,
         });
-        let outputs = self.outputs.as_deref().map(|file| {
-            (file, "the outputs", files::append(file, &github::outputs(entries, &self.token)))
+        let failed = written.filter_map(|(file, what, written)| {
+            let what = format!("cannot write {what} {}", file.display());
+            written.err().map(|source| Error::Content { what, source })
         });
-        let failed =
-            [summary, outputs].into_iter().flatten().filter_map(|(file, what, written)| {
-                let what = format!("cannot write {what} {}", file.display());
-                written.err().map(|source| Error::Content { what, source })
-            });
         failed.collect()
     }
 
@@ -260,15 +267,20 @@ impl Ci {
             }
     }
 
-    /// Text for a stream, without what the runner reads in a group too. What it does not read is
-    /// unchanged.
+    /// Text for a stream, without what is read in a group too. What is not read is unchanged.
     pub fn neutral<'a>(&self, stream: Stream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.is_changed(stream) { gitlab::without_marks(bytes) } else { Cow::Borrowed(bytes) }
+        self.mark(stream).map_or(Cow::Borrowed(bytes), |mark| mark.removed_from(bytes))
     }
 
-    /// Whether text on a stream must not have section marks.
-    fn is_changed(&self, stream: Stream) -> bool {
-        self.runner == Runner::GitLab && (stream == Stream::Stderr || self.reads_stdout)
+    /// What no guest's text on a stream may have.
+    fn mark(&self, stream: Stream) -> Option<&'static Mark> {
+        match self.runner {
+            Runner::GitHub if self.stream == Some(stream) || self.is_one_stream => {
+                Some(&github::MARK)
+            }
+            Runner::GitLab if stream == Stream::Stderr || self.reads_stdout => Some(&gitlab::MARK),
+            _ => None,
+        }
     }
 
     /// Whether stdout and stderr are one log.
@@ -277,8 +289,8 @@ impl Ci {
     }
 
     /// What the pieces for a stream pass through.
-    pub fn filter(&self, stream: Stream) -> Option<gitlab::MarkFilter> {
-        self.is_changed(stream).then(gitlab::MarkFilter::default)
+    pub fn filter(&self, stream: Stream) -> Option<MarkFilter> {
+        self.mark(stream).map(MarkFilter::new)
     }
 
     /// A runner that is gone is not a reason to fail.
@@ -298,6 +310,25 @@ impl Ci {
 /// command.
 pub fn outside_of_groups(text: &[u8]) -> Cow<'_, [u8]> {
     if is_job() { without_commands(text) } else { Cow::Borrowed(text) }
+}
+
+/// Refuses a file of guests' text that is this process's own stdout or stderr, which the runner of a
+/// job reads. `flag` names it.
+///
+/// # Errors
+///
+/// If it is one.
+pub fn check_file_outside_of_groups(flag: &str, file: &Path) -> Result<(), Error> {
+    match is_job() && target::is_own_stream(file) {
+        true => Err(is_the_log(flag, file).with_hint("name a file")),
+        false => Ok(()),
+    }
+}
+
+fn is_the_log(flag: &str, file: &Path) -> Error {
+    let why =
+        format!("{} is the log of the job, where a guest's text is a command", file.display());
+    Error::usage(flag, why)
 }
 
 /// JSON that is printed outside of a group: in a job of a runner, none finds a command in it; its

@@ -58,7 +58,7 @@ pub struct McpArgs {
         value_parser = guest_path())]
     pub mount_path: Option<String>,
 
-    /// Let the tools write names that others run or trust, such as .bashrc, .git, .vscode
+    /// Let tools write names that others run or trust, such as .git: with an image they may
     #[arg(long, help_heading = "Files")]
     pub no_protect: bool,
 

@@ -10,6 +10,7 @@ use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
 use super::secret::{SecretArgs, Source};
+use super::volume::{Volume, volume};
 use super::{input, text};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
@@ -36,11 +37,12 @@ impl ReceiptArgs {
         Some(Source::parse(sign.as_bytes()).unwrap_or(Source::File(Path::new(sign))))
     }
 
-    /// The file of the private key, if it is in one.
+    /// The file of the private key, if it may be in one.
     pub fn key_file(&self) -> Option<&Path> {
         match self.source()? {
             Source::File(path) => Some(path),
-            _ => None,
+            Source::Stdin => Some(Path::new("/proc/self/fd/0")),
+            Source::Variable(_) => None,
         }
     }
 
@@ -104,8 +106,8 @@ impl std::str::FromStr for Moment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The last second of the year 9999.
-        const LAST: u64 = 253_402_300_799;
+        // The last one that a receipt can have: near the end of the year 9999.
+        const LAST: u64 = 253_402_207_200;
         let seconds = match text.parse::<u64>() {
             Ok(seconds) => Some(seconds),
             Err(_) => match sandbox_api::time::parse_rfc3339(text) {
@@ -204,6 +206,11 @@ pub struct ReplayArgs {
     #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input(),
         allow_hyphen_values = true)]
     pub inputs: Vec<InputArgument>,
+
+    /// An input of the receipt that was mounted elsewhere, with its path there; repeatable
+    #[arg(long = "volume", value_name = "SRC:DST:ro", value_hint = ValueHint::AnyPath,
+        value_parser = volume())]
+    pub volumes: Vec<Volume>,
 
     /// The io dir as it was before the run, if it had files; it is not changed
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]

@@ -39,7 +39,7 @@ impl VolumeArgs {
         for volume in &self.volumes {
             let Volume { source, target, is_read_only, written } = volume;
             if *is_read_only {
-                files.inputs.push(InputArgument::at(source, target, written));
+                files.inputs.push(volume.input()?);
                 continue;
             }
             let refuse = |why: &str| {
@@ -71,11 +71,27 @@ pub struct Volume {
     written: String,
 }
 
-fn volume() -> impl TypedValueParser<Value = Volume> {
+/// Reads either form.
+pub fn volume() -> impl TypedValueParser<Value = Volume> {
     OsStringValueParser::new().try_map(|written| Volume::parse(&written))
 }
 
 impl Volume {
+    /// The input that it is, if it is read-only.
+    ///
+    /// # Errors
+    ///
+    /// If it can be written.
+    pub fn input(&self) -> Result<InputArgument, Error> {
+        let Self { source, target, is_read_only, written } = self;
+        if !is_read_only {
+            let why = "it is writable, and an input is not";
+            return Err(Error::usage(format!("--volume {written}"), why)
+                .with_hint(format!("--volume {}:{target}:ro", source.display())));
+        }
+        Ok(InputArgument::at(source, target, written))
+    }
+
     /// Reads either form.
     fn parse(written: &OsStr) -> Result<Self, String> {
         let bytes = written.as_bytes();

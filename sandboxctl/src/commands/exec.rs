@@ -24,7 +24,7 @@ use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, reports, touched};
-use crate::ci::gitlab::MarkFilter;
+use crate::ci::marks::MarkFilter;
 use crate::ci::{Ci, Stdout, Stream};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
@@ -44,7 +44,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if args.keep {
         settings.keep_io_dir();
     }
-    reports::check_files(context, &args.reports, &args.receipt, &args.changes)?;
+    reports::begin_files(context, &settings);
+    reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
     let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
@@ -68,15 +69,21 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let mut files = reports::named_files(
+        context,
         &context.controller(&settings),
         (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
         &spec,
-    );
+    )?;
     files.reads("--env-file", args.env_files());
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
     let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec, is_listed)?;
+    if args.receipt.file.is_some() && args.stdin {
+        let why = "it says nothing of stdin, which could be a program";
+        return Err(Error::usage("--receipt", why)
+            .with_hint("give what is on stdin as an input: --in -:NAME"));
+    }
     let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, key, 1)?;
     let source = match args.stdin {
         true => Some(
@@ -87,7 +94,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if args.stdin && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
-    let subject = vec![reports::command(&line)];
+    let subject = vec![reports::command(&line, &command.secrets)];
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     reports::check_io_dir(context, spec.io_dir.as_deref())?;
     let config = context.controller(&settings);

@@ -125,12 +125,30 @@ pub async fn in_sandbox_of<T>(
 ) -> Result<T, Error> {
     let sandbox = launch(context, settings, controller, signals, spec).await?;
     let ended = serve(&sandbox, signals).await;
+    remove(context, &sandbox, signals, ended.is_ok()).await;
+    ended
+}
+
+/// Removes the sandbox of a command. One that has answered does not wait for that, which is the
+/// engine's work. One that was interrupted or has failed waits: nothing of it is left when it ends.
+pub async fn remove(
+    context: &Context<'_>,
+    sandbox: &Sandbox,
+    signals: &mut Signals,
+    has_answered: bool,
+) {
+    let is_answered = has_answered && !signals.were_received();
+    let removal = async {
+        match is_answered {
+            true => sandbox.release().await,
+            false => sandbox.close().await,
+        }
+    };
     // The reported result is final; a container that could not be removed yet is reported and does
     // not change it.
-    if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+    if let Ok(Err(error)) = signals.guard(removal).await {
         context.output.notice(&error.full_message());
     }
-    ended
 }
 
 /// Waits for the start of something that a signal cancels from then on, and awaits its end.
@@ -142,12 +160,12 @@ pub async fn follow_to_end<T, R>(
 ) -> Result<R, Error> {
     let begun = signals.guard(begun).await??;
     // One that has come since, and was not looked at, is for the canceller.
-    let pending = std::mem::replace(signals, Signals::listen()?);
+    let pending = signals.renew()?;
     let canceller = signals::cancel(cancel(&begun), pending);
     let ended = follow(begun).await;
     drop(canceller);
     // The signal that ended it is consumed; the next one is for what follows.
-    *signals = Signals::listen()?;
+    signals.renew()?;
     ended
 }
 

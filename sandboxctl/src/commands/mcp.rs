@@ -5,7 +5,6 @@ mod install;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sandbox_api::{DEFAULT_PROTECTED, SandboxSpec};
 use sandbox_controller::{Controller, PoolConfig, Rebuild};
@@ -45,29 +44,13 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
         let served =
             serve_with(context, &controller, mcp_settings, &io_dir, &mut signals, &settings).await;
-        if let Some(controller) = last_owner(controller).await {
+        // The workspace gave its own up, unless a signal ended that. Then the next command cleans up.
+        if let Some(controller) = Arc::into_inner(controller) {
             context.close(controller, &mut signals).await;
         }
         served
     })
 }
-
-/// The controller, once nothing of the calls that have ended holds it: what serves them is dropped a
-/// moment after their end. `None` if something holds it still: then the next command cleans up.
-async fn last_owner(mut controller: Arc<Controller>) -> Option<Controller> {
-    let deadline = Instant::now() + OWNERS_TIMEOUT;
-    loop {
-        match Arc::try_unwrap(controller) {
-            Ok(controller) => return Some(controller),
-            Err(shared) if Instant::now() < deadline => controller = shared,
-            Err(_) => return None,
-        }
-        tokio::time::sleep(OWNERS_TIMEOUT / 1000).await;
-    }
-}
-
-/// How long calls that have ended may still hold the controller.
-const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the files are.
 enum IoDir {
@@ -155,13 +138,11 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
     if let Some(paths) = settings.allowed_paths() {
         spec = spec.allowed_paths(paths);
     }
-    let mut protected = settings.protected();
+    spec = spec.protected(settings.protected());
     if !args.no_protect {
-        protected.extend(DEFAULT_PROTECTED.iter().map(ToString::to_string));
-        protected.sort();
-        protected.dedup();
+        spec = with_default_protection(spec);
     }
-    spec = with_hosts(spec.protected(protected), settings)?;
+    spec = with_hosts(spec, settings)?;
     Ok(McpSettings {
         sandbox: spec,
         timeout_ceiling: settings.ceiling().0.timeout,
@@ -170,6 +151,19 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
         tools: tools(&args.tools)?,
         concurrency: NonZeroU32::new(args.concurrency).unwrap_or(NonZeroU32::MIN),
     })
+}
+
+/// Write-protects the names that others run or trust. Programs write to all of the io dir, so that no
+/// name can be protected from them: where there are some, nothing is added.
+pub fn with_default_protection(spec: SandboxSpec) -> SandboxSpec {
+    if spec.supports_exec() {
+        return spec;
+    }
+    let mut protected = spec.protected.clone();
+    protected.extend(DEFAULT_PROTECTED.iter().map(ToString::to_string));
+    protected.sort();
+    protected.dedup();
+    spec.protected(protected)
 }
 
 /// The tools that the patterns match.

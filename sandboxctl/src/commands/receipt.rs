@@ -1,9 +1,9 @@
 //! Receipts: the flags `--receipt` and `--sign`, and the commands `keys` and `receipt`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use sandbox_api::artifacts::CheckDifference;
@@ -18,7 +18,7 @@ use sandbox_api::{
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
-use sandbox_controller::{AGENT_SHA256, AgentSource, Command, Sandbox};
+use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Sandbox};
 use serde::Serialize;
 use serde_json::Map;
 
@@ -187,6 +187,10 @@ impl Issuer {
                 return Err(Error::usage("--receipt", why).with_hint("run it again"));
             }
         }
+        if !self.artifacts.is_empty() && copied.files.is_none() {
+            return Err(Error::usage("--receipt", "its artifacts were not copied: no receipt")
+                .with_hint("the error of the artifacts says why"));
+        }
         let facts = sandbox.engine_facts().await?;
         let mut made_of = self.made_of.clone();
         let (build_type, seed, now) = match ran {
@@ -197,6 +201,12 @@ impl Issuer {
             }
             Subjected::Command(command) => {
                 made_of.push(Dependency::new(Dependency::COMMAND, command_digest(command)));
+                if !command.env.is_empty() {
+                    made_of.push(Dependency::new(Dependency::ENV, env_digest(&command.env)));
+                }
+                if let Some(cwd) = &command.cwd {
+                    made_of.push(Dependency::new(Dependency::CWD, receipts::sha256(cwd)));
+                }
                 (BuildType::Command, None, None)
             }
         };
@@ -214,6 +224,11 @@ impl Issuer {
             (None, Some(changes)) => receipts::changed_files(&changes.manifest),
             (None, None) => Vec::new(),
         };
+        if let Some(name) = subject.iter().find(|it| ran.may_name_a_secret(&it.name)) {
+            let why = format!("a secret may stand in the name of a file: '{}'", name.name);
+            return Err(Error::usage("--receipt", why)
+                .with_hint("give the file another name: receipts have no secrets"));
+        }
         if subject.is_empty() {
             subject.push(Subject::result(outcome.digest.sha256.clone()));
         }
@@ -270,6 +285,8 @@ impl Issuer {
             let tests = TestStatement::new(receipt, tests);
             text.extend(self.line(&tests).map_err(|error| unwritten(error.into()))?);
         }
+        // Whoever takes it can verify it.
+        receipts::open(&text).map_err(|error| Error::usage("--receipt", error.to_string()))?;
         let target = open(&self.file)?;
         let written = target.writer().and_then(|mut writer| writer.write_all(&text));
         written.and_then(|()| target.finish()).map_err(unwritten)
@@ -289,6 +306,15 @@ impl Issuer {
 }
 
 impl Subjected<'_> {
+    /// Whether the name of a file may have had a secret, which is replaced there.
+    fn may_name_a_secret(&self, name: &str) -> bool {
+        let secrets = match self {
+            Self::Script(script, _) => &script.secrets,
+            Self::Command(command) => &command.secrets,
+        };
+        !secrets.is_empty() && name.contains(MASK)
+    }
+
     /// The results of its test cases, if it has some.
     fn tests(&self) -> Option<TestResult> {
         match self {
@@ -317,10 +343,13 @@ impl Issued {
     }
 }
 
+/// What the names of inputs in a receipt begin with that are not below `/in`. Nothing else is called so.
+pub const MOUNT: &str = "mount/";
+
 /// Where an input is, as a name in a receipt.
 pub fn name_of(input: &str) -> String {
     match input.strip_prefix('/') {
-        Some(path) => path.to_owned(),
+        Some(path) => format!("{MOUNT}{path}"),
         None => format!("in/{input}"),
     }
 }
@@ -369,6 +398,14 @@ fn command_digest(command: &Command) -> String {
     receipts::sha256(text)
 }
 
+/// Of the variables that the caller set, sorted: `NAME=VALUE`, each with a zero byte at its end.
+fn env_digest(variables: &[(Vec<u8>, Vec<u8>)]) -> String {
+    let mut lines: Vec<Vec<u8>> =
+        variables.iter().map(|(name, value)| [&**name, b"=", value, b"\0"].concat()).collect();
+    lines.sort_unstable();
+    receipts::sha256(lines.concat())
+}
+
 fn moment(seconds: u64) -> Option<String> {
     sandbox_api::time::rfc3339(i64::try_from(seconds).ok()?, 0)
 }
@@ -402,7 +439,10 @@ fn check_key(key: &Path, spec: &SandboxSpec) -> Result<(), Error> {
         RootFs::Directory(path) => Some(("the root filesystem", &**path)),
         _ => None,
     };
-    match io_dir.into_iter().chain(inputs).chain(root).find(|(_, it)| is_in(key, it)) {
+    // A file may be an input by another name.
+    let id = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let is_readable = |it: &Path| is_in(key, it) || id(key).is_some_and(|key| id(it) == Some(key));
+    match io_dir.into_iter().chain(inputs).chain(root).find(|(_, it)| is_readable(it)) {
         None => Ok(()),
         Some((what, _)) => {
             let why = format!("{} is in {what}, where what runs can read it", key.display());
@@ -571,15 +611,18 @@ fn files_of(directory: &Path, receipt: &Receipt) -> Result<Vec<receipts::FoundFi
         Ok(_) => return Err(refuse("it is not a directory".to_owned())),
         Err(error) => return Err(refuse(input::reason(&error))),
     }
-    let mut added = vec![artifacts::MANIFEST, artifacts::CHECKSUMS];
-    added.retain(|name| receipt.subject.iter().all(|it| it.path() != Some(name.as_bytes())));
+    let known: HashSet<Vec<u8>> =
+        receipt.subject.iter().filter_map(|it| it.path().map(<[u8]>::to_vec)).collect();
+    let added = [artifacts::MANIFEST, artifacts::CHECKSUMS];
+    let added = added.map(str::as_bytes).into_iter().filter(|name| !known.contains(*name));
+    let added: Vec<_> = added.collect();
     let directory = directory.to_owned();
     let files = cancellable(move |proceed| {
-        let is_added = |path: &[u8]| added.iter().any(|name| path == name.as_bytes());
-        artifacts::digest_files(&directory, is_added, proceed)
+        artifacts::digest_files(&directory, |path| known.contains(path), proceed)
     })?;
+    let files = files.into_iter().map(|file| (file.path, file.sha256));
     // What is no regular file has no digest, and differs from every one of a receipt.
-    Ok(files.into_iter().map(|file| (file.path, file.sha256)).collect())
+    Ok(files.filter(|(path, _)| !added.contains(&&**path)).collect())
 }
 
 #[cfg(test)]

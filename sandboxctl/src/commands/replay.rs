@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::artifacts::list;
 use super::receipt::{
-    args_digest, digest, name_of, public_key, read_receipt, script_dependency, unverified,
+    MOUNT, args_digest, digest, name_of, public_key, read_receipt, script_dependency, unverified,
 };
 use super::{Context, block_on, launch};
 use crate::cli::receipt::ReplayArgs;
@@ -192,7 +192,11 @@ fn spec(
         title: None,
         allow: recorded.allow.clone(),
     };
-    Ok(input::inputs(&args.inputs, stdin)?.into_iter().fold(spec, SandboxSpec::input))
+    let mut inputs = args.inputs.clone();
+    for volume in &args.volumes {
+        inputs.push(volume.input()?);
+    }
+    Ok(input::inputs(&inputs, stdin)?.into_iter().fold(spec, SandboxSpec::input))
 }
 
 /// Refuses what a run could not do here.
@@ -292,6 +296,7 @@ fn flags_of(differences: &[PathDifference<CheckDifference>]) -> String {
         Dependency::ARGS => "--arg KEY=VALUE or --args-file FILE",
         Dependency::IO => "--io-dir DIR",
         Dependency::ROOTFS => "--rootfs DIR or --image-archive FILE",
+        name if name.starts_with(MOUNT) => "--volume SRC:DST:ro",
         _ => "--in SRC:NAME",
     };
     let mut flags: Vec<_> = differences.iter().map(flag).collect();
@@ -336,9 +341,10 @@ async fn compare(
     script: Dependency,
 ) -> Result<Comparison, Error> {
     let parameters = &receipt.predicate.build_definition.external_parameters;
-    let is_of_files = receipt.subject.iter().any(|it| it.path().is_some());
+    // A run tells of files only where artifacts were asked for, or its io dir was staged.
+    let tells_of_files = !parameters.artifacts.is_empty() || parameters.commit.is_some();
     let found = match (parameters.artifacts.is_empty(), sandbox.io_dir()) {
-        _ if !is_of_files => Vec::new(),
+        _ if !tells_of_files => Vec::new(),
         (true, Some(_)) => {
             let options = FinishOptions { commit: CommitPolicy::Never, ..FinishOptions::default() };
             let end = sandbox.finish(options, &result.outcome).await?;
@@ -367,10 +373,11 @@ async fn compare(
 }
 
 fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> SameOutcome {
-    let recorded = |name| receipt.predicate.byproduct(name).map(|it| it.digest.sha256.clone());
-    let ended = receipts::outcome(outcome).digest.sha256;
+    let recorded = |name| receipt.predicate.byproduct(name);
+    let ended = receipts::outcome(outcome);
     let tests = tests.map(|tests| receipts::tests_digest(&tests));
-    match recorded(Dependency::OUTCOME) == Some(ended) && recorded(Dependency::TESTS) == tests {
+    let recorded_tests = recorded(Dependency::TESTS).map(|it| it.digest.sha256.clone());
+    match recorded(Dependency::OUTCOME) == Some(&ended) && recorded_tests == tests {
         true => SameOutcome::Same,
         false => SameOutcome::Changed,
     }
@@ -389,6 +396,7 @@ mod tests {
         };
         assert_eq!(of(&["in/a", "in/b", "script"]), "--in SRC:NAME, --script FILE");
         assert_eq!(of(&["args", "io"]), "--arg KEY=VALUE or --args-file FILE, --io-dir DIR");
+        assert_eq!(of(&["mount/data", "in/a"]), "--in SRC:NAME, --volume SRC:DST:ro");
         assert_eq!(of(&["rootfs"]), "--rootfs DIR or --image-archive FILE");
     }
 }

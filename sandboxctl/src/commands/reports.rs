@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use sandbox_api::{InputSource, RootFs, SandboxSpec};
-use sandbox_controller::Config;
+use sandbox_api::{InputSource, RootFs, SandboxSpec, Secrets};
+use sandbox_controller::{Config, Patterns};
 
 use super::Context;
 use crate::ci::{Ci, CiMode, Stdout};
@@ -14,10 +14,12 @@ use crate::cli::exec::CommandLine;
 use crate::cli::receipt::ReceiptArgs;
 use crate::cli::report::ReportArgs;
 use crate::cli::secret::SecretArgs;
+use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::report::{self, Reports, Subject};
+use crate::target;
 
 /// A script.
 pub fn script(script: &ScriptSource) -> Subject {
@@ -25,15 +27,16 @@ pub fn script(script: &ScriptSource) -> Subject {
     Subject { name: name.clone(), source: Some(source.clone()), is_file: *is_file }
 }
 
-/// A command.
-pub fn command(line: &CommandLine) -> Subject {
-    let name = match line {
+/// A command. Its words may be those of a caller who put a secret among them.
+pub fn command(line: &CommandLine, secrets: &Secrets) -> Subject {
+    let mut name = match line {
         CommandLine::Shell(line) => line.to_string_lossy().into_owned(),
         CommandLine::Program(program, args) => {
             let words = std::iter::once(program).chain(args);
             words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         }
     };
+    Patterns::new(secrets.iter().map(|(_, value)| value.as_bytes())).text(&mut name);
     Subject { name, source: None, is_file: false }
 }
 
@@ -65,8 +68,12 @@ pub fn check_files(
     reports: &ReportArgs,
     receipt: &ReceiptArgs,
     changes: &ChangesArgs,
+    settings: &Settings,
 ) -> Result<(), Error> {
     let Some(ci) = context.output.ci() else { return Ok(()) };
+    if let Some(audit) = settings.path_of(Key::AuditFile) {
+        ci.check_file(&settings.named(Key::AuditFile), &audit)?;
+    }
     for report in &reports.reports {
         ci.check_file(&report::flag(report.kind), &report.file)?;
     }
@@ -80,20 +87,41 @@ type FileFlags<'a> =
     (&'a ReportArgs, &'a ReceiptArgs, &'a ChangesArgs, &'a ArtifactArgs, &'a SecretArgs);
 
 /// The files that `run` and `exec` both write and read.
+///
+/// # Errors
+///
+/// If what a guest made would be written into a directory of sandboxctl's own, or the audit into the
+/// io dir.
 pub fn named_files(
+    context: &Context<'_>,
     config: &Config,
     (reports, receipt, changes, artifacts, secrets): FileFlags<'_>,
     spec: &SandboxSpec,
-) -> NamedFiles {
+) -> Result<NamedFiles, Error> {
     let mut files = NamedFiles::default();
-    files.writes("--audit", config.audit.as_deref());
-    for report in &reports.reports {
-        files.writes(&report::flag(report.kind), [&*report.file]);
+    // What a guest can choose the name or the text of is no file of the runner.
+    for (variable, file) in context.output.ci().into_iter().flat_map(Ci::files) {
+        files.writes(variable, [file]);
     }
-    files.writes("--changes", changes.file.as_deref().filter(|it| *it != Path::new("-")));
-    files.writes("--receipt", receipt.file.as_deref());
-    files.makes("--artifacts-dir", artifacts.dir.as_deref());
-    files.makes("--keep-staged", changes.keep_staged.as_deref());
+    if let Some(audit) = config.audit.as_deref() {
+        // Before it is opened: a link in the io dir may lead it anywhere.
+        target::refuse_in_io_dir("--audit", audit, spec.io_dir.as_deref())?;
+        files.writes("--audit", [audit]);
+    }
+    let reports = reports.reports.iter().map(|it| (report::flag(it.kind), Some(&*it.file)));
+    let changed = changes.file.as_deref().filter(|it| *it != Path::new("-"));
+    let others = [("--changes", changed), ("--receipt", receipt.file.as_deref())];
+    for (flag, file) in reports.chain(others.map(|(flag, file)| (flag.to_owned(), file))) {
+        file.map_or(Ok(()), |file| target::refuse_own(&flag, file, config))?;
+        files.writes(&flag, file);
+    }
+    for (flag, directory) in
+        [("--artifacts-dir", &artifacts.dir), ("--keep-staged", &changes.keep_staged)]
+    {
+        let directory = directory.as_deref();
+        directory.map_or(Ok(()), |directory| target::refuse_own(flag, directory, config))?;
+        files.makes(flag, directory);
+    }
     files.reads("--sign", receipt.key_file());
     files.reads("--secret", secrets.files());
     let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
@@ -104,7 +132,17 @@ pub fn named_files(
     if let RootFs::Archive(file) = &spec.root {
         files.reads("--image-archive", [&**file]);
     }
-    files
+    Ok(files)
+}
+
+/// From here on errors are told in the files of the runner, unless one is in the io dir that is set.
+pub fn begin_files(context: &Context<'_>, settings: &Settings) {
+    if let (Some(ci), Ok(io_dir)) =
+        (context.output.ci(), settings.io_dir(&context.environment.working_directory))
+    {
+        // The io dir that it is in the end is checked too.
+        _ = ci.check_io_dir(Some(&io_dir));
+    }
 }
 
 /// Refuses an io dir that contains files of the runner.

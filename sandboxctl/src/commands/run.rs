@@ -36,7 +36,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     // Everything is read before the first one runs.
-    reports::check_files(context, &args.reports, &args.receipt, &args.changes)?;
+    reports::begin_files(context, &settings);
+    reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
@@ -47,10 +48,11 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings, stdin.as_deref())?;
     let mut files = reports::named_files(
+        context,
         &context.controller(&settings),
         (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
         &spec,
-    );
+    )?;
     for script in args.scripts() {
         if let ScriptArgument::File(file) = script
             && !script.is_stdin()

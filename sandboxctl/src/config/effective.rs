@@ -240,7 +240,11 @@ impl Settings {
         };
         let config = environment.config_with(setting);
         let config = config.expect("values are checked when they are parsed");
-        Config { ceiling: self.ceiling(), ..config }
+        // Whatever reads the log: they decide about the next steps of the job.
+        let files =
+            crate::ci::FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
+        let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
+        Config { ceiling: self.ceiling(), reserved_files, ..config }
     }
 
     /// The path of a key that has a default, so that it is always set.

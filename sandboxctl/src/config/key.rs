@@ -262,6 +262,10 @@ settings! {
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of origins such as \"https://console.example.org\"",
     }
+    ServerUrl "server.url"
+    "Where clients reach the service: tells clients of OAuth where their tokens come from" {
+        expects: "a URL such as \"https://sandbox.example.org\"",
+    }
     ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
         flag: Some("--tls-cert"),
         kind: Kind::AbsolutePath,
@@ -604,7 +608,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            47 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            48 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

@@ -36,8 +36,11 @@ pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
 pub const SERVER_VARIABLE: &str = "SANDBOXCTL_SERVER";
 /// The token that the service is shown.
 pub const TOKEN_VARIABLE: &str = "SANDBOXCTL_TOKEN";
+/// The program that client libraries start; it says nothing to the program itself.
+const BINARY_VARIABLE: &str = "SANDBOXCTL_BINARY";
 /// The variables that are no settings.
-const OTHER_VARIABLES: [&str; 4] = [FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
+const OTHER_VARIABLES: [&str; 5] =
+    [BINARY_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
 
 /// The layer of a setting, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -94,6 +94,13 @@ fn a_stronger_layer_wins() {
 }
 
 #[test]
+fn variable_of_client_libraries_is_no_setting() {
+    let machine = Machine::new("", "", "");
+    let variable = [("SANDBOXCTL_BINARY", "/opt/sandboxctl")];
+    assert!(machine.load(&variable, Flags::default()).is_ok());
+}
+
+#[test]
 fn a_named_file_is_the_only_one() {
     let machine = Machine::new("nonsense", "nonsense", "nonsense");
     let file = machine.path("mine.toml");

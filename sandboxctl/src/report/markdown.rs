@@ -12,7 +12,8 @@ use crate::render::{self, escaped_line, escaped_text};
 
 /// Bytes of a result, an error or an output that are shown.
 const SHOWN: usize = 4 << 10;
-/// The most backticks in a row in a code span.
+/// The most backticks in a row. Renderers know no longer delimiter of a span than 79, and count those
+/// of a block in a byte.
 const MAX_ROW: usize = 16;
 /// Failed test cases that are listed for each script.
 const TESTS_SHOWN: usize = 50;
@@ -114,17 +115,21 @@ fn seconds(ms: u64) -> String {
     format!("{}.{} s", ms / 1000, ms % 1000 / 100)
 }
 
-/// A code span: delimited by more backticks than it has in a row. Renderers know no delimiter of
-/// over 79, so that a longer row is shown shorter.
-fn code(text: &str) -> String {
-    let shown = sandbox_protocol::limits::cut_encoded(text, SHOWN);
-    let cut = if shown.len() < text.len() { "… [cut]" } else { "" };
+/// Text with rows of backticks that are not longer than any renderer's delimiters.
+fn short_rows(text: &str) -> String {
     let mut row = 0;
     let is_shown = |char: &char| {
         row = if *char == '`' { row + 1 } else { 0 };
         row <= MAX_ROW
     };
-    let text = escaped_line(&shown.chars().filter(is_shown).collect::<String>()).to_string() + cut;
+    text.chars().filter(is_shown).collect()
+}
+
+/// A code span: delimited by more backticks than it has in a row.
+fn code(text: &str) -> String {
+    let shown = sandbox_protocol::limits::cut_encoded(text, SHOWN);
+    let cut = if shown.len() < text.len() { "… [cut]" } else { "" };
+    let text = escaped_line(&short_rows(shown)).to_string() + cut;
     let fence = "`".repeat(longest_run(&text, '`') + 1);
     // A span that is empty, or begins or ends with a backtick, needs spaces.
     format!("{fence} {text} {fence}")
@@ -139,7 +144,7 @@ fn cell(text: &str) -> String {
 fn block(text: &str, language: &str) -> String {
     let shown = sandbox_protocol::limits::cut_encoded(text, SHOWN);
     let cut = if shown.len() < text.len() { "\n… [cut]" } else { "" };
-    let text = escaped_text(shown);
+    let text = short_rows(&escaped_text(shown));
     let fence = "`".repeat(longest_run(&text, '`').max(2) + 1);
     format!("{fence}{language}\n{text}{cut}\n{fence}\n")
 }
@@ -172,6 +177,8 @@ mod tests {
     fn guest_text_stays_in_its_code() {
         assert_eq!(code("a``b\n![](x)"), "``` a``b\\n![](x) ```");
         assert_eq!(block("```\n<script>", ""), "````\n```\n<script>\n````\n");
+        let long = block(&format!("a\n{}\n# b", "`".repeat(300)), "");
+        assert_eq!(longest_run(&long, '`'), MAX_ROW + 1, "{long}");
         assert_eq!(cell(&code("a|b")), "` a\\|b `");
         for line in markdown(&all_entries()).lines().filter(|line| line.starts_with("| `")) {
             assert_eq!(line.replace("\\|", "").matches('|').count(), 6, "{line}");

@@ -3,6 +3,7 @@
 mod json;
 
 use std::fmt;
+use std::io;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -13,6 +14,7 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::ci;
 use crate::cli::serve::LogFormat;
 use crate::cli::{Cli, Command};
 use crate::config::LOG_VARIABLE;
@@ -48,13 +50,26 @@ pub fn start(cli: &Cli, output: &Output) {
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Log)
         .with_ansi(output.stderr_has_colour())
         .fmt_fields(escaped_fields());
     match (format, is_for_people) {
         (Some(LogFormat::Json), _) => subscriber.event_format(Json).fmt_fields(JsonFields).init(),
         (None, true) => subscriber.event_format(Steps).init(),
         (Some(LogFormat::Text) | None, _) => subscriber.init(),
+    }
+}
+
+/// stderr, in which the runner of a job finds no command: a path may be one.
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(&ci::outside_of_groups(line)).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Failed attempts to authenticate, per address. Whoever fails too often waits; a caller elsewhere
-//! does not.
+//! Failed attempts to authenticate, per address. Who fails too often hears nothing more of what is wrong
+//! until it has waited. A caller elsewhere, or with a valid token, does not wait.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -306,7 +306,7 @@ async fn admit(
         let caller: Caller = caller.map_err(|error| refuse_caller(app, gate, error))?;
         *subject = Some(caller.subject.clone());
         if !caller.may(scope) {
-            return Err((lacks(scope), None));
+            return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
         }
         let begun = app.0.in_flight.begin(&caller.subject);
         in_flight = Some(begun.map_err(|refusal| (refusal, None))?);
@@ -329,8 +329,12 @@ fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Opt
     if refusal.problem().kind != ProblemKind::Unauthenticated {
         return (refusal, reason);
     }
-    let metadata = app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource));
-    (challenge(refusal, metadata.as_deref(), is_invalid), reason)
+    (challenge(refusal, metadata_url(app, gate).as_deref(), is_invalid), reason)
+}
+
+/// Where a client finds out where its tokens come from, if it is told.
+fn metadata_url(app: &App, gate: Gate) -> Option<String> {
+    app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
 
 /// An answer whose request is in flight until its last byte is sent.
@@ -381,12 +385,13 @@ fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap)
     add(ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE");
     add(
         ACCESS_CONTROL_ALLOW_HEADERS,
-        "authorization, content-type, idempotency-key, if-none-match, last-event-id, range, \
-         traceparent, x-request-id",
+        "authorization, content-type, idempotency-key, if-none-match, last-event-id, mcp-method, \
+         mcp-name, mcp-protocol-version, mcp-session-id, range, traceparent, x-request-id",
     );
     add(
         ACCESS_CONTROL_EXPOSE_HEADERS,
-        "content-disposition, content-range, etag, location, retry-after, x-request-id",
+        "content-disposition, content-range, etag, location, mcp-session-id, retry-after, \
+         x-request-id",
     );
     add(ACCESS_CONTROL_MAX_AGE, "600");
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

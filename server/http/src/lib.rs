@@ -24,7 +24,7 @@ use axum::Router;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{
-    AccessDecision, Audit, Authenticate, Authenticator, Caller, Peer, Scope, Unauthenticated,
+    AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
 };
 pub use backend::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Reply, SandboxHandle,

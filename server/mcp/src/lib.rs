@@ -14,6 +14,7 @@
 mod api_text;
 mod private_dir;
 mod prompts;
+mod quotas;
 mod resources;
 mod server;
 mod settings;
@@ -23,6 +24,7 @@ mod workspace;
 
 pub use api_text::SCRIPT_API;
 pub use private_dir::PrivateDir;
+pub use quotas::{Quotas, Turn};
 pub use server::McpServer;
 pub use settings::{Access, Audience, Settings};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};

@@ -4,12 +4,13 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use rmcp::model::{
-    CacheScope, CompletionInfo, ErrorData, ListResourceTemplatesResult, ListResourcesResult,
-    ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+    CacheScope, CompletionInfo, ErrorData, JsonObject, ListResourceTemplatesResult,
+    ListResourcesResult, MetaObject, ReadResourceResult, Resource, ResourceContents,
+    ResourceTemplate,
 };
 use sandbox_api::files::{Entry, EntryKind, ListOptions, ReadOptions, StatData};
 use sandbox_api::{Encoding, ErrorKind, Failure};
-use sandbox_controller::Error;
+use sandbox_controller::{Error, Sandbox};
 use serde_json::json;
 
 use crate::workspace::Workspace;
@@ -18,6 +19,8 @@ use crate::workspace::Workspace;
 const SCHEME: &str = "sandbox://";
 /// How many resources a page of the list has.
 const PAGE: usize = 500;
+/// How many directories are listed for a page.
+const LISTS: usize = 256;
 /// The largest file that is read as a resource.
 pub(crate) const MAX_RESOURCE_BYTES: u64 = 4 << 20;
 
@@ -107,7 +110,7 @@ fn order(one: &[u8], other: &[u8]) -> Ordering {
     components(one).cmp(components(other))
 }
 
-/// A page of the files, after the one that the cursor names.
+/// A page of the files, after the path that the cursor names.
 pub(crate) async fn list(
     workspace: &Workspace,
     cursor: Option<&str>,
@@ -116,24 +119,109 @@ pub(crate) async fn list(
         path(cursor).ok_or_else(|| ErrorData::invalid_params("invalid cursor", None))
     });
     let after = after.transpose()?;
-    let options = ListOptions { recursive: true, max_depth: None, limit: None };
-    let listed = workspace.with_kept(async |sandbox| sandbox.list(".", options).await).await;
-    let listed = listed.map_err(|failure| protocol_error("", &failure))?;
-    let files = listed.entries.iter().filter(|entry| entry.kind == EntryKind::File);
-    let root = root(&listed.path);
-    let mut rest = files.filter(|entry| {
-        after.as_ref().is_none_or(|after| order(bytes(entry), after) == Ordering::Greater)
-    });
-    let page: Vec<_> = rest.by_ref().take(PAGE).collect();
-    let resources = page.iter().map(|entry| {
+    let page = workspace.with_kept(async |sandbox| page(sandbox, after.as_deref()).await).await;
+    let page = page.map_err(|failure| protocol_error("", &failure))?;
+    let root = root(&page.root);
+    let resources = page.files.iter().map(|entry| {
         let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
         Resource::new(uri(bytes(entry)), name).with_size(entry.size)
     });
     let mut result = ListResourcesResult::with_all_items(resources.collect());
-    if rest.next().is_some() {
-        result.next_cursor = page.last().map(|entry| uri(bytes(entry)));
+    result.next_cursor = page.next.map(|path| uri(&path));
+    if page.is_cut {
+        let note = "a directory has more than 10,000 entries: list_directory and glob find the \
+                    others";
+        result.meta = Some(MetaObject(JsonObject::from_iter([
+            ("truncated".to_owned(), true.into()),
+            ("note".to_owned(), note.into()),
+        ])));
     }
     Ok(result.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+}
+
+/// A part of the files in their order.
+#[derive(Default)]
+struct Page {
+    files: Vec<Entry>,
+    /// The path of the listed directory.
+    root: String,
+    /// The path after which the next page begins, if there is one.
+    next: Option<Vec<u8>>,
+    /// A directory has more entries than one list may have.
+    is_cut: bool,
+}
+
+/// What comes next in a walk.
+enum Pending {
+    File(Entry),
+    Directory(Vec<u8>),
+}
+
+/// The files after a path. A tree with more entries than one list may have is listed by its
+/// directories.
+async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
+    let list = async |directory: &[u8], recursive| {
+        sandbox.list(directory, ListOptions { recursive, max_depth: None, limit: None }).await
+    };
+    let mut page = Page::default();
+    let mut pending = vec![Pending::Directory(b".".to_vec())];
+    let mut lists = 0;
+    while let Some(next) = pending.pop() {
+        let directory = match next {
+            Pending::File(_) if page.files.len() == PAGE => {
+                page.next = page.files.last().map(|entry| bytes(entry).to_vec());
+                break;
+            }
+            Pending::File(entry) => {
+                page.files.push(entry);
+                continue;
+            }
+            // What is in it comes after it.
+            Pending::Directory(directory) if lists >= LISTS => {
+                page.next = Some(directory);
+                break;
+            }
+            Pending::Directory(directory) => directory,
+        };
+        lists += 1;
+        let mut listed = match list(&directory, true).await {
+            // It was removed meanwhile.
+            Err(error) if lists > 1 && error.kind() == ErrorKind::NotFound => continue,
+            listed => listed?,
+        };
+        let by_directories = listed.truncated;
+        if by_directories {
+            lists += 1;
+            listed = list(&directory, false).await?;
+            page.is_cut |= listed.truncated;
+        }
+        if page.root.is_empty() {
+            page.root.clone_from(&listed.path);
+        }
+        // What is pushed last comes first.
+        pending.extend(listed.entries.into_iter().rev().filter_map(|entry| match entry.kind {
+            EntryKind::File if is_after(bytes(&entry), after) => Some(Pending::File(entry)),
+            EntryKind::Directory if by_directories && has_after(bytes(&entry), after) => {
+                Some(Pending::Directory(bytes(&entry).to_vec()))
+            }
+            _ => None,
+        }));
+    }
+    Ok(page)
+}
+
+/// Whether a path comes after another, in the order of a list.
+fn is_after(path: &[u8], after: Option<&[u8]>) -> bool {
+    after.is_none_or(|after| order(path, after) == Ordering::Greater)
+}
+
+/// Whether something in a directory may come after a path.
+fn has_after(directory: &[u8], after: Option<&[u8]>) -> bool {
+    after.is_none_or(|after| {
+        let below = after.strip_prefix(directory);
+        order(directory, after) != Ordering::Less
+            || below.is_some_and(|below| below.starts_with(b"/"))
+    })
 }
 
 /// A directory's path as the beginning of those in it.
@@ -277,6 +365,16 @@ mod tests {
         let mut paths = ["/io/a/b", "/io/a-b", "/io/a", "/io/b"];
         paths.sort_by(|one, other| order(one.as_bytes(), other.as_bytes()));
         assert_eq!(paths, ["/io/a", "/io/a/b", "/io/a-b", "/io/b"]);
+        let after = Some(&b"/io/a/b"[..]);
+        assert!(is_after(b"/io/a/b/c", after) && is_after(b"/io/a-b", after));
+        assert!(!is_after(b"/io/a/b", after) && !is_after(b"/io/a/a", after));
+        // A directory is left out if all that is in it comes before.
+        for (directory, expected) in
+            [("/io/a", true), ("/io/a/b", true), ("/io/a/a", false), ("/io/b", true)]
+        {
+            assert_eq!(has_after(directory.as_bytes(), after), expected, "{directory}");
+        }
+        assert!(has_after(b"/io/a/b", None));
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl McpServer {
         Self { shared, source, connection, _ends }
     }
 
+    /// Ends the calls of this connection, when it is cancelled.
+    pub(crate) const fn connection(&self) -> &CancellationToken {
+        &self.connection
+    }
+
     fn workspace(&self, extensions: &rmcp::model::Extensions) -> Result<Arc<Workspace>, ErrorData> {
         match &self.source {
             Source::One(workspace) => Ok(workspace.clone()),
@@ -88,6 +93,17 @@ impl McpServer {
             false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
         }
     }
+}
+
+/// Whether a text has the form of W3C's `traceparent`.
+fn is_traceparent(text: &str) -> bool {
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_dash = |at| matches!(at, 2 | 35 | 52);
+    text.len() == 55
+        && text.bytes().enumerate().all(|(at, byte)| match is_dash(at) {
+            true => byte == b'-',
+            false => is_hex(byte),
+        })
 }
 
 /// Refuses a cursor of a list that has one page.
@@ -151,16 +167,21 @@ impl ServerHandler for McpServer {
             cancelled: cancelled.clone(),
             progress: context.meta.get_progress_token().map(|token| (context.peer.clone(), token)),
         };
+        // The caller writes both: only what is known and short gets into logs.
         let span = tracing::info_span!(
             "tool",
-            name = &*request.name,
-            traceparent = context.meta.get_traceparent().unwrap_or_default()
+            name = self.shared.catalogue.find(&request.name).map(|tool| &*tool.name),
+            traceparent = context.meta.get_traceparent().filter(|text| is_traceparent(text))
         );
         let called = self.shared.catalogue.call(&request.name, call).instrument(span);
         tokio::pin!(called);
         let result = tokio::select! {
             result = &mut called => result,
             () = client.cancelled() => {
+                cancelled.cancel();
+                called.await
+            }
+            () = self.connection.cancelled() => {
                 cancelled.cancel();
                 called.await
             }
@@ -316,5 +337,20 @@ impl ServerHandler for McpServer {
             true => ErrorData::invalid_params(format!("invalid params of {method}"), None),
             false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_context_is_of_the_form_that_w3c_gives_it() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(is_traceparent(good));
+        let line = format!("{}\n{}", &good[..2], &good[3..]);
+        for wrong in ["", "00", &good[..54], &format!("{good}0"), &good.to_uppercase(), &line] {
+            assert!(!is_traceparent(wrong), "{wrong}");
+        }
     }
 }

@@ -3,20 +3,26 @@
 //! **Invariant:** every sandbox that a workspace launched is gone when [`Workspace::close`] returns,
 //! or its container could not be removed, which the controller reports and tries again.
 
+use std::any::Any;
 use std::fs;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::operation::{Envelope, Operation};
-use sandbox_api::{DEFAULT_IDLE_LIMIT, ErrorKind, Failure, Input, Lifespan, SandboxSpec};
+use sandbox_api::{
+    DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionReport, Failure, Input, Lifespan, SandboxSpec, Status,
+    Usage,
+};
 use sandbox_controller::{Controller, Error, Sandbox};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::quotas::{Account, Turn};
 use crate::settings::{Access, Audience, Settings};
 
 /// How many file operations of one workspace are in progress at a time: as many as an agent takes.
@@ -50,11 +56,14 @@ impl WorkspaceError {
 
 /// What the calls of one caller share.
 pub struct Workspace {
-    controller: Arc<Controller>,
+    /// Given up at the end: whoever opened the workspace is its last owner then.
+    controller: StdMutex<Option<Arc<Controller>>>,
     settings: Arc<Settings>,
     io_dir: Option<IoDir>,
+    /// Whose calls they are, where there are quotas.
+    account: Option<Account>,
     /// The sandbox of the file tools; none before the first call, and after it has ended.
-    kept: Mutex<Option<Arc<Sandbox>>>,
+    kept: Arc<Mutex<Option<Kept>>>,
     containers: Arc<Semaphore>,
     operations: Semaphore,
     /// Removals, which calls do not wait for.
@@ -98,10 +107,18 @@ impl Drop for IoDir {
     }
 }
 
+/// The sandbox of the file tools, with its place among those of its subject.
+struct Kept {
+    sandbox: Arc<Sandbox>,
+    place: Option<Box<dyn Any + Send>>,
+}
+
 /// A sandbox of one script or one command, which is removed when this is dropped. The removal is
 /// not waited for, and counts as a running container until it is done.
 pub(crate) struct Fresh {
     sandbox: Option<(Sandbox, OwnedSemaphorePermit)>,
+    /// None where there are no quotas, and after the end.
+    turn: Option<Box<dyn Turn>>,
     tasks: TaskTracker,
 }
 
@@ -111,17 +128,31 @@ impl Fresh {
         let (sandbox, _) = self.sandbox.as_ref().expect("taken only by `drop`");
         sandbox
     }
+
+    /// What it ran has ended like this; none if it did not run.
+    pub async fn ended(&mut self, report: Option<&ExecutionReport>) {
+        let Some(turn) = self.turn.take() else { return };
+        match report {
+            Some(report) => turn.end(report.outcome.status(), report.usage).await,
+            None => turn.end(Status::Error, Usage::default()).await,
+        }
+    }
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
         let Some((sandbox, permit)) = self.sandbox.take() else { return };
         self.tasks.spawn(async move {
-            if let Err(error) = sandbox.close().await {
-                tracing::warn!("a sandbox could not be removed yet: {}", error.full_message());
-            }
+            remove(&sandbox).await;
             drop(permit);
         });
+    }
+}
+
+/// Removes a sandbox. What cannot be removed now, the controller tries again.
+async fn remove(sandbox: &Sandbox) {
+    if let Err(error) = sandbox.close().await {
+        tracing::warn!("a sandbox could not be removed yet: {}", error.full_message());
     }
 }
 
@@ -137,19 +168,35 @@ impl Workspace {
         settings: Arc<Settings>,
         io_dir: Option<PathBuf>,
     ) -> Result<Self, WorkspaceError> {
+        Self::open_for(None, controller, settings, io_dir)
+    }
+
+    /// The same, with the quotas of a subject.
+    pub(crate) fn open_for(
+        account: Option<Account>,
+        controller: Arc<Controller>,
+        settings: Arc<Settings>,
+        io_dir: Option<PathBuf>,
+    ) -> Result<Self, WorkspaceError> {
         let io_dir = io_dir.map(IoDir::open).transpose()?;
         let concurrency = settings.concurrency.get() as usize;
         Ok(Self {
-            controller,
+            controller: StdMutex::new(Some(controller)),
             settings,
             io_dir,
-            kept: Mutex::new(None),
+            account,
+            kept: Arc::default(),
             containers: Arc::new(Semaphore::new(concurrency)),
             operations: Semaphore::new(OPERATIONS),
             tasks: TaskTracker::new(),
             changes: watch::Sender::new(0),
             closing: CancellationToken::new(),
         })
+    }
+
+    /// The controller, until the workspace is closed.
+    fn controller(&self) -> Option<Arc<Controller>> {
+        self.controller.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it has files.
@@ -183,7 +230,8 @@ impl Workspace {
     ///
     /// As a launch.
     pub async fn prewarm(&self) -> Result<(), Error> {
-        match self.controller.prewarm(self.fresh_spec("mcp")).await {
+        let Some(controller) = self.controller() else { return Ok(()) };
+        match controller.prewarm(self.fresh_spec("mcp")).await {
             // Those with inputs, as a read-only io dir is one, always start cold.
             Err(Error::NotPooled { .. }) => Ok(()),
             warmed => warmed,
@@ -194,19 +242,54 @@ impl Workspace {
         self.spec().lifespan(Lifespan::OneRun).title(title)
     }
 
+    /// Runs one script or one command in a sandbox of its own. A call that is cancelled before it has
+    /// one does not wait for it.
+    pub(crate) async fn run_fresh<T: Deref<Target = ExecutionReport>>(
+        &self,
+        title: &str,
+        token: &CancellationToken,
+        work: impl AsyncFnOnce(&Sandbox) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let mut fresh = tokio::select! {
+            biased;
+            () = token.cancelled() => return Err(cancelled()),
+            fresh = self.fresh(title) => fresh?,
+        };
+        let result = work(fresh.sandbox()).await;
+        fresh.ended(result.as_deref().ok()).await;
+        let result = result.map_err(|error| self.failure(&error))?;
+        if !result.files_touched.files.is_empty() {
+            self.files_changed();
+        }
+        Ok(result)
+    }
+
     /// Launches a sandbox for one script or one command, when there are not too many.
-    pub(crate) async fn fresh(&self, title: &str) -> Result<Fresh, Failure> {
+    async fn fresh(&self, title: &str) -> Result<Fresh, Failure> {
+        let turn = match &self.account {
+            Some(account) => Some(account.turn().await?),
+            None => None,
+        };
+        let mut fresh = Fresh { sandbox: None, turn, tasks: self.tasks.clone() };
         let permit = self.containers.clone().acquire_owned().await;
         let permit = permit.map_err(|_| cancelled())?;
-        let launched = self.controller.launch(self.fresh_spec(title)).await;
-        let sandbox = launched.map_err(|error| self.launch_failure(&error))?;
-        Ok(Fresh { sandbox: Some((sandbox, permit)), tasks: self.tasks.clone() })
+        let controller = self.controller().ok_or_else(cancelled)?;
+        match controller.launch(self.fresh_spec(title)).await {
+            Ok(sandbox) => {
+                fresh.sandbox = Some((sandbox, permit));
+                Ok(fresh)
+            }
+            Err(error) => {
+                fresh.ended(None).await;
+                Err(self.launch_failure(&error))
+            }
+        }
     }
 
     /// The sandbox of the file tools, which is launched if there is none.
     pub(crate) async fn kept(&self) -> Result<Arc<Sandbox>, Failure> {
         let mut kept = self.kept.lock().await;
-        if let Some(sandbox) = &*kept
+        if let Some(Kept { sandbox, .. }) = &*kept
             && sandbox.ended().is_none()
         {
             return Ok(sandbox.clone());
@@ -214,14 +297,46 @@ impl Workspace {
         if self.closing.is_cancelled() {
             return Err(cancelled());
         }
+        let mut place = None;
         if let Some(ended) = kept.take() {
-            self.tasks.spawn(async move { _ = ended.close().await });
+            place = ended.place;
+            self.tasks.spawn(async move { remove(&ended.sandbox).await });
+        }
+        if let (None, Some(account)) = (&place, &self.account) {
+            place = Some(account.sandbox_place()?);
         }
         let spec = self.spec().idle_limit(Some(DEFAULT_IDLE_LIMIT)).title("mcp files");
-        let launched = self.controller.launch(spec).await;
+        let controller = self.controller().ok_or_else(cancelled)?;
+        let launched = controller.launch(spec).await;
         let sandbox = Arc::new(launched.map_err(|error| self.launch_failure(&error))?);
-        *kept = Some(sandbox.clone());
+        *kept = Some(Kept { sandbox: sandbox.clone(), place });
+        self.remove_when_ended(&sandbox);
         Ok(sandbox)
+    }
+
+    /// Removes the kept sandbox when it has ended by itself, such as at its idle limit: the next call
+    /// may never come.
+    fn remove_when_ended(&self, sandbox: &Sandbox) {
+        let (kept, closing) = (self.kept.clone(), self.closing.clone());
+        let (ended, id) = (sandbox.until_ended(), sandbox.id().to_owned());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = ended => {}
+                // It is removed there.
+                () = closing.cancelled() => return,
+            }
+            let taken = kept.lock().await.take_if(|kept| kept.sandbox.id() == id);
+            if let Some(Kept { sandbox, place }) = taken {
+                remove(&sandbox).await;
+                drop(place);
+            }
+        });
+    }
+
+    /// Whether it can be forgotten: it has no sandbox, and nobody but its owner uses it.
+    pub(crate) fn is_unused(self: &Arc<Self>) -> bool {
+        let has_none = self.kept.try_lock().is_ok_and(|kept| kept.is_none());
+        has_none && Arc::strong_count(self) == 1
     }
 
     /// Performs a file operation in the kept sandbox. If that dies meanwhile, this call has failed,
@@ -280,7 +395,8 @@ impl Workspace {
         self.io_dir.as_ref().map(|io_dir| &*io_dir.path)
     }
 
-    /// Cancels what is in progress, and waits until its sandboxes are removed.
+    /// Cancels what is in progress, waits until its sandboxes are removed, and gives its controller
+    /// up.
     pub async fn close(&self) {
         self.closing.cancel();
         let all = self.settings.concurrency.get();
@@ -290,15 +406,14 @@ impl Workspace {
         }
         self.containers.close();
         self.operations.close();
-        if let Some(kept) = self.kept.lock().await.take()
-            && let Err(error) = kept.close().await
-        {
-            tracing::warn!("a sandbox could not be removed yet: {}", error.full_message());
+        if let Some(kept) = self.kept.lock().await.take() {
+            remove(&kept.sandbox).await;
         }
         self.tasks.close();
         if tokio::time::timeout(CLOSE_WAIT, self.tasks.wait()).await.is_err() {
             tracing::warn!("sandboxes were not removed in {CLOSE_WAIT:?}");
         }
+        drop(self.controller.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_api::service::{RequestSecrets, ShutdownReport, Time};
 use sandbox_api::{ErrorKind, Failure, Status};
-use sandbox_store::RecoveredExecution;
+use sandbox_store::{RecoveredExecution, StoredEvent};
 use tokio::sync::watch;
 
 use crate::error::ServiceError;
@@ -19,6 +19,8 @@ use crate::service::{Core, Service};
 
 /// How long events are collected before they are stored: readers have them already.
 const EVENTS_PAUSE: Duration = Duration::from_millis(100);
+/// The bytes of events that are stored together; those of one execution are never divided.
+const EVENTS_BATCH: usize = 1 << 20;
 /// How long cancelled executions have to end at a shutdown.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest sleep, in case the clock is set.
@@ -38,14 +40,45 @@ async fn store_events(core: Weak<Core>) {
         due.notified().await;
         tokio::time::sleep(EVENTS_PAUSE).await;
         let Some(strong) = core.upgrade() else { return };
+        let mut batch = EventBatch::default();
         for live in strong.all_live() {
-            let events = live.feed.unsaved();
-            let Some(last) = events.last().map(|event| event.seq) else { continue };
-            match strong.records.append_events(&live.id, stored_events(&events)).await {
-                Ok(()) => live.feed.mark_saved(last),
-                // They stay in memory, within its bound, and go with the result at the latest.
-                Err(error) => tracing::warn!(id = live.id, %error, "events were not stored"),
+            batch.add(live);
+            if batch.bytes > EVENTS_BATCH {
+                batch.store(&strong).await;
             }
+        }
+        batch.store(&strong).await;
+    }
+}
+
+/// Events that are stored with one flush.
+#[derive(Default)]
+struct EventBatch {
+    events: Vec<(String, Vec<StoredEvent>)>,
+    /// Of each execution, the last of its events.
+    last: Vec<(Arc<Live>, u64)>,
+    bytes: usize,
+}
+
+impl EventBatch {
+    fn add(&mut self, live: Arc<Live>) {
+        let events = live.feed.unsaved();
+        let Some(last) = events.last().map(|event| event.seq) else { return };
+        let events = stored_events(&events);
+        self.bytes += events.iter().map(|event| event.json.len()).sum::<usize>();
+        self.events.push((live.id.clone(), events));
+        self.last.push((live, last));
+    }
+
+    async fn store(&mut self, core: &Core) {
+        let Self { events, last, .. } = std::mem::take(self);
+        if events.is_empty() {
+            return;
+        }
+        match core.records.append_events(events).await {
+            Ok(()) => last.iter().for_each(|(live, last)| live.feed.mark_saved(*last)),
+            // They stay in memory, within its bound, and go with the result at the latest.
+            Err(error) => tracing::warn!(%error, "events were not stored"),
         }
     }
 }
@@ -180,6 +213,7 @@ impl Service {
     pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         let core = &self.core;
         core.is_accepting.store(false, Ordering::Release);
+        _ = tokio::time::timeout(deadline, core.accepts.write()).await;
         // What was just about to run is no longer in the queue.
         let (running, queued) = core.running_and_queued();
         let mut report = ShutdownReport { queued, ..ShutdownReport::default() };

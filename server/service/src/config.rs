@@ -85,7 +85,7 @@ pub struct Quotas {
     pub concurrency: usize,
     /// The requests that are accepted in a minute, evenly or in a burst.
     pub rate_per_minute: Option<u32>,
-    /// The bytes of results and files that are kept.
+    /// The bytes that are kept: of results, their files, and the files of kept sandboxes.
     pub stored: Option<ByteSize>,
     /// The processor time of a day, in UTC.
     pub cpu_per_day: Option<Duration>,

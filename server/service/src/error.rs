@@ -158,6 +158,13 @@ pub enum ServiceErrorKind {
     Internal,
 }
 
+impl From<sandbox_server::execution::RequestError> for ServiceError {
+    fn from(error: sandbox_server::execution::RequestError) -> Self {
+        let sandbox_server::execution::RequestError { field, problem, hint, kind } = error;
+        Self::Invalid { field: field.to_owned(), problem, hint, kind }
+    }
+}
+
 impl ServiceError {
     pub(crate) fn invalid(field: &str, problem: impl Into<String>) -> Self {
         let (field, problem) = (field.to_owned(), problem.into());

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use sandbox_api::SandboxSpec;
@@ -47,6 +47,8 @@ pub(crate) struct KeptSandboxes {
 #[derive(Default)]
 struct State {
     by_id: HashMap<String, Arc<KeptSandbox>>,
+    /// How many sandboxes front ends keep themselves.
+    places: HashMap<Subject, usize>,
     gone: VecDeque<(Subject, String)>,
 }
 
@@ -74,7 +76,20 @@ pub(crate) struct KeptSandbox {
     /// Held while its container is started or removed.
     container: tokio::sync::Mutex<Option<Arc<dyn Machine>>>,
     is_deleted: AtomicBool,
+    size: Mutex<Size>,
 }
+
+/// The size of a sandbox's files when it was last measured.
+struct Size {
+    bytes: u64,
+    /// It may be another now.
+    is_stale: bool,
+    /// Before this it is not measured again: looking costs a small part of the time.
+    not_before: Option<Instant>,
+}
+
+/// A sandbox is measured again after so many times as long as the last time took.
+const SIZE_PAUSE: u32 = 10;
 
 struct Info {
     generation: u64,
@@ -118,6 +133,7 @@ impl Drop for Use {
         info.uses -= 1;
         info.last_used_at = Time::now();
         drop(info);
+        lock(&self.kept.size).is_stale = true;
         self.changed.notify_one();
     }
 }
@@ -137,6 +153,7 @@ impl KeptSandbox {
             info: Mutex::new(info),
             container: tokio::sync::Mutex::default(),
             is_deleted: AtomicBool::new(false),
+            size: Mutex::new(Size { bytes: 0, is_stale: true, not_before: None }),
         }
     }
 
@@ -193,17 +210,60 @@ enum Due {
     Delete,
 }
 
+impl State {
+    fn count(&self) -> usize {
+        self.by_id.len() + self.places.values().sum::<usize>()
+    }
+
+    fn count_of(&self, subject: &Subject) -> usize {
+        let own = self.by_id.values().filter(|kept| kept.record.subject == *subject);
+        own.count() + self.places.get(subject).copied().unwrap_or(0)
+    }
+
+    /// Whether a subject may keep one more sandbox.
+    fn check_room(&self, subject: &Subject, quota: usize, most: usize) -> Result<(), ServiceError> {
+        match self.count_of(subject) >= quota || self.count() >= most {
+            true => Err(ServiceError::QuotaExceeded { what: "sandboxes", retry_after: None }),
+            false => Ok(()),
+        }
+    }
+}
+
 impl KeptSandboxes {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
     pub fn count(&self) -> usize {
-        self.state().by_id.len()
+        self.state().count()
     }
 
     pub fn count_of(&self, subject: &Subject) -> usize {
-        self.state().by_id.values().filter(|kept| kept.record.subject == *subject).count()
+        self.state().count_of(subject)
+    }
+
+    /// Counts a sandbox that a front end keeps, if there may be one more.
+    pub fn begin_place(
+        &self,
+        subject: &Subject,
+        quota: usize,
+        most: usize,
+    ) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        state.check_room(subject, quota, most)?;
+        *state.places.entry(subject.clone()).or_default() += 1;
+        Ok(())
+    }
+
+    /// Such a sandbox is gone.
+    pub fn end_place(&self, subject: &Subject) {
+        let mut state = self.state();
+        if let Some(places) = state.places.get_mut(subject) {
+            *places -= 1;
+            if *places == 0 {
+                state.places.remove(subject);
+            }
+        }
     }
 
     pub fn ids(&self) -> Vec<String> {
@@ -368,6 +428,37 @@ impl Core {
         launched.map_err(|failed| ServiceError::Sandbox(*failed.failure))
     }
 
+    /// The bytes of the files of a subject's sandboxes.
+    pub async fn kept_bytes(self: &Arc<Self>, subject: &Subject) -> u64 {
+        let own = self.kept.all().into_iter().filter(|kept| kept.record.subject == *subject);
+        let mut bytes = 0_u64;
+        for kept in own {
+            bytes = bytes.saturating_add(self.measure(&kept).await);
+        }
+        bytes
+    }
+
+    async fn measure(self: &Arc<Self>, kept: &KeptSandbox) -> u64 {
+        let is_in_use = kept.info().uses > 0;
+        {
+            let mut size = lock(&kept.size);
+            let is_due = size.not_before.is_none_or(|at| Instant::now() >= at);
+            if !(is_due && (size.is_stale || is_in_use)) {
+                return size.bytes;
+            }
+            // A use that ends meanwhile makes it stale again.
+            size.is_stale = false;
+        }
+        let (core, id, since) = (self.clone(), kept.record.id.clone(), Instant::now());
+        let measured = crate::blocking(move || Ok(core.files.bytes(&id))).await;
+        let mut size = lock(&kept.size);
+        if let Ok(bytes) = measured {
+            size.bytes = bytes;
+        }
+        size.not_before = Some(Instant::now() + since.elapsed() * SIZE_PAUSE);
+        size.bytes
+    }
+
     /// Removes its container, if nothing uses it.
     async fn stop_kept(self: &Arc<Self>, kept: &KeptSandbox) {
         let mut container = kept.container.lock().await;
@@ -486,6 +577,7 @@ impl Service {
         }
         let spec = plan_kept(request.spec.clone(), &core.config)?;
         let record = record(subject, request, &core.config)?;
+        core.check_stored(subject).await?;
         let (kept, is_new) = core.register(record, spec).await?;
         let place = Place { sandbox: kept.record.id.clone(), generation: None };
         match core.use_kept(subject, &place).await {
@@ -616,18 +708,16 @@ impl Core {
         let record = &kept.record;
         {
             let mut state = self.kept.state();
-            let own = || state.by_id.values().filter(|it| it.record.subject == record.subject);
+            let mut own = state.by_id.values().filter(|it| it.record.subject == record.subject);
             if let Some(name) = &record.name
-                && let Some(known) = own().find(|it| it.record.name.as_ref() == Some(name))
+                && let Some(known) = own.find(|it| it.record.name.as_ref() == Some(name))
             {
                 return match known.record.spec == record.spec {
                     true => Ok((known.clone(), false)),
                     false => Err(ServiceError::NameTaken { name: name.clone() }),
                 };
             }
-            if own().count() >= quota || state.by_id.len() >= self.config.kept.sandboxes {
-                return Err(ServiceError::QuotaExceeded { what: "sandboxes", retry_after: None });
-            }
+            state.check_room(&record.subject, quota, self.config.kept.sandboxes)?;
             state.by_id.insert(record.id.clone(), kept.clone());
         }
         // Whoever finds it meanwhile waits.

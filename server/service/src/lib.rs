@@ -28,6 +28,7 @@ mod schedule;
 mod service;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod work;
 
 pub use archive::Archive;
@@ -40,6 +41,7 @@ pub use kept::{CreatedSandbox, Done};
 pub use operate::{KeptReader, KeptWriter};
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use service::{IdempotencyKey, ListQuery, Service, Submitted};
+pub use turn::{SandboxPlace, Turn};
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

@@ -8,10 +8,11 @@ use sandbox_api::service::{
     Subject, Time,
 };
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::feed::Feed;
 use crate::runner::Cancel;
+use crate::turn::Turn;
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -90,4 +91,22 @@ pub(crate) struct Waiting {
     pub secrets: RequestSecrets,
     /// The generation of the kept sandbox that was asked for.
     pub generation: Option<u64>,
+}
+
+/// How an execution whose turn has come is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoredAs {
+    /// It waited: that it runs is to be stored before it does.
+    Queued,
+    /// It was accepted as one that runs.
+    Running,
+}
+
+/// What waits for its turn.
+#[derive(Debug)]
+pub(crate) enum Queued {
+    /// An execution of this service.
+    Execution(Waiting),
+    /// Something that a front end runs itself.
+    Turn(oneshot::Sender<Turn>),
 }

@@ -94,6 +94,9 @@ impl Service {
         generation: Option<u64>,
         operation: Operation,
     ) -> Result<Done<Envelope>, ServiceError> {
+        if matches!(operation, Operation::Write(_) | Operation::Copy(_)) {
+            self.core.check_stored(subject).await?;
+        }
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let envelope = in_use.machine().perform(operation).await;
         Ok(done(envelope, &in_use))
@@ -133,6 +136,7 @@ impl Service {
         path: &[u8],
         options: WriteOptions,
     ) -> Result<KeptWriter, ServiceError> {
+        self.core.check_stored(subject).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let writer = in_use.machine().writer(path.to_vec(), options).await;
         let writer = writer.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;

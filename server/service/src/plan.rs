@@ -6,15 +6,13 @@ use std::ffi::OsStr;
 
 use sandbox_api::hosts::{AllowRule, Allowlist};
 use sandbox_api::service::{
-    CommandRequest, Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec,
-    NetworkRequest, RequestSecrets,
+    Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec, NetworkRequest,
 };
 use sandbox_api::{
-    Command, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs, SandboxSpec,
-    Script, Secrets, Stdin,
+    ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs, SandboxSpec,
 };
-use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
+use sandbox_server::execution::Work;
 use sandbox_server::registry::image_matches;
 
 use crate::config::{HostPolicy, IoPosture, ServiceConfig};
@@ -32,24 +30,6 @@ pub(crate) struct Plan {
     pub work: Work,
     /// Its files.
     pub io: PlannedIo,
-}
-
-/// What runs in a sandbox.
-#[derive(Debug, Clone)]
-pub(crate) enum Work {
-    /// A script.
-    Script(Script),
-    /// A command.
-    Command(Command),
-}
-
-impl Work {
-    pub const fn kind(&self) -> ExecutionKind {
-        match self {
-            Self::Script(_) => ExecutionKind::Script,
-            Self::Command(_) => ExecutionKind::Command,
-        }
-    }
 }
 
 /// The files of a sandbox.
@@ -71,15 +51,15 @@ pub(crate) fn plan(
     let limits = limits(request.limits, config)?;
     let root = root(request.image.as_deref(), config)?;
     let allow = hosts(&request.network, &root, config)?;
-    let inputs = inputs(request.inputs, config)?;
+    let mut request = request;
+    let inputs = inputs(std::mem::take(&mut request.inputs), config)?;
     metadata(&request.metadata, config)?;
-    let work = work(request.script, request.command, request.args, request.seed, request.now)?;
-    let work = with_secrets(work, request.secrets)?;
-    check_work(&work, config)?;
+    let asked_io = std::mem::take(&mut request.io);
+    let work = Work::of(request, config.request.stdin_bytes)?;
     if work.kind() == ExecutionKind::Command && !root.supports_exec() {
         return Err(no_programs());
     }
-    let io = io(&request.io, work.kind(), !inputs.is_empty(), config)?;
+    let io = io(&asked_io, work.kind(), !inputs.is_empty(), config)?;
     let mut spec = config.sandbox.clone().root(root).limits(limits).allow(allow);
     spec.lifespan = Lifespan::OneRun;
     spec.inputs = inputs;
@@ -87,8 +67,8 @@ pub(crate) fn plan(
     if spec.supports_exec() {
         spec.protected = Vec::new();
     }
-    paths(&mut spec, request.io.mount_path, request.io.workdir, io)?;
-    if let Some(errors) = request.io.errors {
+    paths(&mut spec, asked_io.mount_path, asked_io.workdir, io)?;
+    if let Some(errors) = asked_io.errors {
         spec.io_errors = errors;
     }
     let spec = spec.title(match &work {
@@ -104,32 +84,13 @@ pub(crate) fn plan_in_sandbox(
     supports_exec: bool,
     config: &ServiceConfig,
 ) -> Result<Work, ServiceError> {
-    let fixed = |field, is_given: bool| match is_given {
-        true => Err(ServiceError::invalid(field, "the sandbox has its own")
-            .with_hint("it is set when a sandbox is created")),
-        false => Ok(()),
-    };
-    fixed("image", request.image.is_some())?;
-    fixed("inputs", !request.inputs.is_empty())?;
-    fixed("io", !request.io.is_default())?;
-    fixed("network", !request.network.is_none())?;
     metadata(&request.metadata, config)?;
     let limits = limits(request.limits, config)?;
-    let timeout_only = LimitsRequest::difference(
-        &Limits { timeout: config.limits.timeout, ..limits },
-        &config.limits,
-    );
-    fixed("limits", !timeout_only.is_empty())?;
-    let timeout = (limits.timeout != config.limits.timeout).then_some(limits.timeout);
-    let work = work(request.script, request.command, request.args, request.seed, request.now)?;
-    let mut work = with_secrets(work, request.secrets)?;
-    check_work(&work, config)?;
-    match &mut work {
-        Work::Script(script) => script.timeout = timeout,
-        Work::Command(_) if !supports_exec => return Err(no_programs()),
-        Work::Command(command) => command.timeout = timeout,
+    let work = Work::in_sandbox(request, &limits, &config.limits, config.request.stdin_bytes)?;
+    match &work {
+        Work::Command(_) if !supports_exec => Err(no_programs()),
+        _ => Ok(work),
     }
-    Ok(work)
 }
 
 /// Plans a kept sandbox. Its io dir is private, and set by who launches it.
@@ -248,123 +209,6 @@ fn inputs(
     inputs.into_iter().map(input).collect()
 }
 
-fn work(
-    script: Option<Content>,
-    command: Option<CommandRequest>,
-    args: serde_json::Map<String, serde_json::Value>,
-    seed: Option<u32>,
-    now: Option<u64>,
-) -> Result<Work, ServiceError> {
-    match (script, command) {
-        (Some(source), None) => {
-            Script::check_args(&args)
-                .map_err(|error| ServiceError::invalid("args", error.to_string()))?;
-            Ok(Work::Script(Script::new(source.0).args(args).seed(seed).now(now)))
-        }
-        (None, Some(command)) => {
-            let is_script = !args.is_empty() || seed.is_some() || now.is_some();
-            if is_script {
-                let problem = "`args`, `seed` and `now` are those of a script";
-                return Err(ServiceError::invalid("command", problem)
-                    .with_hint("arguments of a program are `command.args`"));
-            }
-            command_of(command).map(Work::Command)
-        }
-        _ => Err(ServiceError::invalid("script", "give one of `script` and `command`")),
-    }
-}
-
-fn command_of(request: CommandRequest) -> Result<Command, ServiceError> {
-    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
-    let command = match (program, shell) {
-        (Some(program), None) if !program.0.is_empty() => {
-            Command::new(program.0).args(args.into_iter().map(|arg| arg.0))
-        }
-        (None, Some(line)) if args.is_empty() => Command::shell(line.0),
-        (None, Some(_)) => {
-            return Err(ServiceError::invalid("command.args", "a shell line has no arguments"));
-        }
-        _ => {
-            let problem = "give one of `program` and `shell`";
-            return Err(ServiceError::invalid("command.program", problem));
-        }
-    };
-    let command = env
-        .into_iter()
-        .fold(command, |command, (name, value)| command.env(name.into_bytes(), value.0));
-    let command = match cwd {
-        Some(cwd) => command.cwd(cwd.0),
-        None => command,
-    };
-    Ok(match stdin {
-        Some(stdin) => command.stdin(Stdin::Bytes(stdin.0)),
-        None => command,
-    })
-}
-
-fn with_secrets(work: Work, given: RequestSecrets) -> Result<Work, ServiceError> {
-    let mut secrets = Secrets::new();
-    for (name, value) in given.0 {
-        secrets.add(name, value).map_err(|error| {
-            ServiceError::invalid("secrets", error.to_string()).with_hint(error.hint())
-        })?;
-    }
-    Ok(match work {
-        Work::Script(script) => Work::Script(script.secrets(secrets)),
-        Work::Command(command) => Work::Command(command.secrets(secrets)),
-    })
-}
-
-fn check_work(work: &Work, config: &ServiceConfig) -> Result<(), ServiceError> {
-    match work {
-        Work::Script(script) if script.source.len() > MAX_SOURCE_BYTES => {
-            Err(ServiceError::invalid("script", format!("longer than {MAX_SOURCE_BYTES} bytes"))
-                .with_kind(ErrorKind::SourceTooLarge))
-        }
-        Work::Script(_) => Ok(()),
-        Work::Command(command) => check_command(command, config),
-    }
-}
-
-fn check_command(command: &Command, config: &ServiceConfig) -> Result<(), ServiceError> {
-    let invalid = |problem: String| Err(ServiceError::invalid("command", problem));
-    if let Stdin::Bytes(bytes) = &command.stdin
-        && bytes.len() as u64 > config.request.stdin_bytes.as_u64()
-    {
-        let problem = format!("more than {}", config.request.stdin_bytes);
-        return Err(ServiceError::invalid("command.stdin", problem)
-            .with_hint("larger data is an input")
-            .with_kind(ErrorKind::TooLarge));
-    }
-    let words = match &command.what {
-        sandbox_api::CommandLine::Program { program, args } => {
-            std::iter::once(program).chain(args).collect::<Vec<_>>()
-        }
-        sandbox_api::CommandLine::Shell(line) => vec![line],
-    };
-    let env = command.env.iter().flat_map(|(name, value)| [name, value]);
-    let all: Vec<&Vec<u8>> = words.into_iter().chain(env).chain(&command.cwd).collect();
-    if all.iter().any(|word| word.contains(&0)) {
-        return invalid("one of its words has a NUL byte".to_owned());
-    }
-    // Each word costs eight more.
-    if all.iter().map(|word| word.len() + 8).sum::<usize>() > MAX_COMMAND_BYTES {
-        return invalid(format!(
-            "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes"
-        ));
-    }
-    let is_name = |name: &[u8]| !name.is_empty() && !name.contains(&b'=');
-    if let Some((name, _)) = command.env.iter().find(|(name, _)| !is_name(name)) {
-        let name = String::from_utf8_lossy(name);
-        return invalid(format!("'{name}' is not the name of a variable"));
-    }
-    let is_in_env = |name: &str| command.env.iter().any(|(its, _)| its == name.as_bytes());
-    match command.secrets.iter().find(|(name, _)| is_in_env(name)) {
-        Some((name, _)) => invalid(format!("{name} is a variable of its environment and a secret")),
-        None => Ok(()),
-    }
-}
-
 fn io(
     asked: &IoRequest,
     kind: ExecutionKind,
@@ -433,6 +277,7 @@ fn paths(
 mod tests {
     use super::*;
     use crate::error::ServiceErrorKind as Kind;
+    use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 
     fn config() -> ServiceConfig {
         ServiceConfig {

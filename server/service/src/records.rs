@@ -67,18 +67,12 @@ impl Records {
         .await
     }
 
+    /// Appends events of executions; those of one that has ended came with its end.
     pub async fn append_events(
         &self,
-        id: &str,
-        events: Vec<StoredEvent>,
+        events: Vec<(String, Vec<StoredEvent>)>,
     ) -> Result<(), ServiceError> {
-        let id = id.to_owned();
-        self.call(move |store| match store.append_events(&id, events) {
-            // They came with its end.
-            Err(StoreError::State { .. }) => Ok(()),
-            appended => appended,
-        })
-        .await
+        self.call(move |store| store.append_events(events)).await
     }
 
     /// The events after this one, at most `limit`.
@@ -162,6 +156,17 @@ impl Records {
             stored_bytes: usage.stored_bytes,
             ..UsageTotals::default()
         })
+    }
+
+    /// Adds something that ended to what its subject has used.
+    pub async fn add_usage(
+        &self,
+        subject: &Subject,
+        ended_at: Time,
+        used: sandbox_api::Usage,
+    ) -> Result<(), ServiceError> {
+        let subject = subject.clone();
+        self.call(move |store| store.add_usage(&subject, ended_at, used)).await
     }
 
     /// The processor time that a subject has used on this UTC day.

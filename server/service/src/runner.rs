@@ -6,25 +6,23 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+#[cfg(test)]
+use sandbox_api::ErrorKind;
 use sandbox_api::files::{WriteData, WriteOptions};
-use sandbox_api::service::{EventBody, OutputStream};
-use sandbox_api::{
-    CancelCause, DEFAULT_COLLECTED_BYTES, Envelope, ErrorKind, ExecDocument, Failure, Operation,
-    ResultDocument, SandboxSpec, Status, Usage,
-};
+use sandbox_api::{Envelope, Failure, Operation, SandboxSpec};
 use sandbox_controller::files::{FileReader, FileWriter};
-use sandbox_controller::{Controller, Error, ExecStream, RefusedHosts, Sandbox};
+use sandbox_controller::{Controller, Error, Sandbox};
+use sandbox_server::execution::{self, Work};
+pub(crate) use sandbox_server::execution::{Cancel, Ran, Sink};
 use tokio::sync::watch;
-
-use crate::plan::Work;
-
-/// Receives the events of what runs.
-pub(crate) type Sink<'a> = &'a (dyn Fn(EventBody) + Send + Sync);
 
 /// Starts sandboxes.
 pub(crate) trait Runner: Send + Sync + 'static {
     /// Starts a sandbox.
     fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>>;
+
+    /// Has sandboxes like this one started ahead, if there is a pool.
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>>;
 
     /// Whether the engine answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), String>>;
@@ -78,31 +76,6 @@ pub(crate) struct Job {
     pub cancel: watch::Receiver<Cancel>,
 }
 
-/// How far an execution is cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Cancel {
-    /// Not.
-    #[default]
-    No,
-    /// By its caller.
-    Asked,
-    /// By its caller or a shutdown, and at once.
-    AtOnce,
-}
-
-/// How something ended that ran.
-#[derive(Debug, Clone)]
-pub(crate) struct Ran {
-    /// The result document, with the execution's id and without a path of the host.
-    pub document: String,
-    /// Its status.
-    pub status: Status,
-    /// The exit code of a process that forwards it.
-    pub exit_code: u8,
-    /// The resources that it used.
-    pub usage: Usage,
-}
-
 /// Nothing ran, or nothing was done, because our side failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Failed {
@@ -113,6 +86,7 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
+    #[cfg(test)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let failure = Failure::new(kind, message, None);
         Self { failure: Box::new(failure), is_transient: false }
@@ -174,6 +148,10 @@ impl Runner for Arc<Controller> {
         .boxed()
     }
 
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
+        async move { Ok(Controller::prewarm(self, spec).await?) }.boxed()
+    }
+
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
         async move {
             match self.engine_facts().await {
@@ -199,14 +177,7 @@ impl Machine for Sandbox {
     fn run<'a>(&'a self, run: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
         async move {
             let Job { id, work, queued_ms, cancel } = run;
-            match work {
-                Work::Script(script) => {
-                    run_script(self, script, &id, queued_ms, cancel, sink).await
-                }
-                Work::Command(command) => {
-                    run_command(self, command, &id, queued_ms, cancel, sink).await
-                }
-            }
+            Ok(execution::run(self, work, Some(&id), Some(queued_ms), cancel, sink).await?)
         }
         .boxed()
     }
@@ -243,131 +214,6 @@ impl Machine for Sandbox {
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         async move { self.close().await.map_err(|error| error.full_message()) }.boxed()
     }
-}
-
-/// Waits until it is to be cancelled, further than `so_far`.
-async fn cancelled(cancel: &mut watch::Receiver<Cancel>, so_far: Cancel) -> Cancel {
-    let asked = cancel.wait_for(|asked| *asked > so_far).await.map(|asked| *asked);
-    match asked {
-        Ok(asked) => asked,
-        // Nobody is left who could cancel it.
-        Err(_) => std::future::pending().await,
-    }
-}
-
-/// Cancels what runs when it is asked to, for as long as it is polled.
-async fn cancel_when_asked(
-    mut cancel: watch::Receiver<Cancel>,
-    handle: sandbox_controller::CancelHandle,
-) {
-    let mut so_far = Cancel::No;
-    while so_far < Cancel::AtOnce {
-        let asked = cancelled(&mut cancel, so_far).await;
-        handle.cancel(CancelCause::Caller);
-        if asked == Cancel::AtOnce {
-            handle.cancel(CancelCause::Caller);
-        }
-        so_far = asked;
-    }
-    std::future::pending().await
-}
-
-/// Reports the hosts that are refused, for as long as it is polled.
-async fn report_refused(mut hosts: RefusedHosts, sink: Sink<'_>) {
-    while let Some(host) = hosts.next().await {
-        sink(EventBody::Refused { host });
-    }
-    std::future::pending().await
-}
-
-async fn run_script(
-    sandbox: &Sandbox,
-    script: sandbox_api::Script,
-    id: &str,
-    queued_ms: u64,
-    cancel: watch::Receiver<Cancel>,
-    sink: Sink<'_>,
-) -> Result<Ran, Failed> {
-    let mut run = sandbox.start(script).await?;
-    let cancelling = cancel_when_asked(cancel, run.cancel_handle());
-    let following = async {
-        while let Some(entry) = run.next_log().await {
-            sink(EventBody::log(&entry));
-        }
-        run.wait().await
-    };
-    let result = tokio::select! {
-        result = following => result?,
-        () = cancelling => unreachable_end()?,
-    };
-    for case in &result.tests {
-        sink(EventBody::Test { case: case.clone() });
-    }
-    let mut document = ResultDocument::from(&result);
-    document.id = Some(id.into());
-    document.execution.io_dir = None;
-    set_queued(&mut document.execution, queued_ms);
-    let (status, exit_code, usage) = (document.status, document.exit_code, result.usage);
-    Ok(Ran { document: encode(&document)?, status, exit_code, usage })
-}
-
-async fn run_command(
-    sandbox: &Sandbox,
-    command: sandbox_api::Command,
-    id: &str,
-    queued_ms: u64,
-    cancel: watch::Receiver<Cancel>,
-    sink: Sink<'_>,
-) -> Result<Ran, Failed> {
-    let mut execution = sandbox.start_exec(command).await?;
-    let cancelling = cancel_when_asked(cancel, execution.cancel_handle());
-    let refusing = report_refused(execution.refused_hosts(), sink);
-    let following = async {
-        let mut kept = [(Vec::new(), false), (Vec::new(), false)];
-        while let Some((stream, piece)) = execution.next_output().await {
-            let (stream, kept) = match stream {
-                ExecStream::Stdout => (OutputStream::Stdout, &mut kept[0]),
-                ExecStream::Stderr => (OutputStream::Stderr, &mut kept[1]),
-            };
-            let room = DEFAULT_COLLECTED_BYTES.saturating_sub(kept.0.len()).min(piece.len());
-            kept.0.extend_from_slice(&piece[..room]);
-            kept.1 |= room < piece.len();
-            sink(EventBody::output(stream, &piece));
-        }
-        let mut result = execution.wait().await?;
-        let [stdout, stderr] = kept;
-        (result.stdout, result.stdout_truncated) = stdout;
-        (result.stderr, result.stderr_truncated) = stderr;
-        Ok::<_, Error>(result)
-    };
-    let result = tokio::select! {
-        biased;
-        () = refusing => unreachable_end()?,
-        result = following => result?,
-        () = cancelling => unreachable_end()?,
-    };
-    let mut document = ExecDocument::from(&result);
-    document.id = Some(id.into());
-    document.execution.io_dir = None;
-    set_queued(&mut document.execution, queued_ms);
-    let (status, exit_code, usage) = (document.status, result.outcome.exit_code(), result.usage);
-    Ok(Ran { document: encode(&document)?, status, exit_code, usage })
-}
-
-fn set_queued(document: &mut sandbox_api::ExecutionDocument<'_>, queued_ms: u64) {
-    if let Some(timing) = &mut document.timing {
-        timing.queued_ms = Some(queued_ms);
-    }
-}
-
-fn encode(document: &impl serde::Serialize) -> Result<String, Failed> {
-    serde_json::to_string(document)
-        .map_err(|error| Failed::new(ErrorKind::Internal, format!("the result: {error}")))
-}
-
-/// What only waits has ended.
-fn unreachable_end<T>() -> Result<T, Failed> {
-    Err(Failed::new(ErrorKind::Internal, "an execution was followed to no end"))
 }
 
 /// The result of a write, as it is answered.

@@ -116,11 +116,7 @@ impl<T> Schedule<T> {
         if self.running >= self.bounds.running {
             return None;
         }
-        let most = self.bounds.running_of_one;
-        let may_run = |subject: &Subject| {
-            self.subjects.get(subject).is_some_and(|share| share.running < most)
-        };
-        let at = self.turns.iter().position(may_run)?;
+        let at = self.turns.iter().position(|subject| self.may_run(subject))?;
         let subject = self.turns.remove(at)?;
         let share = self.subjects.get_mut(&subject)?;
         let (id, item) = share.waiting.pop_front()?;
@@ -131,6 +127,26 @@ impl<T> Schedule<T> {
         self.waiting -= 1;
         self.running += 1;
         Some((subject, id, item))
+    }
+
+    /// Begins something for which a place is reserved, if that would be [next](Self::next) as soon as it is
+    /// there. It counts as running until [`done`](Self::done).
+    pub fn begin(&mut self, subject: &Subject) -> bool {
+        let has_room = self.running < self.bounds.running;
+        if !has_room || self.turns.iter().any(|turn| self.may_run(turn)) || !self.may_run(subject) {
+            return false;
+        }
+        let Some(share) = self.subjects.get_mut(subject) else { return false };
+        share.reserved = share.reserved.saturating_sub(1);
+        share.running += 1;
+        self.waiting -= 1;
+        self.running += 1;
+        true
+    }
+
+    fn may_run(&self, subject: &Subject) -> bool {
+        let most = self.bounds.running_of_one;
+        self.subjects.get(subject).is_some_and(|share| share.running < most)
     }
 
     /// Something of this subject has ended.
@@ -218,6 +234,27 @@ mod tests {
         assert_eq!(queue.next().map(|next| next.2), Some(11));
         queue.done(&subject(0));
         assert_eq!(queue.next().map(|next| next.2), Some(1));
+    }
+
+    #[test]
+    fn what_begins_at_once_passes_nobody_who_may_run() {
+        let mut queue = queue(3, 2, 100);
+        let begins = |queue: &mut Schedule<usize>, of: usize| {
+            assert!(queue.reserve(&subject(of)));
+            let begins = queue.begin(&subject(of));
+            if !begins {
+                queue.fill(&subject(of), of.to_string(), of);
+            }
+            begins
+        };
+        assert!(begins(&mut queue, 0) && begins(&mut queue, 0));
+        assert!(!begins(&mut queue, 0), "it runs as much as it may");
+        assert!(begins(&mut queue, 1), "one that may not run is passed");
+        assert!(!begins(&mut queue, 2), "there is no room");
+        queue.done(&subject(1));
+        assert!(!begins(&mut queue, 1), "another one's turn has come");
+        assert_eq!(queue.next().map(|next| next.2), Some(2));
+        assert_eq!((queue.waiting(), queue.running()), (2, 3));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use sandbox_controller::Controller;
 use sandbox_dirfd::{hex, random_hex};
 use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, RwLock, watch};
 
 use crate::config::{Quotas, ServiceConfig};
 use crate::counters::{Counters, Counting};
@@ -22,12 +22,13 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::files::{Files, OpenFile};
 use crate::kept::KeptSandboxes;
-use crate::live::{Live, Phase, Waiting};
+use crate::live::{Live, Phase, Queued, StoredAs, Waiting};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::rate::Rates;
 use crate::records::Records;
 use crate::runner::{Cancel, Runner};
 use crate::schedule::{Bounds, Schedule};
+use crate::turn::Turn;
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
@@ -59,15 +60,15 @@ impl IdempotencyKey {
     ///
     /// # Errors
     ///
-    /// If it is empty, longer than 255 bytes, or not printable ASCII.
+    /// If it is empty, longer than 255 bytes, or has something else than visible ASCII characters.
     pub fn new(key: impl Into<String>) -> Result<Self, ServiceError> {
         let key = key.into();
         let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
-        match is_valid && key.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        match is_valid && key.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(Self(key)),
             false => Err(ServiceError::invalid(
                 "Idempotency-Key",
-                "a key has 1 to 255 printable ASCII characters",
+                "a key has 1 to 255 visible ASCII characters",
             )),
         }
     }
@@ -91,6 +92,8 @@ pub struct Submitted {
 pub struct ListQuery {
     /// Only those with one of these; any if it is empty.
     pub statuses: Vec<ExecutionStatus>,
+    /// Only those of this kind.
+    pub kind: Option<ExecutionKind>,
     /// Only those in this kept sandbox.
     pub sandbox: Option<String>,
     /// Only those that were accepted at this time or later.
@@ -118,6 +121,8 @@ pub(crate) struct Core {
     /// Something has ended that may have to be removed some day.
     pub ended: Arc<Notify>,
     pub is_accepting: AtomicBool,
+    /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
+    pub accepts: RwLock<()>,
 }
 
 /// The tasks beside requests end when they find that it is gone.
@@ -130,7 +135,7 @@ impl Drop for Core {
 }
 
 struct State {
-    schedule: Schedule<Waiting>,
+    schedule: Schedule<Queued>,
     live: HashMap<String, Arc<Live>>,
     /// Keys whose requests are just being accepted.
     keys: HashSet<(Subject, String)>,
@@ -165,8 +170,14 @@ impl Core {
             if !self.is_accepting.load(Ordering::Acquire) {
                 return;
             }
-            let Some((_, _, waiting)) = self.state().schedule.next() else { return };
-            tokio::spawn(self.clone().work(waiting));
+            let Some((subject, _, queued)) = self.state().schedule.next() else { return };
+            match queued {
+                Queued::Execution(waiting) => {
+                    _ = tokio::spawn(self.clone().work(waiting, StoredAs::Queued));
+                }
+                // Where nobody waits for it any more it is given back at once.
+                Queued::Turn(granted) => _ = granted.send(Turn::new(self.clone(), subject)),
+            }
         }
     }
 
@@ -182,17 +193,32 @@ impl Core {
         self.dispatch();
     }
 
-    /// What runs or is about to, and the ids of what waits.
+    /// A turn that was granted is over.
+    pub fn end_turn(self: &Arc<Self>, subject: &Subject) {
+        self.state().schedule.done(subject);
+        self.dispatch();
+    }
+
+    /// The executions that run or are about to, and the ids of those that wait.
     pub fn running_and_queued(&self) -> (Vec<Arc<Live>>, Vec<String>) {
         let state = self.state();
-        let queued: HashSet<&str> = state.schedule.ids().collect();
+        let is_execution = |id: &&str| state.live.contains_key(*id);
+        let queued: HashSet<&str> = state.schedule.ids().filter(is_execution).collect();
         let running = state.live.values().filter(|live| !queued.contains(&*live.id)).cloned();
         (running.collect(), queued.iter().map(|&id| id.to_owned()).collect())
     }
 
     /// Takes an execution out of the queue; `None` if it does not wait.
     fn unqueue(&self, live: &Live) -> Option<Waiting> {
-        self.state().schedule.remove(&live.subject, &live.id)
+        match self.state().schedule.remove(&live.subject, &live.id) {
+            Some(Queued::Execution(waiting)) => Some(waiting),
+            Some(Queued::Turn(_)) | None => None,
+        }
+    }
+
+    /// Takes a turn that nobody waits for any more out of the queue.
+    pub fn unqueue_turn(&self, subject: &Subject, id: &str) {
+        self.state().schedule.remove(subject, id);
     }
 }
 
@@ -249,10 +275,12 @@ impl Service {
             events_due: Arc::default(),
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
+            accepts: RwLock::default(),
         });
         core.recover().await?;
         crate::background::start(&core);
         core.dispatch();
+        core.prewarm().await;
         Ok(Self { core })
     }
 
@@ -365,6 +393,7 @@ impl Service {
         }
         let query = ExecutionQuery {
             statuses: query.statuses,
+            kind: query.kind,
             sandbox: query.sandbox,
             created_from: query.created_from,
             created_before: query.created_before,
@@ -418,7 +447,7 @@ impl Service {
     ///
     /// If the store fails.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let totals = self.core.records.usage(subject).await?;
+        let totals = self.core.totals(subject).await?;
         let (queued, running) = self.core.state().schedule.of(subject);
         let sandboxes = self.core.kept.count_of(subject) as u64;
         Ok(UsageTotals { queued: queued as u64, running: running as u64, sandboxes, ..totals })
@@ -495,17 +524,68 @@ impl Drop for KeyInUse {
     }
 }
 
-/// A place in the queue that is not used yet.
-struct Reserved {
+/// A place in the queue, or among what runs, that is not used yet.
+pub(crate) struct Reserved {
     core: Arc<Core>,
     subject: Subject,
-    is_filled: bool,
+    of: Reservation,
+}
+
+/// What is reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reservation {
+    Queue,
+    Run,
+    /// Nothing any more: it was used.
+    Used,
+}
+
+impl Reserved {
+    /// Makes it a place among what runs, if that which it is for would be the next to run.
+    fn begin(&mut self) -> bool {
+        let begins = self.core.state().schedule.begin(&self.subject);
+        if begins {
+            self.of = Reservation::Run;
+        }
+        begins
+    }
+
+    /// Queues an execution, and starts what may run; starts it at once in a place among what runs.
+    fn fill_with(mut self, waiting: Waiting) {
+        match self.of {
+            Reservation::Run => {
+                self.of = Reservation::Used;
+                let live = waiting.live.clone();
+                self.core.state().live.insert(live.id.clone(), live);
+                Counting::add(&self.core.counting.accepted);
+                _ = tokio::spawn(self.core.clone().work(waiting, StoredAs::Running));
+            }
+            Reservation::Queue | Reservation::Used => {
+                self.fill(waiting.live.id.clone(), Queued::Execution(waiting));
+            }
+        }
+    }
+
+    /// Queues what it was reserved for, and starts what may run.
+    pub fn fill(mut self, id: String, queued: Queued) {
+        self.of = Reservation::Used;
+        let mut state = self.core.state();
+        if let Queued::Execution(waiting) = &queued {
+            state.live.insert(id.clone(), waiting.live.clone());
+        }
+        state.schedule.fill(&self.subject, id, queued);
+        drop(state);
+        Counting::add(&self.core.counting.accepted);
+        self.core.dispatch();
+    }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if !self.is_filled {
-            self.core.state().schedule.release(&self.subject);
+        match self.of {
+            Reservation::Queue => self.core.state().schedule.release(&self.subject),
+            Reservation::Run => self.core.end_turn(&self.subject),
+            Reservation::Used => {}
         }
     }
 }
@@ -518,9 +598,6 @@ impl Core {
         key: Option<IdempotencyKey>,
         place: Option<Place>,
     ) -> Result<Submitted, ServiceError> {
-        if !self.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::ShuttingDown);
-        }
         // A caller that goes away does not leave a request half accepted.
         let accepting = tokio::spawn(self.accept(subject, request, key, place));
         let failed = |_| ServiceError::Internal { detail: "a request could not be accepted" };
@@ -534,6 +611,10 @@ impl Core {
         key: Option<IdempotencyKey>,
         place: Option<Place>,
     ) -> Result<Submitted, ServiceError> {
+        let _accepts = self.accepts.read().await;
+        if !self.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::ShuttingDown);
+        }
         let supports_exec = match &place {
             Some(place) => self.kept.check(&subject, place)?.supports_exec(),
             None => false,
@@ -560,6 +641,8 @@ impl Core {
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
         let is_large = json.len() > MAX_WAITING_BYTES;
+        // One in a kept sandbox runs when that is in use, and no earlier.
+        let started_at = (place.is_none() && reserved.begin()).then_some(created_at);
         let record = NewExecution {
             id: id.clone(),
             subject: subject.clone(),
@@ -568,6 +651,8 @@ impl Core {
             has_secrets,
             key: key.map(|key| (key.as_str().to_owned(), digest)),
             created_at,
+            // One flush in place of two for what does not wait.
+            started_at,
             metadata: metadata.clone(),
             sandbox: sandbox.map(str::to_owned),
         };
@@ -585,21 +670,17 @@ impl Core {
             sandbox: place.as_ref().map(|place| place.sandbox.clone()),
             feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
             cancel: watch::Sender::new(Cancel::No),
-            phase: watch::Sender::new(Phase::Queued),
+            phase: watch::Sender::new(started_at.map_or(Phase::Queued, Phase::Running)),
         });
         live.feed.push(EventBody::Queued);
+        if started_at.is_some() {
+            live.feed.push(EventBody::Start);
+        }
         let request = (!is_large).then(|| Box::new(request));
         let generation = place.and_then(|place| place.generation);
-        let waiting = Waiting { live: live.clone(), request, secrets, generation };
-        {
-            let mut state = self.state();
-            reserved.is_filled = true;
-            state.live.insert(id.clone(), live);
-            state.schedule.fill(&subject, id.clone(), waiting);
-        }
-        Counting::add(&self.counting.accepted);
+        let waiting = Waiting { live, request, secrets, generation };
+        reserved.fill_with(waiting);
         self.events_due.notify_one();
-        self.dispatch();
         Ok(Submitted { id, is_new: true })
     }
 
@@ -616,14 +697,9 @@ impl Core {
     }
 
     /// A place in the queue, if the subject may have one.
-    async fn admit(self: &Arc<Self>, subject: &Subject) -> Result<Reserved, ServiceError> {
+    pub async fn admit(self: &Arc<Self>, subject: &Subject) -> Result<Reserved, ServiceError> {
+        self.check_stored(subject).await?;
         let quotas = self.quotas();
-        if let Some(stored) = quotas.stored
-            && self.records.usage(subject).await?.stored_bytes >= stored.as_u64()
-        {
-            Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
-        }
         let now = Time::now();
         if let Some(quota) = quotas.cpu_per_day
             && self.records.cpu_of_day(subject, now).await? >= quota
@@ -647,7 +723,26 @@ impl Core {
             return Err(ServiceError::Full { queued });
         }
         drop(state);
-        Ok(Reserved { core: self.clone(), subject: subject.clone(), is_filled: false })
+        let of = Reservation::Queue;
+        Ok(Reserved { core: self.clone(), subject: subject.clone(), of })
+    }
+
+    /// What a subject has used ever, and the bytes that are kept of it now.
+    async fn totals(self: &Arc<Self>, subject: &Subject) -> Result<UsageTotals, ServiceError> {
+        let mut totals = self.records.usage(subject).await?;
+        totals.stored_bytes = totals.stored_bytes.saturating_add(self.kept_bytes(subject).await);
+        Ok(totals)
+    }
+
+    /// Refuses what would store more for a subject that has as much as it may.
+    pub async fn check_stored(self: &Arc<Self>, subject: &Subject) -> Result<(), ServiceError> {
+        if let Some(stored) = self.quotas().stored
+            && self.totals(subject).await?.stored_bytes >= stored.as_u64()
+        {
+            Counting::add(&self.counting.refused_quota);
+            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
+        }
+        Ok(())
     }
 
     /// Queues what was accepted before this service started.
@@ -655,7 +750,7 @@ impl Core {
         let live = waiting.live.clone();
         let mut state = self.state();
         state.live.insert(live.id.clone(), live.clone());
-        state.schedule.restore(&live.subject, live.id.clone(), waiting);
+        state.schedule.restore(&live.subject, live.id.clone(), Queued::Execution(waiting));
     }
 
     /// An execution that has ended, from the store.

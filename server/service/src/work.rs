@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::config::IoPosture;
 use crate::counters::Counting;
 use crate::error::ServiceError;
-use crate::live::{Live, Phase, Waiting};
+use crate::live::{Live, Phase, StoredAs, Waiting};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
@@ -56,9 +56,9 @@ impl From<ServiceError> for NotRun {
 
 impl Core {
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
-    pub async fn work(self: Arc<Self>, waiting: Waiting) {
+    pub async fn work(self: Arc<Self>, waiting: Waiting, stored_as: StoredAs) {
         let live = waiting.live.clone();
-        let executed = AssertUnwindSafe(self.execute(waiting)).catch_unwind().await;
+        let executed = AssertUnwindSafe(self.execute(waiting, stored_as)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
             Ok(Err(NotRun::Cancelled)) => not_run(&live, Status::Cancelled, cancelled()),
@@ -84,7 +84,11 @@ impl Core {
         self.finish(live, ended, HasRun::No).await;
     }
 
-    async fn execute(self: &Arc<Self>, waiting: Waiting) -> Result<Ended, NotRun> {
+    async fn execute(
+        self: &Arc<Self>,
+        waiting: Waiting,
+        stored_as: StoredAs,
+    ) -> Result<Ended, NotRun> {
         let live = &waiting.live;
         let queued_ms = millis(live.accepted.elapsed());
         let Waiting { request, secrets, generation, .. } = waiting;
@@ -97,7 +101,10 @@ impl Core {
         };
         let request = ExecutionRequest { secrets, ..request };
         match &live.sandbox {
-            None => self.execute_alone(live, plan(request, &self.config)?, queued_ms).await,
+            None => {
+                let plan = plan(request, &self.config)?;
+                self.execute_alone(live, stored_as, plan, queued_ms).await
+            }
             Some(sandbox) => {
                 let place = Place { sandbox: sandbox.clone(), generation };
                 self.execute_in(live, &place, request, queued_ms).await
@@ -105,28 +112,49 @@ impl Core {
         }
     }
 
+    fn with_io_dir(&self, spec: SandboxSpec, io: PlannedIo) -> SandboxSpec {
+        match (io, &self.config.io) {
+            (PlannedIo::Private, _) => spec.fresh_io_dir(),
+            (PlannedIo::Shared, IoPosture::Shared(dir)) => spec.io_dir(dir),
+            (PlannedIo::Off | PlannedIo::Shared, _) => spec.no_io(),
+        }
+    }
+
+    /// Has sandboxes started ahead for scripts of which nothing is known: what most requests ask for.
+    /// Where they cannot be started, requests start their own and say why that fails.
+    pub(crate) async fn prewarm(&self) {
+        let usual = ExecutionRequest { script: Some("return".into()), ..Default::default() };
+        let Ok(Plan { spec, io, .. }) = plan(usual, &self.config) else { return };
+        if let Err(failed) = self.runner.prewarm(self.with_io_dir(spec, io)).await {
+            tracing::warn!(reason = failed.failure.message, "no sandbox is started ahead");
+        }
+    }
+
     /// Runs it in a sandbox of its own.
     async fn execute_alone(
         self: &Arc<Self>,
         live: &Arc<Live>,
+        stored_as: StoredAs,
         plan: Plan,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
         let Plan { spec, work, io } = plan;
-        let spec = match (io, &self.config.io) {
-            (PlannedIo::Private, _) => spec.fresh_io_dir(),
-            (PlannedIo::Shared, IoPosture::Shared(dir)) => spec.io_dir(dir),
-            (PlannedIo::Off | PlannedIo::Shared, _) => spec.no_io(),
-        };
+        let spec = self.with_io_dir(spec, io);
         // Nothing of it has run before it is known to run, and the two need each other's time.
-        let (machine, marked) = tokio::join!(self.launch(live, spec), self.mark_running(live));
+        let (machine, marked) =
+            tokio::join!(self.launch(live, spec), self.mark_running(live, stored_as));
         let machine = machine?;
         if let Err(error) = marked {
             self.remove(machine);
             return Err(error.into());
         }
         let job = Job { id: live.id.clone(), work, queued_ms, cancel: live.cancel.subscribe() };
-        let ran = machine.run(job, &|body| self.report(live, body)).await;
+        let ran = machine
+            .run(job, &|body| {
+                self.report(live, body);
+                std::future::ready(()).boxed()
+            })
+            .await;
         let ran = match ran {
             Ok(ran) => ran,
             Err(failed) => {
@@ -155,9 +183,15 @@ impl Core {
             used = self.use_kept(&live.subject, place) => used?,
             _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
         };
-        self.mark_running(live).await?;
+        self.mark_running(live, StoredAs::Queued).await?;
         let job = Job { id: live.id.clone(), work, queued_ms, cancel };
-        let ran = used.machine().run(job, &|body| self.report(live, body)).await?;
+        let ran = used
+            .machine()
+            .run(job, &|body| {
+                self.report(live, body);
+                std::future::ready(()).boxed()
+            })
+            .await?;
         let Ran { document, status, exit_code, usage } = ran;
         let usage = Some(usage);
         Ok(Ended { document, status, exit_code, usage, keeps_files: false, machine: None })
@@ -168,7 +202,10 @@ impl Core {
         self.events_due.notify_one();
     }
 
-    async fn mark_running(&self, live: &Live) -> Result<(), ServiceError> {
+    async fn mark_running(&self, live: &Live, stored_as: StoredAs) -> Result<(), ServiceError> {
+        if stored_as == StoredAs::Running {
+            return Ok(());
+        }
         let now = Time::now();
         self.records.mark_running(&live.id, now).await?;
         live.phase.send_replace(Phase::Running(now));

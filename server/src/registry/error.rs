@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sandbox_api::ErrorKind;
+use sandbox_api::{ErrorKind, OverCeiling};
 use sandbox_controller::Error;
 
 /// A field of a [`SandboxRequest`](super::SandboxRequest). Each front end has its own names for the
@@ -18,6 +18,8 @@ pub enum Field {
     HostDir,
     /// The mount point in the sandbox.
     MountPath,
+    /// The hosts.
+    Hosts,
 }
 
 /// An error of the registry.
@@ -54,6 +56,18 @@ pub enum RegistryError {
     ImageNotAllowed {
         /// The image.
         image: String,
+    },
+    /// The configuration does not allow the host.
+    #[error("'{rule}' is not allowed")]
+    HostNotAllowed {
+        /// The rule.
+        rule: String,
+    },
+    /// A limit is above its ceiling.
+    #[error("{over}")]
+    OverCeiling {
+        /// Which one.
+        over: OverCeiling,
     },
     /// The engine does not support images.
     #[error("image '{}': {}", image.escape_debug(), source.full_message())]
@@ -131,7 +145,9 @@ impl RegistryError {
             // A retry does not help either.
             Self::ImageUnsupported { .. } => ErrorKind::Image,
             Self::HostDirProtected { .. } => ErrorKind::Protected,
-            Self::HostDirNotAllowed { .. } => ErrorKind::Policy,
+            Self::HostDirNotAllowed { .. }
+            | Self::HostNotAllowed { .. }
+            | Self::OverCeiling { .. } => ErrorKind::Policy,
             Self::Launch { source, .. } => match source.kind() {
                 // The request is wrong, not the command line.
                 ErrorKind::Usage => ErrorKind::InvalidRequest,

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ErrorKind, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{Ceiling, ErrorKind, Limits, Pull, RootFs, SandboxSpec};
 use sandbox_controller::{Controller, EngineError, Error, Sandbox};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -45,14 +45,19 @@ pub struct Settings {
     pub protected: Vec<String>,
     /// The template for launches, without what the request sets.
     pub sandbox: SandboxSpec,
-    /// The limits of every sandbox.
+    /// The limits of a sandbox whose request sets none.
     pub limits: Limits,
+    /// The ceilings of limits.
+    pub ceiling: Ceiling,
     /// The images that requests may use, as patterns of [`image_matches`].
     pub allowed_images: Vec<String>,
     /// When such an image is pulled.
     pub pull: Pull,
-    /// The hosts that commands may reach, in every sandbox that supports commands.
+    /// The hosts that commands may reach, in every sandbox that supports commands. A request may name
+    /// some of them.
     pub hosts: Allowlist,
+    /// Whether a request may name any other host too.
+    pub any_host: bool,
 }
 
 /// A caller's request for a sandbox.
@@ -64,10 +69,14 @@ pub struct SandboxRequest {
     pub image: Option<String>,
     /// A display name for the container.
     pub container_name: Option<String>,
-    /// The host directory that is mounted.
-    pub host_dir: String,
+    /// The host directory that is mounted; a private one that ends with the sandbox if none is named.
+    pub host_dir: Option<String>,
     /// Its absolute mount point in the sandbox.
     pub mount_path: String,
+    /// The sandbox's limits, if it has others than the usual ones.
+    pub limits: Option<Limits>,
+    /// The hosts that its commands may reach, if they are others than the usual ones.
+    pub hosts: Option<Allowlist>,
 }
 
 impl SandboxRequest {
@@ -113,9 +122,33 @@ struct SandboxTemplate {
     allowed_images: Vec<String>,
     pull: Pull,
     hosts: Allowlist,
+    any_host: bool,
+    limits: Limits,
+    ceiling: Ceiling,
 }
 
 impl SandboxTemplate {
+    fn check(&self, request: &SandboxRequest) -> Result<(), RegistryError> {
+        if let Some(image) = &request.image {
+            self.check_image(image)?;
+        }
+        if let Some(limits) = &request.limits {
+            let over = |over| RegistryError::OverCeiling { over };
+            limits.check(&self.ceiling).map_err(over)?;
+        }
+        let Some(hosts) = &request.hosts else { return Ok(()) };
+        if !self.spec(request).supports_exec() {
+            let problem =
+                "only commands have a network, and this sandbox has no programs".to_owned();
+            return Err(RegistryError::Invalid { field: Field::Hosts, problem });
+        }
+        let mut rules = hosts.rules().iter();
+        match rules.find(|rule| !self.any_host && !self.hosts.covers(rule)) {
+            Some(rule) => Err(RegistryError::HostNotAllowed { rule: rule.to_string() }),
+            None => Ok(()),
+        }
+    }
+
     fn check_image(&self, image: &str) -> Result<(), RegistryError> {
         if self.allowed_images.iter().any(|pattern| image_matches(pattern, image)) {
             return Ok(());
@@ -131,8 +164,11 @@ impl SandboxTemplate {
         if let Some(reference) = &request.image {
             spec = spec.root(RootFs::Image { reference: reference.clone(), pull: self.pull });
         }
+        if let Some(limits) = request.limits {
+            spec = spec.limits(limits);
+        }
         match spec.supports_exec() {
-            true => spec.allow(self.hosts.clone()),
+            true => spec.allow(request.hosts.as_ref().unwrap_or(&self.hosts).clone()),
             false => spec,
         }
     }
@@ -150,6 +186,7 @@ pub struct RegisteredSandbox {
     request: SandboxRequest,
     /// Whether it supports commands.
     supports_exec: bool,
+    limits: Limits,
     order: Mutex<Order>,
     state: watch::Sender<State>,
     launch: Mutex<Launch>,
@@ -215,6 +252,12 @@ impl RegisteredSandbox {
         self.supports_exec
     }
 
+    /// Its limits.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// The mount point of its files.
     #[must_use]
     pub fn mount_path(&self) -> String {
@@ -267,13 +310,16 @@ impl Registry {
             protected,
             sandbox,
             limits,
+            ceiling,
             allowed_images,
             pull,
             hosts,
+            any_host,
         } = settings;
         let mounts = MountPolicy::new(&working_directory, &allowed_out_paths, &protected)?;
         let spec = sandbox.protected(protected).limits(limits);
-        let template = SandboxTemplate { spec, allowed_images, pull, hosts };
+        let template =
+            SandboxTemplate { spec, allowed_images, pull, hosts, any_host, limits, ceiling };
         let (names, tasks) = (Mutex::default(), Mutex::default());
         Ok(Self { controller, template, mounts, names, tasks })
     }
@@ -307,9 +353,7 @@ impl Registry {
         request: SandboxRequest,
     ) -> Result<LaunchWaiter, RegistryError> {
         request.check()?;
-        if let Some(image) = &request.image {
-            self.template.check_image(image)?;
-        }
+        self.template.check(&request)?;
         let mut names = self.names();
         if let Some(sandbox) = names.registered.get(&request.handle) {
             if !sandbox.has_ended() {
@@ -334,6 +378,7 @@ impl Registry {
         let handle = request.handle.clone();
         let sandbox = Arc::new(RegisteredSandbox {
             supports_exec: self.template.spec(&request).supports_exec(),
+            limits: request.limits.unwrap_or(self.template.limits),
             request,
             order: Mutex::default(),
             state: watch::Sender::new(State::Launching),
@@ -367,7 +412,12 @@ impl Registry {
     }
 
     async fn launch_container(&self, request: &SandboxRequest) -> Result<Sandbox, RegistryError> {
-        let (mounts, host_dir) = (self.mounts.clone(), request.host_dir.clone());
+        let Some(host_dir) = request.host_dir.clone() else {
+            let spec = self.template.spec(request).fresh_io_dir();
+            let launched = self.controller.launch(spec).await;
+            return launched.map_err(|error| launch_error(error, request));
+        };
+        let mounts = self.mounts.clone();
         let checked = tokio::task::spawn_blocking(move || mounts.check(&host_dir)).await;
         let io_dir = checked.map_err(|_| RegistryError::CheckPanicked)??;
         let spec = self.template.spec(request).io_dir(io_dir);
@@ -378,7 +428,7 @@ impl Registry {
             Some(io_dir) if self.mounts.allows(io_dir) => Ok(sandbox),
             _ => {
                 _ = sandbox.close().await;
-                Err(self.mounts.not_allowed(&request.host_dir))
+                Err(self.mounts.not_allowed(request.host_dir.as_deref().unwrap_or_default()))
             }
         }
     }
@@ -395,8 +445,10 @@ impl Registry {
             handle: String::new(),
             image: None,
             container_name: None,
-            host_dir: String::new(),
+            host_dir: None,
             mount_path,
+            limits: None,
+            hosts: None,
         };
         self.controller.prewarm(self.template.spec(&request).io_dir(dir)).await
     }
@@ -519,6 +571,12 @@ impl Removal {
 }
 
 impl LaunchWaiter {
+    /// The mount point of its files.
+    #[must_use]
+    pub fn mount_path(&self) -> String {
+        self.sandbox.mount_path()
+    }
+
     /// The sandbox, once it is ready.
     ///
     /// # Errors
@@ -561,7 +619,7 @@ impl Names {
 
 /// An error of the launch, with the field that caused it.
 fn launch_error(error: Error, request: &SandboxRequest) -> RegistryError {
-    let image = request.image.as_ref();
+    let (image, host_dir) = (request.image.as_ref(), request.host_dir.as_ref());
     let source = Arc::new(error);
     let (field, value) = match (&*source, image) {
         (Error::Engine { source: EngineError::UnusableRoot { .. }, .. }, Some(image)) => {
@@ -577,7 +635,7 @@ fn launch_error(error: Error, request: &SandboxRequest) -> RegistryError {
             | Error::MountRefused { .. }
             | Error::User { .. },
             _,
-        ) => (Field::HostDir, &request.host_dir),
+        ) if let Some(host_dir) = host_dir => (Field::HostDir, host_dir),
         _ => return RegistryError::Controller(source),
     };
     RegistryError::Launch { field, value: value.clone(), source }

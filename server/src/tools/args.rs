@@ -135,8 +135,10 @@ mod tests {
                 container_id: c(),
                 image_name: None,
                 container_name: None,
-                project_out_path: "out".into(),
+                project_out_path: Some("out".into()),
                 root_path: "workspace".into(),
+                limits: sandbox_api::LimitsRequest::default(),
+                allow: None,
             }
         );
         assert_eq!(

@@ -77,6 +77,7 @@ const fn argument(field: Field) -> &'static str {
         Field::Image => "imageName",
         Field::HostDir => "projectOutPath",
         Field::MountPath => "rootPath",
+        Field::Hosts => "allow",
     }
 }
 
@@ -103,6 +104,13 @@ impl From<RegistryError> for ToolError {
                 quote(Field::Image, &image, "it is not allowed"),
                 Some("tools.allowed_images says which images may be named".to_owned()),
             ),
+            RegistryError::HostNotAllowed { rule } => (
+                quote(Field::Hosts, &rule, "it is not allowed"),
+                Some("network.allow says which hosts may be named".to_owned()),
+            ),
+            RegistryError::OverCeiling { over } => {
+                return over_ceiling("sandbox_init: limits", &over);
+            }
             RegistryError::ImageUnsupported { image, source } => (
                 quote(Field::Image, &image, &source.full_message()),
                 Some(

@@ -4,9 +4,11 @@
 
 mod answer;
 mod args;
+mod client;
 mod command;
 mod destroy;
 mod error;
+mod exchange;
 mod files;
 mod init;
 mod metadata;
@@ -27,6 +29,7 @@ use tokio::sync::Semaphore;
 
 pub use answer::{Answer, Document};
 pub use error::ToolError;
+pub use exchange::Exchange;
 use init::Init;
 pub use stop::{Stop, StopCause, Stopper, stop};
 use table::Entry;
@@ -50,6 +53,7 @@ impl Tools {
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
         Ok(Self(Context {
             limits: settings.limits,
+            ceiling: settings.ceiling,
             registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
         }))
@@ -67,15 +71,16 @@ impl Tools {
 
     /// Starts a call. Its position among the calls of its sandbox is fixed when this returns, so
     /// the order of these calls matters; the returned futures may be awaited at any time,
-    /// concurrently.
+    /// concurrently. What it says before its answer goes through `exchange`.
     pub fn call(
         &self,
         tool: &str,
         args: &RawValue,
         stop: Stop,
+        exchange: Exchange,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let started = Instant::now();
-        let work = Entry::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
+        let work = Entry::find(tool).map(|tool| (tool.begin)(&self.0, args, stop, exchange));
         async move {
             let outcome = match work {
                 Ok(work) => work.await,

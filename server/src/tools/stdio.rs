@@ -13,21 +13,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use sandbox_api::ErrorKind;
-use serde::Deserialize;
+use sandbox_api::{EngineKind, ErrorKind};
+use sandbox_protocol::Base64;
 use serde::de::IgnoredAny;
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::answer::Answer;
 use super::error::ToolError;
+use super::exchange::{Exchange, Inlet, MAX_CHUNK_BYTES, Said, exchange};
 use super::stop::{Stop, StopCause, Stopper, stop};
 
 /// Longest line, in both directions, without its newline.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
+/// The version of the lines. A client refuses another one.
+pub const PROTOCOL: u32 = 1;
 /// Most calls in progress.
 pub const MAX_CALLS: usize = 64;
 /// Most bytes of the lines of calls in progress.
@@ -50,18 +55,19 @@ const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are count
 pub async fn serve<C, F, I>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
+    hello: Hello,
     call: C,
     interruption: impl Future<Output = I>,
 ) -> io::Result<Option<I>>
 where
-    C: FnMut(&str, &RawValue, Stop) -> F,
+    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
     let served = tokio::select! {
         biased;
         interruption = interruption => Ok(Some(interruption)),
-        served = answer_all(input, output, call, &mut tasks) => served.map(|()| None),
+        served = answer_all(input, output, hello, call, &mut tasks) => served.map(|()| None),
     };
     tasks.shutdown().await;
     served
@@ -70,11 +76,12 @@ where
 async fn answer_all<C, F>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
+    hello: Hello,
     mut call: C,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()>
 where
-    C: FnMut(&str, &RawValue, Stop) -> F,
+    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
     let mut lines = Lines { input, kept: Vec::new(), skipping: false };
@@ -112,18 +119,38 @@ where
                 continue;
             }
         };
-        let (id, tool, args, timeout) = match request {
+        let request = match request {
             Request::Cancel(id) => {
-                if let Some(stopper) = server.under_way().get(&key(&id)) {
-                    stopper.stop(StopCause::Cancelled);
+                if let Some(call) = server.under_way().get(&key(&id)) {
+                    call.stopper.stop(StopCause::Cancelled);
                 }
                 continue;
             }
-            Request::Call { id, tool, args, timeout } => (id, tool, args, timeout),
+            Request::Hello => {
+                server.write(&HelloLine { hello: &hello }).await;
+                continue;
+            }
+            Request::Chunk(id, chunk) => {
+                if let Some(call) = server.under_way().get_mut(&key(&id)) {
+                    match chunk {
+                        Some(chunk) => call.inlet.chunk(chunk),
+                        None => call.inlet.end(),
+                    }
+                }
+                continue;
+            }
+            Request::More(id, chunks) => {
+                if let Some(call) = server.under_way().get(&key(&id)) {
+                    call.inlet.more(chunks);
+                }
+                continue;
+            }
+            Request::Call(call) => call,
         };
+        let Call { id, tool, args, timeout, stream } = request;
         // Its timeout starts now, whatever it waits for.
         let started = Instant::now();
-        let Some(stop) = server.enter(&id) else {
+        let Some(entered) = server.enter(&id, stream) else {
             let message = format!("a call with the id {id} is under way");
             server.refuse(&id, ToolError::invalid(message)).await;
             continue;
@@ -133,15 +160,28 @@ where
             () = server.failed() => break,
             permits = permits(&calls, &bytes, length) => permits,
         };
-        let (stopper, stop) = stop;
-        let answer = call(&tool, args, stop);
+        let Entered { stopper, stop, exchange, mut heard } = entered;
+        let answer = call(&tool, args, stop, exchange);
         let server = server.clone();
         tasks.spawn(async move {
-            let answer = answered(answer, timeout, started, &stopper).await;
+            let answer = answered(answer, timeout, started, &stopper);
+            tokio::pin!(answer);
+            let answer = loop {
+                tokio::select! {
+                    biased;
+                    Some(said) = heard.recv() => server.write(&SaidLine { id: &id, said }).await,
+                    answer = &mut answer => break answer,
+                }
+            };
+            while let Ok(said) = heard.try_recv() {
+                server.write(&SaidLine { id: &id, said }).await;
+            }
             server.answer(&id, answer).await;
             drop(permits);
         });
     }
+    // Nobody sends chunks any more, or takes them.
+    server.under_way().values_mut().for_each(|call| call.inlet = Inlet::closed());
     // Accepted calls are answered; if the output is closed, they are dropped.
     loop {
         tokio::select! {
@@ -201,11 +241,60 @@ struct Server<W> {
     /// Why writing has become impossible.
     failed: Mutex<Option<io::Error>>,
     has_failed: watch::Sender<bool>,
-    under_way: Mutex<HashMap<String, Stopper>>,
+    under_way: Mutex<HashMap<String, UnderWay>>,
+}
+
+/// A call in progress.
+struct UnderWay {
+    stopper: Stopper,
+    inlet: Inlet,
+}
+
+/// What a call that begins has.
+struct Entered {
+    stopper: Stopper,
+    stop: Stop,
+    exchange: Exchange,
+    heard: mpsc::Receiver<Said>,
+}
+
+/// Which program speaks, and which version of these lines.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Hello {
+    /// The version of these lines: [`PROTOCOL`].
+    pub protocol: u32,
+    /// The version of the program.
+    pub version: &'static str,
+    /// The engine that sandboxes run on.
+    pub engine: EngineKind,
+}
+
+#[derive(Serialize)]
+struct HelloLine<'a> {
+    hello: &'a Hello,
+}
+
+/// What a call says before its answer, as a line.
+struct SaidLine<'a> {
+    id: &'a Value,
+    said: Said,
+}
+
+impl Serialize for SaidLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("id", self.id)?;
+        match &self.said {
+            Said::Event(event) => map.serialize_entry("event", event)?,
+            Said::Chunk(chunk) => map.serialize_entry("chunk", &Base64(chunk.clone()))?,
+            Said::More(chunks) => map.serialize_entry("more", chunks)?,
+        }
+        map.end()
+    }
 }
 
 impl<W: AsyncWrite + Unpin> Server<W> {
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, Stopper>> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,31 +305,42 @@ impl<W: AsyncWrite + Unpin> Server<W> {
     }
 
     /// Registers a call; none if one with this id is in progress.
-    fn enter(&self, id: &Value) -> Option<(Stopper, Stop)> {
+    fn enter(&self, id: &Value, stream: bool) -> Option<Entered> {
         let mut under_way = self.under_way();
         let key = key(id);
         if under_way.contains_key(&key) {
             return None;
         }
         let (stopper, stop) = stop();
-        under_way.insert(key, stopper.clone());
-        Some((stopper, stop))
+        let (exchange, inlet, heard) = exchange(stream);
+        under_way.insert(key, UnderWay { stopper: stopper.clone(), inlet });
+        Some(Entered { stopper, stop, exchange, heard })
     }
 
     async fn answer(&self, id: &Value, answer: Answer) {
         // Before its answer can be seen: the id may be reused then.
         self.under_way().remove(&key(id));
-        self.write(id, &answer).await;
+        self.write_line(|| line(id, &answer)).await;
     }
 
     async fn refuse(&self, id: &Value, error: ToolError) {
-        self.write(id, &Answer::refused(error)).await;
+        self.write_line(|| line(id, &Answer::refused(error))).await;
     }
 
-    async fn write(&self, id: &Value, answer: &Answer) {
+    /// Writes a short line.
+    async fn write(&self, said: &impl Serialize) {
+        self.write_line(|| {
+            let mut line = serde_json::to_vec(said)?;
+            line.push(b'\n');
+            Ok(line)
+        })
+        .await;
+    }
+
+    async fn write_line(&self, line: impl FnOnce() -> io::Result<Vec<u8>>) {
         // One line at a time is built and written.
         let mut output = self.output.lock().await;
-        let line = line(id, answer);
+        let line = line();
         let written = match line {
             Ok(line) => {
                 async {
@@ -279,8 +379,52 @@ fn key(id: &Value) -> String {
 
 /// The request in a line.
 enum Request<'a> {
-    Call { id: Value, tool: String, args: &'a RawValue, timeout: Option<Duration> },
+    Call(Call<'a>),
     Cancel(Value),
+    Hello,
+    /// A chunk for a call, or what is wrong with it; none after the last one.
+    Chunk(Value, Option<Result<Vec<u8>, String>>),
+    /// A call may say so many more chunks.
+    More(Value, usize),
+}
+
+struct Call<'a> {
+    id: Value,
+    tool: String,
+    args: &'a RawValue,
+    timeout: Option<Duration>,
+    /// Its caller wants events.
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HelloRequest {
+    #[serde(rename = "hello")]
+    _hello: HelloArgs,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HelloArgs {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkLine {
+    #[serde(rename = "chunk")]
+    _chunk: IgnoredAny,
+    #[serde(default)]
+    data: Option<Base64>,
+    #[serde(default)]
+    end: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoreLine<'a> {
+    #[serde(borrow)]
+    more: &'a RawValue,
+    chunks: usize,
 }
 
 #[derive(Deserialize)]
@@ -293,6 +437,8 @@ struct CallLine<'a> {
     args: &'a RawValue,
     #[serde(default)]
     timeout_ms: Option<u64>,
+    #[serde(default)]
+    stream: bool,
 }
 
 #[derive(Deserialize)]
@@ -311,6 +457,12 @@ struct IdLine<'a> {
     id: Option<&'a RawValue>,
     #[serde(default)]
     cancel: Option<IgnoredAny>,
+    #[serde(default)]
+    hello: Option<IgnoredAny>,
+    #[serde(borrow, default)]
+    chunk: Option<&'a RawValue>,
+    #[serde(default)]
+    more: Option<IgnoredAny>,
 }
 
 impl<'a> Request<'a> {
@@ -330,15 +482,44 @@ impl<'a> Request<'a> {
             let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
+        if about.hello.is_some() {
+            let _: HelloRequest = serde_json::from_str(text)
+                .map_err(|error| nobody(format!("the line is not a hello: {error}")))?;
+            return Ok(Some(Self::Hello));
+        }
+        if let Some(call) = about.chunk {
+            let call = read_id(Some(call)).map_err(|what| nobody(format!("chunk: {what}")))?;
+            return Ok(Some(Self::Chunk(call, read_chunk(text).transpose())));
+        }
+        if about.more.is_some() {
+            let MoreLine { more, chunks } = serde_json::from_str(text)
+                .map_err(|error| nobody(format!("the line is not a `more`: {error}")))?;
+            let more = read_id(Some(more)).map_err(|what| nobody(format!("more: {what}")))?;
+            return Ok(Some(Self::More(more, chunks)));
+        }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
-        let CallLine { _id: _, tool, args, timeout_ms } = serde_json::from_str(text)
+        let CallLine { _id: _, tool, args, timeout_ms, stream } = serde_json::from_str(text)
             .map_err(|error| refuse(format!("the line is not a call: {error}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));
         }
         let timeout = timeout_ms.map(Duration::from_millis);
-        Ok(Some(Self::Call { id, tool, args, timeout }))
+        Ok(Some(Self::Call(Call { id, tool, args, timeout, stream })))
+    }
+}
+
+/// The content of a chunk's line; none for an end.
+fn read_chunk(line: &str) -> Result<Option<Vec<u8>>, String> {
+    let ChunkLine { _chunk: _, data, end } =
+        serde_json::from_str(line).map_err(|error| error.to_string())?;
+    match (data, end) {
+        (Some(data), false) if data.0.len() > MAX_CHUNK_BYTES => {
+            Err(format!("it has more than {MAX_CHUNK_BYTES} bytes"))
+        }
+        (Some(data), false) => Ok(Some(data.0)),
+        (None, true) => Ok(None),
+        _ => Err("it has neither `data` nor `\"end\": true`, or both".to_owned()),
     }
 }
 

@@ -4,9 +4,11 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::client::{Download, Execute, Operate, Upload};
 use super::command::RunCommand;
 use super::destroy::Destroy;
 use super::error::ToolError;
+use super::exchange::Exchange;
 use super::files::{self, Filesystem};
 use super::init::Init;
 use super::metadata::Json;
@@ -17,7 +19,14 @@ use super::tool::{Arguments, Context, Output, Tool, Work, decode};
 
 /// The tools before and after the file tools.
 static FIRST: [Entry; 3] = [Entry::of::<Init>(), Entry::of::<RunCommand>(), Entry::of::<Destroy>()];
-static LAST: [Entry; 2] = [Entry::of::<ExecuteScript>(), Entry::of::<Filesystem>()];
+static LAST: [Entry; 6] = [
+    Entry::of::<ExecuteScript>(),
+    Entry::of::<Filesystem>(),
+    Entry::of::<Operate>(),
+    Entry::of::<Execute>(),
+    Entry::of::<Download>(),
+    Entry::of::<Upload>(),
+];
 
 /// Every tool, in the order of the documentation.
 fn tools() -> impl Iterator<Item = &'static Entry> {
@@ -31,7 +40,7 @@ pub(super) struct Entry {
     input_schema: fn() -> Value,
     output_schema: fn() -> Value,
     check: fn(&RawValue) -> Result<String, ToolError>,
-    pub begin: fn(&Context, &RawValue, Stop) -> Work<Json>,
+    pub begin: fn(&Context, &RawValue, Stop, Exchange) -> Work<Json>,
 }
 
 impl Entry {
@@ -55,11 +64,16 @@ impl Entry {
     }
 }
 
-fn begin<T: Tool>(context: &Context, args: &RawValue, stop: Stop) -> Work<Json> {
+fn begin<T: Tool>(
+    context: &Context,
+    args: &RawValue,
+    stop: Stop,
+    exchange: Exchange,
+) -> Work<Json> {
     let mut is_read_only = false;
     let work = decode::<T>(args).and_then(|args| {
         is_read_only = T::is_read_only(&args);
-        T::begin(args, context, stop)
+        T::begin_with(args, context, stop, exchange)
     });
     Box::pin(async move {
         let outcome = match work {

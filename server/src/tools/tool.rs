@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use sandbox_api::{ErrorKind, Limits};
+use sandbox_api::{Ceiling, ErrorKind, Limits};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::args::Members;
 use super::error::ToolError;
+use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
 use crate::registry::Registry;
@@ -23,6 +24,8 @@ const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted 
 pub(super) struct Context {
     pub registry: Arc<Registry>,
     pub limits: Limits,
+    /// The ceilings of limits that calls ask for.
+    pub ceiling: Ceiling,
     /// Permits for [`MAX_READ_BYTES`].
     pub read_bytes: Arc<Semaphore>,
 }
@@ -46,6 +49,16 @@ pub(super) trait Tool: 'static {
         context: &Context,
         stop: Stop,
     ) -> Result<Work<Self::Data>, ToolError>;
+
+    /// Starts a call that says something before its answer, or is sent more than its arguments.
+    fn begin_with(
+        args: Self::Args,
+        context: &Context,
+        stop: Stop,
+        _exchange: Exchange,
+    ) -> Result<Work<Self::Data>, ToolError> {
+        Self::begin(args, context, stop)
+    }
 
     /// The error of a failed call, with the metadata that every failure of this tool has.
     fn complete_error(error: ToolError) -> ToolError {

@@ -35,6 +35,8 @@ pub struct NewExecution {
     pub key: Option<(String, String)>,
     /// When it was accepted.
     pub created_at: Time,
+    /// When it began to run, if it does so at once: it is never stored as one that waits then.
+    pub started_at: Option<Time>,
     /// What its caller said about it.
     pub metadata: Map<String, Value>,
     /// The kept sandbox that it runs in.
@@ -94,6 +96,8 @@ pub struct StoredExecution {
 pub struct ExecutionQuery {
     /// Those with one of these statuses; any if it is empty.
     pub statuses: Vec<ExecutionStatus>,
+    /// Those of this kind.
+    pub kind: Option<ExecutionKind>,
     /// Those of this kept sandbox.
     pub sandbox: Option<String>,
     /// Those accepted at this time or later.
@@ -156,20 +160,27 @@ impl Store {
                 return Ok(accepted);
             }
             let metadata = Value::Object(new.metadata).to_string();
+            let status = match new.started_at {
+                Some(_) => ExecutionStatus::Running,
+                None => ExecutionStatus::Queued,
+            };
             let mut insert = connection.prepare_cached(
                 "INSERT INTO executions
-                    (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at)
-                 VALUES (?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8)",
+                    (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
+                     started_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?;
             let seq = insert.insert(params![
                 id,
                 subject.as_str(),
                 kind_name(kind),
+                status.as_str(),
                 request,
                 has_secrets,
                 metadata,
                 new.sandbox,
                 new.created_at.unix_millis(),
+                new.started_at.map(Time::unix_millis),
             ])?;
             if let Some((key, digest)) = key {
                 // That of an execution that is about to be forgotten is free.
@@ -261,19 +272,23 @@ impl Store {
         })
     }
 
-    /// Appends events to an execution that has not ended. Events that are there are left alone.
+    /// Appends events to executions, all of them with one flush. Events that are there are left alone, and
+    /// so is an execution that has ended: the others came with its end.
     ///
     /// # Errors
     ///
-    /// [`StoreError::State`] if it has ended.
-    pub fn append_events(&self, id: &str, events: Vec<StoredEvent>) -> Result<(), StoreError> {
-        let id = id.to_owned();
+    /// [`StoreError`].
+    pub fn append_events(&self, events: Vec<(String, Vec<StoredEvent>)>) -> Result<(), StoreError> {
         self.write(move |connection| {
             let mut query = connection
                 .prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND ended_at IS NULL")?;
-            let seq = query.query_row([&id], |row| row.get(0)).optional()?;
-            let seq: i64 = seq.ok_or_else(|| state(&id, "queued or running"))?;
-            insert_events(connection, seq, &events)
+            for (id, events) in events {
+                let seq: Option<i64> = query.query_row([&id], |row| row.get(0)).optional()?;
+                if let Some(seq) = seq {
+                    insert_events(connection, seq, &events)?;
+                }
+            }
+            Ok(())
         })
     }
 
@@ -380,6 +395,9 @@ impl Store {
             sql.push_str(condition);
             values.push(value);
         };
+        if let Some(kind) = query.kind {
+            with(" AND kind = ?", kind_name(kind).to_owned().into());
+        }
         if let Some(sandbox) = &query.sandbox {
             with(" AND sandbox = ?", sandbox.clone().into());
         }

@@ -113,8 +113,10 @@ impl Store {
         private_file(&database, OpenOptions::new().create(true).append(true))
             .map_err(|error| directory(data_dir, error))?;
         let mut connection = connect(&database)?;
+        // The log is copied to the database by the writer, and is written over from its beginning then: a
+        // file that does not grow is flushed faster.
         let flags = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-                     PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 67108864;";
+                     PRAGMA journal_size_limit = 67108864;";
         if let Err(error) = connection.execute_batch(flags) {
             // A file that is no database is told as such.
             schema::check(&connection, &database)?;
@@ -125,8 +127,9 @@ impl Store {
             None => schema::Migration::Refused,
         };
         schema::migrate(&mut connection, &database, migration)?;
+        let log = writer::LogSize::watch(&mut connection)?;
         let writer =
-            writer::Writer::start(connection).map_err(|error| directory(data_dir, error))?;
+            writer::Writer::start(connection, log).map_err(|error| directory(data_dir, error))?;
         let readers = readers::Readers::default();
         let inner = Inner { database, readers, writer, _lock: lock };
         Ok(Self(Arc::new(inner)))

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use sandbox_api::service::{ExecutionKind, ExecutionStatus, Subject, Time};
@@ -30,6 +31,7 @@ fn new(id: &str, created: i64) -> NewExecution {
         has_secrets: false,
         key: None,
         created_at: Time::from_unix_millis(created),
+        started_at: None,
         metadata: Map::new(),
         sandbox: None,
     }
@@ -72,7 +74,8 @@ fn execution_goes_from_queued_to_ended_and_never_back() {
     assert_eq!(again.to_string(), "the execution a is not queued");
     store.finish(finish("a", 3)).unwrap();
     assert!(matches!(store.finish(finish("a", 4)), Err(StoreError::State { .. })));
-    assert!(matches!(store.append_events("a", vec![event(1)]), Err(StoreError::State { .. })));
+    store.append_events(vec![("a".to_owned(), vec![event(1)])]).unwrap();
+    assert!(store.events("a", 0, 10).unwrap().is_empty());
     let stored = store.execution(&subject("alice"), "a").unwrap().unwrap();
     assert_eq!(stored.summary.status, ExecutionStatus::Ok);
     assert_eq!(stored.summary.started_at, Some(at));
@@ -84,6 +87,37 @@ fn execution_goes_from_queued_to_ended_and_never_back() {
         used::Usage { executions: 1, cpu_ms: 3, wall_ms: 5, written_bytes: 7, stored_bytes: 100 };
     assert_eq!(usage, expected);
     assert_eq!(store.usage(&subject("bob")).unwrap(), used::Usage::default());
+}
+
+#[test]
+fn execution_that_does_not_wait_is_stored_as_running() {
+    let (_dir, store) = data_dir();
+    let at = Time::from_unix_millis(2);
+    store.accept(NewExecution { started_at: Some(at), ..new("a", 1) }).unwrap();
+    assert!(matches!(store.mark_running("a", at), Err(StoreError::State { .. })));
+    assert!(store.request("a").is_ok());
+    let recovered = store.recover().unwrap();
+    assert!(recovered.queued.is_empty());
+    assert_eq!(recovered.running[0].summary.started_at, Some(at));
+}
+
+#[test]
+fn log_is_copied_to_the_database_when_no_change_waits() {
+    let (dir, store) = data_dir();
+    let copied = || fs::metadata(dir.path().join("data/store.db")).unwrap().len();
+    let before = copied();
+    let request = "x".repeat(5 << 20);
+    store.accept(NewExecution { request, ..new("a", 1) }).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while copied() < before + (5 << 20) {
+        assert!(Instant::now() < deadline, "it takes too long");
+        thread::yield_now();
+    }
+    // It is written over from its beginning then.
+    let log = || fs::metadata(dir.path().join("data/store.db-wal")).unwrap().len();
+    let size = log();
+    store.accept(NewExecution { request: "x".repeat(1 << 20), ..new("b", 1) }).unwrap();
+    assert_eq!(log(), size);
 }
 
 #[test]
@@ -105,9 +139,12 @@ fn a_key_belongs_to_one_request_of_one_subject() {
 fn events_are_read_from_where_a_reader_was() {
     let (_dir, store) = data_dir();
     store.accept(new("a", 1)).unwrap();
-    store.append_events("a", (1..=5).map(event).collect()).unwrap();
+    let append = |numbers: RangeInclusive<u64>| {
+        store.append_events(vec![("a".to_owned(), numbers.map(event).collect())]).unwrap();
+    };
+    append(1..=5);
     // A batch that is written again adds nothing.
-    store.append_events("a", (4..=6).map(event).collect()).unwrap();
+    append(4..=6);
     let end = Finish { events: vec![event(7)], ..finish("a", 2) };
     store.finish(end).unwrap();
     let numbers = |after, limit| {
@@ -126,7 +163,9 @@ fn lists_are_paged_from_the_newest_and_filtered() {
     for number in 0..7 {
         let metadata = json!({ "job": if number % 2 == 0 { "even" } else { "odd" } });
         let metadata = metadata.as_object().unwrap().clone();
-        store.accept(NewExecution { metadata, ..new(&format!("e{number}"), number) }).unwrap();
+        let kind = if number < 2 { ExecutionKind::Command } else { ExecutionKind::Script };
+        let new = NewExecution { metadata, kind, ..new(&format!("e{number}"), number) };
+        store.accept(new).unwrap();
     }
     store.finish(finish("e2", 9)).unwrap();
     let ids = |query: &ExecutionQuery| {
@@ -148,6 +187,12 @@ fn lists_are_paged_from_the_newest_and_filtered() {
         ..all.clone()
     };
     assert_eq!(ids(&ended).0, ["e2"]);
+    let commands = ExecutionQuery { kind: Some(ExecutionKind::Command), limit: 1, ..all.clone() };
+    let (first, cursor) = ids(&commands);
+    assert_eq!(
+        (first, ids(&ExecutionQuery { cursor, ..commands }).0),
+        (vec!["e1".into()], vec!["e0".to_owned()])
+    );
     let odd = vec![("job".to_owned(), "odd".to_owned())];
     assert_eq!(ids(&ExecutionQuery { metadata: odd, ..all.clone() }).0, ["e5", "e3", "e1"]);
     let (from, before) = (Time::from_unix_millis(2), Time::from_unix_millis(4));
@@ -164,7 +209,7 @@ fn ended_executions_are_hidden_before_they_are_forgotten() {
     let (_dir, store) = data_dir();
     for (number, id) in (1..).zip(["a", "b", "c", "d"]) {
         store.accept(new(id, number)).unwrap();
-        store.append_events(id, vec![event(1)]).unwrap();
+        store.append_events(vec![(id.to_owned(), vec![event(1)])]).unwrap();
     }
     for (number, id) in (11..).zip(["a", "b", "c"]) {
         store.finish(finish(id, number)).unwrap();

@@ -45,6 +45,21 @@ impl Store {
         self.usage_from(subject, day(since))
     }
 
+    /// Adds something that ended and is no execution of the store to what its subject has used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn add_usage(
+        &self,
+        subject: &Subject,
+        ended_at: Time,
+        used: sandbox_api::Usage,
+    ) -> Result<(), StoreError> {
+        let subject = subject.clone();
+        self.write(move |connection| add(connection, subject.as_str(), ended_at, &used))
+    }
+
     fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(

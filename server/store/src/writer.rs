@@ -1,11 +1,16 @@
 //! The one thread that writes. Changes that wait at the same time share one transaction, and so one
-//! flush to the disk; each of them takes effect whole or not at all.
+//! flush to the disk; each of them takes effect whole or not at all. The log is copied to the database
+//! when nobody waits for a change.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 
 use crate::error::StoreError;
 
@@ -13,11 +18,32 @@ use crate::error::StoreError;
 const QUEUE: usize = 1024;
 /// The most changes of one transaction.
 const BATCH: usize = 256;
+/// A log of so many pages is copied to the database when there is no change for a moment, and one of so
+/// many more at once. It takes some milliseconds and flushes, for which no caller is to wait.
+const LOG_PAGES: u32 = 1000;
+const MAX_LOG_PAGES: u32 = 4 * LOG_PAGES;
+const QUIET: Duration = Duration::from_millis(20);
 
 /// Tells the caller of a change whether it is durable.
 type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Makes a change, or learns why it cannot be made.
 type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Answer + Send>;
+
+/// The pages of the log that are to be copied to the database.
+pub(crate) struct LogSize(Arc<AtomicU32>);
+
+impl LogSize {
+    /// Counts them, in place of SQLite, which would copy them before a commit is answered.
+    pub fn watch(connection: &mut Connection) -> Result<Self, StoreError> {
+        let pages = Arc::new(AtomicU32::new(0));
+        let counted = pages.clone();
+        connection.wal_hook(Some(move |_: &mut Wal, pages| {
+            counted.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))?;
+        Ok(Self(pages))
+    }
+}
 
 /// Hands changes to the thread that writes. Dropping it waits until what it was handed is written, and
 /// the thread's connection is closed.
@@ -27,11 +53,11 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn start(connection: Connection) -> std::io::Result<Self> {
+    pub fn start(connection: Connection, log: LogSize) -> std::io::Result<Self> {
         let (sender, receiver) = sync_channel(QUEUE);
         let thread = thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(&connection, &receiver))?;
+            .spawn(move || write_all(&connection, &receiver, &log))?;
         Ok(Self { changes: Some(sender), thread: Some(thread) })
     }
 
@@ -63,8 +89,25 @@ impl Drop for Writer {
     }
 }
 
-fn write_all(connection: &Connection, changes: &Receiver<Change>) {
-    while let Ok(first) = changes.recv() {
+fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize) {
+    loop {
+        let next = match log.0.load(Ordering::Relaxed) {
+            ..LOG_PAGES => changes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            LOG_PAGES..MAX_LOG_PAGES => changes.recv_timeout(QUIET),
+            MAX_LOG_PAGES.. => Err(RecvTimeoutError::Timeout),
+        };
+        let first = match next {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                // Of what a reader still needs the rest is copied another time.
+                log.0.store(0, Ordering::Relaxed);
+                if let Err(error) = connection.execute_batch("PRAGMA wal_checkpoint(PASSIVE)") {
+                    tracing::warn!(%error, "the log of the store was not copied to it");
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
             first(Err(error.into()))(Ok(()));
             continue;

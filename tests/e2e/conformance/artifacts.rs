@@ -182,6 +182,30 @@ fn artifacts_directory_that_cannot_be_used_is_refused_before_anything_runs() {
 }
 
 #[test]
+fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
+    let place = Place::new();
+    place.write("a.luau", "fs.write('ran', 'x')");
+    let own = place.state().join("sandboxctl").join("out");
+    let own = own.to_str().unwrap();
+    let report = format!("junit={own}");
+    let outputs: [&[&str]; 5] = [
+        &["--artifact", "*", "--artifacts-dir", own],
+        &["--commit", "never", "--keep-staged", own],
+        &["--changes", own],
+        &["--receipt", own],
+        &["--report", &report],
+    ];
+    for output in outputs {
+        let all = ["run", "a.luau", "--io-dir", "io"];
+        let refused = place.sandboxctl(all.iter().chain(output));
+        refused.assert_code(2).assert_stderr_has("it is in the state directory");
+        assert!(!place.path("io").exists(), "{output:?}");
+    }
+    let copied = place.sandboxctl(["fs", "--io-dir", "io", "cp", ":a", own]);
+    copied.assert_code(2).assert_stderr_has("hint: give another directory");
+}
+
+#[test]
 fn command_that_is_ended_while_it_copies_leaves_no_artifacts() {
     let place = Place::new();
     place.write("a.luau", "fs.write('a.txt', 'x')");

@@ -17,7 +17,7 @@ use crate::place::{Ended, Place, eventually, finish, runs, spawn, wait, wait_and
 use crate::rootfs::{Provided, Rootfs};
 
 /// A place, and what its commands run in: busybox.
-pub(super) struct Commands {
+pub struct Commands {
     pub place: Place,
     pub provided: Provided,
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::place::{Place, eventually};
+use crate::engine::Engine;
+use crate::place::{Place, eventually, peak_memory_kib};
+use crate::rootfs::Rootfs;
 
 /// Longer than any answer of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -28,16 +30,21 @@ struct Client {
 impl Client {
     /// One of the revision 2025-11-25, which has said hello.
     fn new(place: &Place, flags: &[&str]) -> Self {
+        Self::of(place, flags, "2025-11-25")
+    }
+
+    /// One of a revision that begins with a hello, which it has said.
+    fn of(place: &Place, flags: &[&str], revision: &str) -> Self {
         let mut client = Self::silent(place, flags);
         let hello = client.ask(
             "initialize",
             json!({
-                "protocolVersion": "2025-11-25",
+                "protocolVersion": revision,
                 "capabilities": {},
                 "clientInfo": { "name": "test", "version": "1" },
             }),
         );
-        assert_eq!(hello["result"]["protocolVersion"], "2025-11-25", "{hello:#}");
+        assert_eq!(hello["result"]["protocolVersion"], revision, "{hello:#}");
         client.notify("notifications/initialized", json!({}));
         client
     }
@@ -232,6 +239,9 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
     }
     for (tool, arguments, expected) in [
         ("execute_script", json!({ "script": "return 1", "x": 1 }), "unknown field `x`"),
+        ("execute_script", json!({ "script": 7 }), "invalid type"),
+        ("execute_script", json!({}), "missing field `script`"),
+        ("execute_script", json!({ "script": "", "timeout_ms": 1.5 }), "must be 1 to 600000"),
         ("execute_script", json!({ "script": "while true do end", "timeout_ms": 50 }), "(timeout)"),
         ("execute_script", json!({ "script": "-".repeat(300_000) }), "source_too_large"),
         ("read_file", json!({ "path": "data.bin" }), "`encoding: \"base64\"`"),
@@ -278,6 +288,103 @@ fn client_of_the_stateless_revision_needs_no_hello() {
     let called = client.ask("tools/call", params);
     assert_eq!(called["result"]["structuredContent"]["result"], json!([true, 2]), "{called:#}");
     client.end();
+}
+
+#[test]
+fn client_of_an_older_revision_is_answered_in_it() {
+    let place = Place::new();
+    let mut client = Client::of(&place, &["--io-dir", "out", "--pool", "0"], "2025-06-18");
+    let result = client.call("execute_script", json!({ "script": "return 1" }));
+    assert_eq!(result["structuredContent"]["result"], 1, "{result:#}");
+    assert!(result.get("resultType").is_none(), "that is of a later revision: {result:#}");
+    client.end();
+}
+
+#[test]
+fn prompts_teach_the_script_api_and_name_the_files() {
+    let place = Place::new();
+    place.write("out/report.csv", "n\n1\n");
+    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
+    let listed = client.ask("prompts/list", json!({}));
+    let names = listed["result"]["prompts"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["write_script", "review_changes"]);
+    let mut text = |name: &str, arguments: Value| {
+        let prompt = client.ask("prompts/get", json!({ "name": name, "arguments": arguments }));
+        let text = prompt["result"]["messages"][0]["content"]["text"].as_str();
+        text.map(str::to_owned).ok_or_else(|| prompt["error"]["code"].clone())
+    };
+    let taught = text("write_script", json!({ "task": "count the words" })).unwrap();
+    assert!(taught.contains("count the words") && taught.contains("fs.glob"), "{taught}");
+    let review = text("review_changes", json!({})).unwrap();
+    assert!(review.contains("report.csv"), "{review}");
+    assert_eq!(text("write_script", json!({})), Err(json!(-32602)));
+    assert_eq!(text("absent", json!({})), Err(json!(-32602)));
+    client.end();
+}
+
+/// A PNG of one pixel.
+const IMAGE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8/5+hHgAHggJ/PchI7wAAAABJRU5ErkJggg==";
+
+#[test]
+fn agent_sees_images_and_long_files_in_parts() {
+    let place = Place::new();
+    place.write("out/long.txt", (1..=3000).map(|n| format!("{n}\n")).collect::<String>());
+    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
+    let image = json!({ "path": "a.png", "content": IMAGE, "encoding": "base64" });
+    client.data("write_file", image);
+    let seen = client.call("read_file", json!({ "path": "a.png" }));
+    let content = &seen["content"][0];
+    let expected = (&json!("image"), &json!("image/png"), &json!(IMAGE));
+    assert_eq!((&content["type"], &content["mimeType"], &content["data"]), expected, "{seen:#}");
+    let read = client.call("read_file", json!({ "path": "long.txt" }));
+    let text = read["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("1\n2\n") && text.contains("\n2000\n"), "{text}");
+    assert!(text.ends_with("Use offset=2001 to continue.]"), "{text}");
+    let arguments = json!({ "path": "long.txt", "lines": { "offset": 2001 } });
+    let rest = client.call("read_file", arguments);
+    assert!(rest["content"][0]["text"].as_str().unwrap().ends_with("\n3000\n"), "{rest:#}");
+    client.end();
+}
+
+#[test]
+fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let mut flags: Vec<&str> = root.iter().map(String::as_str).collect();
+    flags.extend(["--pool", "0", "--allow", "ok.example"]);
+    let mut client = Client::new(&place, &flags);
+    client.data("write_file", json!({ "path": "in.txt", "content": "3\n1\n2\n" }));
+    let sorted = client.data("exec", json!({ "program": "sort", "args": ["in.txt"] }));
+    assert_eq!((&sorted["stdout"], &sorted["exit_code"]), (&json!("1\n2\n3\n"), &json!(0)));
+    let shell = json!({ "shell": "echo error >&2; echo x > made.txt; exit 3" });
+    let failed = client.data("exec", shell);
+    let expected = (&json!("error\n"), &json!(3), &json!(true));
+    assert_eq!((&failed["stderr"], &failed["exit_code"], &failed["failed"]), expected);
+    assert_eq!(failed["files_touched"][0]["name"], "made.txt", "{failed:#}");
+    let read = client.data("execute_script", json!({ "script": "return fs.read('made.txt')" }));
+    assert_eq!(read["result"], "x\n");
+
+    let ask = "printf 'CONNECT evil.example:443 HTTP/1.1\\r\\n\\r\\n' | nc 127.0.0.1 3128";
+    let refused = client.data("exec", json!({ "shell": ask, "timeout_ms": 60_000 }));
+    let host = &refused["refused_hosts"][0];
+    let expected = (&json!("evil.example"), &json!(["evil.example"]));
+    assert_eq!((&host["host"], &host["allow"]), expected, "{refused:#}");
+
+    for (arguments, expected) in [
+        (json!({ "shell": "sleep 600", "timeout_ms": 200 }), "`timeout_ms` gives it more time"),
+        (json!({ "shell": "true", "timeout_ms": 0 }), "`timeout_ms` is 0: it must be 1 to"),
+        (json!({ "shell": "ls", "args": ["-l"] }), "`args` are for a `program`"),
+        (json!({}), "give exactly one of `program` and `shell`"),
+    ] {
+        let text = client.failure("exec", arguments);
+        assert!(text.contains(expected), "{text}");
+    }
+    client.end();
+    assert!(!place.path("sandbox-files").exists());
+    let private = place.scratch().with_file_name("scratch-mcp");
+    assert_eq!(std::fs::read_dir(private).into_iter().flatten().count(), 0, "files are left");
 }
 
 #[test]
@@ -343,9 +450,18 @@ fn sandbox_that_dies_costs_the_calls_in_it_alone() {
     let kept = place.containers();
     assert_eq!(kept.len(), 1);
     crate::ENGINE.kill(&kept[0]);
+    // Whether a call comes or not.
+    eventually("what is left of it is removed", || place.containers().is_empty().then_some(()));
+    assert_eq!(client.call("read_file", json!({ "path": "a" }))["isError"], false);
+    let kept = place.containers();
+    let script = client.begin_call("execute_script", json!({ "script": "while true do end" }));
+    eventually("two containers run", || (place.containers().len() == 2).then_some(()));
+    crate::ENGINE.kill(&kept[0]);
     eventually("the next call has another sandbox", || {
         (client.call("read_file", json!({ "path": "a" }))["isError"] == false).then_some(())
     });
+    assert_eq!(place.containers().len(), 2, "the script has one of its own, which runs");
+    client.notify("notifications/cancelled", json!({ "requestId": script }));
     client.end();
 }
 
@@ -354,6 +470,8 @@ fn two_thousand_calls_at_once_are_all_answered() {
     let place = Place::new();
     place.write("out/a.txt", "x\n");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
+    client.data("stat", json!({ "path": "a.txt" }));
+    let before = peak_memory_kib(client.child.id());
     let mut stdin = client.stdin.take().unwrap();
     let writer = std::thread::spawn(move || {
         for id in 1001..3001_u64 {
@@ -368,6 +486,8 @@ fn two_thousand_calls_at_once_are_all_answered() {
         let answer = client.answer(id);
         assert_eq!(answer["result"]["structuredContent"]["size"], 2, "{answer:#}");
     }
+    let after = peak_memory_kib(client.child.id());
+    assert!(after < before + (32 << 10), "{before} KiB, {after} KiB");
     client.stdin = Some(writer.join().unwrap());
     client.end();
 }
@@ -393,4 +513,103 @@ fn nothing_can_be_written_where_files_are_read_only() {
     );
     client.end();
     assert!(!place.path("out/b.txt").exists());
+}
+
+/// How many calls the test for leaks makes before it looks for the first time.
+const FIRST_CALLS: usize = 100;
+/// How many it makes in all. Docker starts a container ten times as slowly.
+const ALL_CALLS: usize = match crate::ENGINE {
+    Engine::Embedded => 1000,
+    Engine::Docker => 250,
+};
+/// How much more memory may be resident after all of them: what an allocator keeps, and less than a
+/// tenth of a leak of 100 KiB a call.
+const MEMORY_KIB: u64 = 8 << 10;
+
+#[test]
+fn calls_leave_descriptors_memory_and_containers_where_they_were() {
+    let place = Place::new();
+    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "1"]);
+    let process = format!("/proc/{}", client.child.id());
+    let open = || std::fs::read_dir(format!("{process}/fd")).unwrap().count();
+    let resident = || {
+        let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let call = |client: &mut Client, calls: usize| {
+        for number in 0..calls.div_ceil(3) {
+            let arguments = json!({ "path": "a.txt", "content": number.to_string() });
+            client.data("write_file", arguments);
+            let script = format!("return fs.read('a.txt') == '{number}'");
+            assert_eq!(client.data("execute_script", json!({ "script": script }))["result"], true);
+            client.failure("execute_script", json!({ "script": "error('boom')" }));
+        }
+        // The sandbox of the files, and the one in the pool.
+        let few = || (place.containers().len() == 2).then_some(());
+        eventually("the containers of the calls are gone", few);
+    };
+    call(&mut client, FIRST_CALLS);
+    let (descriptors, memory) = (open(), resident());
+    call(&mut client, ALL_CALLS - FIRST_CALLS);
+    eventually("there are as many descriptors as before", || (open() <= descriptors).then_some(()));
+    let now = resident();
+    assert!(now <= memory + MEMORY_KIB, "{memory} KiB after {FIRST_CALLS} calls, {now} KiB now");
+    client.end();
+    assert_eq!(place.containers(), Vec::<String>::new());
+}
+
+#[test]
+fn list_of_many_resources_comes_in_pages() {
+    let place = Place::new();
+    // More than one list may have, so that it is listed by directories.
+    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
+    for directory in 0..11 {
+        let script = format!(
+            "fs.mkdir('d{directory}/sub') for f = 1, 1000 do \
+             fs.write(`d{directory}/{{if f % 2 == 0 then 'sub/' else ''}}{{f}}.txt`, '') end"
+        );
+        client.data("execute_script", json!({ "script": script, "timeout_ms": 300_000 }));
+    }
+    let (mut names, mut cursor) = (Vec::new(), None);
+    loop {
+        let params = cursor.map_or(json!({}), |cursor: Value| json!({ "cursor": cursor }));
+        let page = client.ask("resources/list", params);
+        let result = &page["result"];
+        assert!(result["_meta"].get("truncated").is_none(), "nothing is left out: {page:#}");
+        let resources = result["resources"].as_array().unwrap().iter();
+        names.extend(resources.map(|it| it["name"].as_str().unwrap().to_owned()));
+        match result.get("nextCursor") {
+            Some(next) => cursor = Some(next.clone()),
+            None => break,
+        }
+    }
+    assert_eq!(names.len(), 11_000);
+    let mut unique = names.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len(), "no file comes twice");
+    for cursor in ["x", "sandbox:///io/%", ""] {
+        let refused = client.ask("resources/list", json!({ "cursor": cursor }));
+        assert_eq!(refused["error"]["code"], -32602, "{refused:#}");
+    }
+    client.end();
+}
+
+#[test]
+fn message_of_64_mib_is_refused_and_the_next_one_answered() {
+    let place = Place::new();
+    let mut client = Client::new(&place, &["--no-io", "--pool", "0"]);
+    let before = peak_memory_kib(client.child.id());
+    let stdin = client.stdin.as_mut().unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    (0..64).for_each(|_| stdin.write_all(&piece).unwrap());
+    stdin.write_all(b"\n").unwrap();
+    assert!(client.ask("tools/list", json!({}))["result"]["tools"].is_array());
+    let refused = client.notifications.iter().find(|it| it.get("error").is_some()).unwrap();
+    assert_eq!(refused["error"]["message"], "a message has at most 16777216 bytes");
+    // As much as the longest message that is read, and as its buffer grows.
+    let after = peak_memory_kib(client.child.id());
+    assert!(after < before + (48 << 10), "{before} KiB, {after} KiB");
+    client.end();
 }

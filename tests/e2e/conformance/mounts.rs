@@ -2,11 +2,13 @@
 //! needs root.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use sandbox_api::files::{RemoveOptions, WriteOptions};
 use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status};
 use sandbox_controller::{Command, Error};
 use serde_json::json;
@@ -158,6 +160,63 @@ fn mount_that_appears_ends_the_command_and_is_reported() {
     });
     assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
     assert_eq!((result.exit_code, result.signal), (None, None), "{result:?}");
+}
+
+/// Runs a script that prints, and is to end for a mount whose directory is then renamed into the io dir.
+fn assert_ends_for_a_mount_that_is_moved_in(source: &str) {
+    let guest = guest(|spec| spec);
+    let aside = guest.place.path("aside");
+    fs::create_dir_all(aside.join("m")).unwrap();
+    let mounted = HostMount::tmpfs(aside.join("m"));
+    let result = guest.wait(async {
+        let mut run = guest.sandbox.start(Script::new(source)).await.unwrap();
+        run.next_log().await.unwrap();
+        // The kernel tells nobody of this.
+        fs::rename(&aside, guest.place.path("sandbox-files/aside")).unwrap();
+        run.wait().await.unwrap()
+    });
+    assert_eq!(result.outcome.status(), Status::Error, "{result:?}");
+    assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::Policy, "{result:?}");
+    fs::rename(guest.place.path("sandbox-files/aside"), &aside).unwrap();
+    mounted.assert_is_mounted();
+}
+
+#[test]
+fn mount_that_is_moved_into_the_io_dir_with_its_directory_ends_the_script() {
+    assert_ends_for_a_mount_that_is_moved_in("print('begun') while true do end");
+}
+
+#[test]
+fn mount_that_is_moved_into_the_io_dir_just_before_the_end_is_told() {
+    let source = "print('begun') while not fs.exists('aside') do end";
+    assert_ends_for_a_mount_that_is_moved_in(source);
+}
+
+#[test]
+fn mount_that_is_moved_into_the_io_dir_of_an_idle_sandbox_is_seen_at_its_next_use() {
+    let guest = guest(|spec| spec);
+    let aside = guest.place.path("aside");
+    fs::create_dir_all(aside.join("m")).unwrap();
+    let mounted = HostMount::tmpfs(aside.join("m"));
+    guest.wait(async {
+        guest.sandbox.write("before", "", WriteOptions::default()).await.unwrap();
+        // Longer than a look is good for.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fs::rename(&aside, guest.place.path("sandbox-files/aside")).unwrap();
+        let options = RemoveOptions { recursive: true, ..RemoveOptions::default() };
+        guest.sandbox.remove("aside", options).await.unwrap_err();
+    });
+    fs::rename(guest.place.path("sandbox-files/aside"), &aside).unwrap();
+    mounted.assert_is_mounted();
+}
+
+#[test]
+fn mount_whose_name_is_not_utf8_is_nobodys_business() {
+    let place = Place::new();
+    let name = place.work().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let mounted = HostMount::tmpfs(name);
+    assert_eq!(place.run_json("return 1", &["--no-io"])["result"], 1);
+    mounted.assert_is_mounted();
 }
 
 #[test]

@@ -64,6 +64,43 @@ fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
 }
 
 #[test]
+fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
+    let place = Place::new();
+    let library = pooled(&place, 1);
+    let other = library.launch(spec().mount_path("/elsewhere"));
+    assert_eq!(start(&other), StartKind::Cold);
+    assert_eq!(run(&library, &other, "return fs.exists('/elsewhere')"), "\"directory\"");
+    let named = library.launch(SandboxSpec::new().io_dir(place.path("out")));
+    assert_eq!(start(&named), StartKind::Cold);
+    let burst = library.wait(async {
+        let launch = || library.controller().launch(spec());
+        tokio::join!(launch(), launch(), launch())
+    });
+    let burst = [burst.0.unwrap(), burst.1.unwrap(), burst.2.unwrap()];
+    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Cold));
+    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Warm));
+    for sandbox in &burst {
+        assert_eq!(run(&library, sandbox, "return 1"), "1");
+    }
+}
+
+#[test]
+fn parked_sandbox_that_is_killed_is_replaced() {
+    let place = Place::new();
+    let library = pooled(&place, 1);
+    let before = place.containers();
+    ENGINE.kill(&before[0]);
+    let controller = library.controller();
+    eventually("it is replaced", || {
+        let stats = controller.pool_stats().unwrap();
+        (stats.dead == 1 && stats.parked == 1).then_some(())
+    });
+    let sandbox = library.launch(spec());
+    assert_eq!(start(&sandbox), StartKind::Warm);
+    assert_eq!(run(&library, &sandbox, "return 1"), "1");
+}
+
+#[test]
 fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
     let place = Place::new();
     place.expect_a_dead_instance();
@@ -94,4 +131,17 @@ fn kept_io_dir_of_a_parked_sandbox_outlives_it() {
     library.wait(sandbox.close()).unwrap();
     assert_eq!(std::fs::read_to_string(kept.join("out.csv")).unwrap(), "a,b");
     std::fs::remove_dir_all(kept).unwrap();
+}
+
+#[test]
+fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
+    let place = Place::new();
+    for _ in 0..3 {
+        let id = place.run_json("return 1", &[])["id"].as_str().unwrap().to_owned();
+        eventually("its container is removed though nobody waits", || {
+            let is_left = |container: &String| container.contains(&id);
+            (!place.containers().iter().any(is_left) && ENGINE.remains(&place).is_empty())
+                .then_some(())
+        });
+    }
 }

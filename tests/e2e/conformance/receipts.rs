@@ -210,6 +210,30 @@ fn receipt_without_artifacts_is_of_what_changed_in_the_io_dir() {
 }
 
 #[test]
+fn changed_file_may_have_the_name_of_a_manifest_and_an_input_may_be_stdin() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('manifest.json', fs.read('/in/x')) return 1");
+    let flags = ["run", "script.luau", "--in", "-:x", "--receipt", "receipt.json"];
+    place.sandboxctl_with(b"a,b\n", flags).assert_code(0);
+    assert_eq!(statement(&place)["subject"][0]["name"], "manifest.json");
+    verify(&place, &["--artifacts", "sandbox-files"]).assert_code(0);
+    let again = ["replay", "receipt.json", "--script", "script.luau", "--in", "-:x"];
+    assert_eq!(place.sandboxctl_with(b"a,b\n", again).assert_code(0).stdout, "identical\n");
+    let other = place.sandboxctl_with(b"other", again);
+    assert_eq!(other.assert_code(1).stdout, "changed    in/x\n");
+    verify(&place, &["--artifacts", "nosuch"]).assert_code(2).assert_stderr_has("--artifacts");
+}
+
+#[test]
+fn io_dir_that_had_files_is_told_of() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('new', 'x')");
+    place.write("sandbox-files/old", "content");
+    let ended = place.sandboxctl(["run", "script.luau", "--receipt", "receipt.json"]);
+    ended.assert_code(0).assert_stderr_has("note: the io dir had 1 file before the run");
+}
+
+#[test]
 fn script_that_is_not_reproducible_differs_in_its_replay() {
     let place = Place::new();
     place.write("script.luau", "return math.random(1e9), os.time()");
@@ -267,6 +291,83 @@ fn receipt_of_a_command_names_its_image_and_its_words() {
     verify(place, &["--artifacts", "out"]).assert_code(0);
     place.write("script.luau", "");
     replay(place, &[]).assert_code(2).assert_stderr_has("it is the receipt of a command");
+}
+
+#[test]
+fn receipt_of_a_command_covers_what_it_ran_in_and_no_stdin() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    let dependencies = |flags: &[&str]| {
+        let flags = [&["--receipt", "receipt.json"], flags].concat();
+        commands.shell(&flags, "true").assert_code(0);
+        let made_of = &statement(place)["predicate"]["buildDefinition"]["resolvedDependencies"];
+        made_of.clone()
+    };
+    let (one, other) = (dependencies(&["-e", "A=1"]), dependencies(&["-e", "A=2"]));
+    assert_ne!(one, other);
+    assert_ne!(dependencies(&["-w", "/tmp"]), dependencies(&["-w", "/io"]));
+    // stdin can be a program.
+    let ended = commands.shell(&["--receipt", "receipt.json", "--stdin"], "sh");
+    ended.assert_code(2).assert_stderr_has("it says nothing of stdin");
+}
+
+#[test]
+fn input_elsewhere_is_called_nothing_else() {
+    let place = Place::new();
+    place.write("data", "x");
+    place.write("script.luau", "return fs.exists('/image')");
+    let run = ["run", "script.luau", "--receipt", "receipt.json"];
+    let volumes = ["-v", "./data:/image:ro", "-v", "./data:/agent:ro"];
+    let ended = place.sandboxctl([&run[..], &volumes].concat());
+    ended.assert_code(0);
+    let made_of = &statement(&place)["predicate"]["buildDefinition"]["resolvedDependencies"];
+    let names: Vec<_> = made_of.as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(json!(names), json!(["agent", "args", "mount/agent", "mount/image", "script"]));
+    verify(&place, &[]).assert_code(0);
+    let again = ["--volume", "./data:/image:ro", "--volume", "./data:/agent:ro"];
+    assert_eq!(replay(&place, &again).assert_code(0).stdout, "identical\n");
+    replay(&place, &[]).assert_code(1).assert_stderr_has("--volume SRC:DST:ro");
+    replay(&place, &["--volume", "./data:/image"]).assert_code(2).assert_stderr_has("writable");
+}
+
+#[test]
+fn run_whose_receipt_would_mislead_has_none() {
+    let place = Place::new();
+    let with_secret = |code: &str, flags: &[&str]| {
+        _ = fs::remove_file(place.path("receipt.json"));
+        let mut run = place.command(["run", "--secret", "X=env:GIVEN"]);
+        run.env("GIVEN", "hunter2secretval").args(["--receipt", "receipt.json"]);
+        run.args(flags).args(["-c", code]);
+        finish(run)
+    };
+    // Names that are the same in a receipt, and artifacts that are not there.
+    let changes = ["--changes", "changes.json"];
+    let ended = with_secret("fs.write(secrets.X, '1') fs.write(secrets.X .. 'b', '2')", &changes);
+    ended.assert_code(125).assert_stderr_has("a secret may stand in the name of a file: '***");
+    assert!(!place.path("receipt.json").exists());
+    let artifacts = ["--artifact", "**", "--artifacts-dir", "out"];
+    let ended = with_secret("fs.write(secrets.X, '1')", &artifacts);
+    ended.assert_code(125).assert_stderr_has("its artifacts were not copied: no receipt");
+    assert!(!place.path("receipt.json").exists());
+    // A key that is an input by another name.
+    place.sandboxctl(["keys", "new", "key"]).assert_code(0);
+    fs::hard_link(place.path("key"), place.path("other")).unwrap();
+    let flags = ["--receipt", "r.json", "--sign", "key", "--in", "other", "-c", "return 1"];
+    place.sandboxctl(["run"].iter().chain(&flags)).assert_code(2).assert_stderr_has("an input");
+}
+
+#[test]
+fn what_is_mounted_among_artifacts_is_not_overlooked() {
+    let place = job();
+    fs::create_dir(place.path("out/more")).unwrap();
+    verify(&place, &BY_KEY).assert_code(0);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    rustix::mount::mount_bind(place.path("out/dist"), place.path("out/more")).unwrap();
+    let ended = verify(&place, &BY_KEY);
+    rustix::mount::unmount(place.path("out/more"), rustix::mount::UnmountFlags::empty()).unwrap();
+    assert!(ended.assert_code(1).stdout.contains("more"), "{ended:#?}");
 }
 
 #[test]

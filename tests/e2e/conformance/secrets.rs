@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use sandbox_api::{ExecResult, SandboxSpec, Script, SecretValue, Secrets, Status};
+use sandbox_api::{CancelCause, ExecResult, SandboxSpec, Script, SecretValue, Secrets, Status};
 use sandbox_controller::{Command, ExecStream};
 use serde_json::{Value, json};
 
@@ -59,20 +59,19 @@ fn bytes_of_a_secret_are_found_nowhere() {
     let place = &commands.place;
     let audit = place.path("audit.jsonl");
     // It prints the secret whole, in two pieces, by lines, to stderr, and as a file's name.
-    let line = "echo ready; read go; env; printf %s \"$TOKEN\"; printf 'a\\n%.9s' \"$TOKEN\"; \
+    let line = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; env; printf %s \"$TOKEN\"; printf 'a\\n%.9s' \"$TOKEN\"; \
                 printf '%s\\n' \"${TOKEN#?????????}\"; echo \"$TOKEN\" >&2; \
                 touch \"$(echo \"$TOKEN\" | head -1)\"; exit 3";
-    let flags = ["--json", "--stdin", "--secret", "TOKEN=env:GIVEN", "--receipt", "receipt.json"];
+    let flags = ["--json", "--secret", "TOKEN=env:GIVEN", "--receipt", "receipt.json"];
     let reports = ["--report", "ndjson=events", "--report", "markdown=summary", "--audit"];
     let flags = flags.into_iter().chain(reports).chain([audit.to_str().unwrap()]);
     let flags: Vec<&str> = flags.collect();
-    // With --json nothing is printed before the end: a file says that it waits.
-    let line = line.replace("echo ready;", "echo > ready;");
-    let mut exec = commands.exec(&flags, &["sh", "-c", &line]);
-    exec.env("GIVEN", SECRET).stdin(Stdio::piped());
-    let mut child = spawn(exec);
-    crate::place::eventually("the command", || {
-        files_below(&place.scratch()).iter().any(|file| file.ends_with("ready")).then_some(())
+    // With --json nothing is printed before the end: a file says that it waits, and for one.
+    let mut exec = commands.exec(&flags, &["sh", "-c", line]);
+    exec.env("GIVEN", SECRET);
+    let child = spawn(exec);
+    let ready = crate::place::eventually("the command", || {
+        files_below(&place.scratch()).into_iter().find(|file| file.ends_with("ready"))
     });
     // One that was made for another user, and not started, is gone by now.
     let container = crate::place::eventually("the container", || place.containers().pop());
@@ -92,7 +91,7 @@ fn bytes_of_a_secret_are_found_nowhere() {
             assert_absent_from(agent.as_raw_nonzero().get());
         }
     }
-    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    std::fs::write(ready.with_file_name("go"), "").unwrap();
     let ended = crate::place::wait(child);
     ended.assert_code(3);
     assert_absent("the document", &ended.stdout);
@@ -143,6 +142,53 @@ fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
     assert_ne!(document["status"], "ok");
     assert_absent("the audit", std::fs::read(&audit).unwrap());
     assert_absent_from_files(&place);
+}
+
+#[test]
+fn secret_in_the_name_of_an_artifact_is_told_by_nothing() {
+    let place = Place::new();
+    let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN"]);
+    run.env("GIVEN", SECRET).args(["--receipt", "receipt.json", "--report", "markdown=summary.md"]);
+    run.args(["--artifact", "**", "--artifacts-dir", "out", "-c"]);
+    // Also where the name of a directory has it.
+    run.arg(
+        "local name = secrets.KEY:match('[^\\n]+') \
+         fs.write('kept', 'x') fs.write('a/' .. name .. '/b', 'x') return 'done'",
+    );
+    let ended = finish(run);
+    ended.assert_code(125);
+    assert_absent("stderr", &ended.stderr);
+    assert_absent("the document", &ended.stdout);
+    let document = place.document(&ended);
+    let error = &document["artifacts"]["error"];
+    assert_eq!(
+        error["message"], "a secret stands in the name of a file: 'a/***/b'",
+        "{document:#}"
+    );
+    // The outcome of the script stands.
+    assert_eq!((&document["status"], &document["result"]), (&"ok".into(), &"done".into()));
+    assert!(!place.path("out").exists());
+    for file in ["receipt.json", "summary.md"] {
+        assert_absent(file, std::fs::read(place.path(file)).unwrap_or_default());
+    }
+    let name = SECRET.lines().next().unwrap();
+    assert!(place.path("sandbox-files/a").join(name).join("b").exists(), "only the guest has it");
+}
+
+#[test]
+fn secret_in_the_name_of_what_cannot_be_copied_is_told_by_nothing() {
+    let place = Place::new();
+    place.write("sandbox-files/kept", "");
+    // More directories below each other than are compared.
+    let deep = "local path = secrets.KEY:match('[^\\n]+') for _ = 1, 600 do path ..= '/d' end \
+                fs.mkdir(path, {parents = true})";
+    let mut run =
+        place.command(["run", "--json", "--secret", "KEY=env:GIVEN", "--commit", "always"]);
+    run.env("GIVEN", SECRET).args(["--report", "markdown=summary.md", "-c", deep]);
+    let ended = finish(run);
+    assert_absent("stderr", &ended.stderr);
+    assert_absent("the document", &ended.stdout);
+    assert_absent("the report", std::fs::read(place.path("summary.md")).unwrap());
 }
 
 #[test]
@@ -217,16 +263,19 @@ fn secret_of_one_command_is_no_variable_of_another() {
     let own = sandbox.shell("env | grep -c '^TOKEN='", token());
     assert_eq!((own.exit_code, &*own.stdout), (Some(0), &b"1\n"[..]));
     // While one has it, another one that runs beside it does not.
-    let wait = sandbox.guest.wait(async {
+    let waiting = sandbox.guest.wait(async {
         let command = Command::shell("echo ready; sleep 1000").secrets(token());
         let mut execution = sandbox.guest.sandbox.start_exec(command).await.unwrap();
         let (stream, ready) = execution.next_output().await.unwrap();
         assert_eq!((stream, &*ready), (ExecStream::Stdout, &b"ready\n"[..]));
         execution
     });
-    let beside = sandbox.shell("env | grep -c '^TOKEN='", Secrets::new());
-    assert_eq!((beside.exit_code, &*beside.stdout), (Some(1), &b"0\n"[..]));
-    drop(wait);
+    if has(Feature::CommandsAtOnce) {
+        let beside = sandbox.shell("env | grep -c '^TOKEN='", Secrets::new());
+        assert_eq!((beside.exit_code, &*beside.stdout), (Some(1), &b"0\n"[..]));
+    }
+    waiting.cancel_handle().cancel(CancelCause::Caller);
+    sandbox.guest.wait(waiting.wait()).unwrap();
     // After its end no process has it, and a script's programs never do.
     let after = sandbox.shell(COUNT, Secrets::new());
     if has(Feature::SharedKernel) {

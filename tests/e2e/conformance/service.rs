@@ -6,44 +6,55 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
 use crate::place::{Ended, PATIENCE, Place, eventually, spawn, wait};
+use crate::tls::{OPENSSL, certify};
 
 /// Runs until it is ended.
 const LOOP: &str = "print('started') while true do end";
 
 /// `sandboxctl serve` under way.
-struct Service<'a> {
+pub(super) struct Service<'a> {
     place: &'a Place,
-    child: Child,
+    pub(super) child: Child,
     /// Where it listens.
-    url: String,
+    pub(super) url: String,
     /// What it says on stderr.
     log: Receiver<String>,
 }
 
 /// How a service is started: these flags and variables, on the data directory `service`.
-fn serve(place: &Place, flags: &[&str], variables: &[(&str, &str)]) -> Command {
+pub(super) fn serve(place: &Place, flags: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = place.command(["serve", "--data-dir", "service"]);
     command.args(flags).envs(variables.iter().copied());
     command
 }
 
+/// A test that fails leaves no service behind.
+impl Drop for Service<'_> {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
 impl<'a> Service<'a> {
     /// On a port of its own, for everybody on this machine.
-    fn open(place: &'a Place) -> Self {
+    pub(super) fn open(place: &'a Place) -> Self {
         Self::with(place, &[], &[])
     }
 
-    fn with(place: &'a Place, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(super) fn with(place: &'a Place, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let all = [&["--listen", "127.0.0.1:0", "--insecure-no-auth"], flags].concat();
         Self::start(place, serve(place, &all, variables))
     }
 
-    fn start(place: &'a Place, mut command: Command) -> Self {
+    pub(super) fn start(place: &'a Place, mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (sender, log) = channel();
@@ -73,17 +84,17 @@ impl<'a> Service<'a> {
 
     /// The id of a script that was submitted.
     #[track_caller]
-    fn submit(&self, code: &str) -> String {
+    pub(super) fn submit(&self, code: &str) -> String {
         let ended = self.run(&["executions", "run", "--detach", "-c", code]);
         ended.assert_code(0).stdout.trim_end().to_owned()
     }
 
-    fn get(&self, id: &str) -> Value {
+    pub(super) fn get(&self, id: &str) -> Value {
         let ended = self.run(&["executions", "get", id, "--json"]);
         serde_json::from_str(&ended.assert_code(0).stdout).unwrap()
     }
 
-    fn until(&self, id: &str, status: &str) -> Value {
+    pub(super) fn until(&self, id: &str, status: &str) -> Value {
         eventually(&format!("{id} is {status}"), || {
             let execution = self.get(id);
             (execution["status"] == status).then_some(execution)
@@ -107,7 +118,7 @@ impl<'a> Service<'a> {
         (status.code(), self.log.iter().collect::<Vec<_>>().join("\n"))
     }
 
-    fn stop(self) -> String {
+    pub(super) fn stop(self) -> String {
         self.signal(Signal::TERM);
         let place = self.place;
         let (code, log) = self.end();
@@ -118,7 +129,13 @@ impl<'a> Service<'a> {
     }
 
     /// The status and the body of a request, by no client of ours.
-    fn http(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+    pub(super) fn http(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> (u16, String) {
         let address = self.url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         let length = body.len();
@@ -380,7 +397,10 @@ fn caller_needs_a_token_that_is_valid() {
     let scopes = ["--scope", "executions:write", "--scope", "executions:read"];
     let created = place.sandboxctl(create.iter().chain(&scopes));
     let token = created.assert_code(0).stdout.trim_end().to_owned();
-    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let audit = [("SANDBOXCTL_AUDIT_FILE", place.path("audit.log"))];
+    let mut command = serve(&place, &["--listen", "127.0.0.1:0"], &[]);
+    command.envs(audit);
+    let service = Service::start(&place, command);
     let run = |token: Option<&str>| {
         let mut command = service.command(&["run", "-c", "return 1"]);
         command.envs(token.map(|token| ("SANDBOXCTL_TOKEN", token)));
@@ -392,9 +412,18 @@ fn caller_needs_a_token_that_is_valid() {
     place.write("token", &token);
     let ended = service.run(&["run", "-c", "return 2", "--token-file", "token"]);
     assert_eq!(ended.assert_code(0).stdout, "2\n");
-    // What the log has of requests has no token.
+    // What the log and the audit have of requests has no token.
     let log = service.stop();
     assert!(!log.contains(&token), "{log}");
+    let audit = place.read("audit.log");
+    assert!(!audit.contains(&token), "{audit}");
+    let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let told: Vec<_> = lines
+        .filter(|line| line["operation"] == "access" && line["access"]["method"] == "POST")
+        .map(|line| json!([line["outcome"], line["access"]["subject"], line["access"]["status"]]))
+        .collect();
+    let (unknown, ci) = (json!(["unauthenticated", null, 401]), json!(["ok", "ci", 202]));
+    assert_eq!(told, [unknown.clone(), unknown, ci.clone(), ci]);
 }
 
 #[test]
@@ -419,4 +448,98 @@ fn hangup_reads_quotas_again() {
     });
     assert_eq!(service.http("GET", "/healthz", "", "").0, 200);
     service.stop();
+}
+
+#[test]
+fn certificate_that_is_replaced_is_used_after_a_hangup() {
+    let place = Place::new();
+    certify(&place.work());
+    std::fs::copy(place.path("cert.pem"), place.path("first.pem")).unwrap();
+    let flags = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    let service = Service::with(&place, &flags, &[]);
+    // The certificate is for this name.
+    let url = service.url.replace("127.0.0.1", "localhost");
+    assert!(url.starts_with("https://"), "{url}");
+    let run = |trusted: &str| {
+        let mut command = service.command(&["run", "-c", "return 1"]);
+        command.env("SANDBOXCTL_SERVER", &url).env("SSL_CERT_FILE", place.path(trusted));
+        wait(spawn(command))
+    };
+    assert_eq!(run("first.pem").assert_code(0).stdout, "1\n");
+    certify(&place.work());
+    run("cert.pem").assert_code(125).assert_stderr_has("SSL_CERT_FILE");
+    service.signal(Signal::HUP);
+    eventually("the new one is used", || (run("cert.pem").code == 0).then_some(()));
+    run("first.pem").assert_code(125);
+    // Half a pair changes nothing.
+    place.write("key.pem", "no key");
+    service.signal(Signal::HUP);
+    eventually("the mistake is said", || {
+        service.log.try_iter().any(|line| line.contains("certificates")).then_some(())
+    });
+    run("cert.pem").assert_code(0);
+    service.stop();
+}
+
+/// A JWT, signed with OpenSSL: `sign` has its options.
+fn jwt(place: &Place, header: &Value, claims: &Value, sign: &[&str]) -> String {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", part(header), part(claims));
+    place.write("signed", &signed);
+    let mut command = Command::new(OPENSSL);
+    command.args(["dgst", "-sha256", "-binary"]).args(sign).arg("signed");
+    let output = command.current_dir(place.work()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(output.stdout))
+}
+
+#[test]
+fn caller_of_an_identity_provider_shows_its_token() {
+    let place = Place::new();
+    let secret = "a secret of the issuer and of this service";
+    let file = place.write("secret", secret);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let config = format!(
+        "[server.jwt]\nissuer = 'https://id.example.org/'\naudience = 'sandboxctl'\n\
+         secret_file = {file:?}\n"
+    );
+    let config = place.write("config.toml", config);
+    let flags = ["--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let service = Service::start(&place, serve(&place, &flags, &[]));
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let claims = json!({"iss": "https://id.example.org/", "aud": "sandboxctl", "sub": "alice",
+        "exp": now + 600, "scope": "executions:write executions:read"});
+    let hs256 = json!({"alg": "HS256", "typ": "JWT"});
+    let run = |token: &str| {
+        let mut command = service.command(&["run", "-c", "return 1"]);
+        command.env("SANDBOXCTL_TOKEN", token);
+        wait(spawn(command))
+    };
+    let with = |name: &str, value: Value| {
+        let mut claims = claims.clone();
+        claims[name] = value;
+        jwt(&place, &hs256, &claims, &["-hmac", secret])
+    };
+    assert_eq!(run(&with("sub", "alice".into())).assert_code(0).stdout, "1\n");
+    for (name, value) in [
+        ("exp", json!(now - 600)),
+        ("exp", Value::Null),
+        ("iss", json!("https://id.example.com/")),
+        ("aud", json!("another service")),
+        ("aud", Value::Null),
+    ] {
+        run(&with(name, value)).assert_code(121);
+    }
+    run(&jwt(&place, &hs256, &claims, &["-hmac", "a guess"])).assert_code(121);
+    let none = jwt(&place, &json!({"alg": "none"}), &claims, &["-hmac", secret]);
+    run(&none).assert_code(121);
+    run(none.rsplit_once('.').unwrap().0).assert_code(121);
+    // The client sends no such token.
+    run(&format!("{none}{}", "A".repeat(100_000))).assert_code(2);
+    // It may read, and not write.
+    run(&with("scope", json!("executions:read"))).assert_code(121);
+    let (_, body) = service.http("GET", "/v1/openapi.json", "", "");
+    assert!(!body.contains(secret));
+    let log = service.stop();
+    assert!(!log.contains(secret), "{log}");
 }

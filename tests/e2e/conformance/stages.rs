@@ -121,7 +121,7 @@ fn assert_no_stage_is_left(place: &Place, io_dir: &Path, what: &str) {
         [""; 0].map(PathBuf::from),
         "{what}: records are left"
     );
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned();
     let stage = format!("{}/.sandboxctl", io_dir.parent().unwrap().display());
     assert!(!mounts.contains(&stage), "{what}: mounts are left\n{mounts}");
 }

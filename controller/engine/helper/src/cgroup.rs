@@ -52,7 +52,7 @@ impl Hierarchies {
     ///
     /// [`io::Error`] where `/proc` cannot be read.
     pub fn here() -> io::Result<Self> {
-        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
+        Ok(Self::parse(&mount_table()?))
     }
 
     /// Reads them from a `mountinfo` file.
@@ -182,6 +182,12 @@ pub struct Homes {
     tasks: Vec<fs::File>,
 }
 
+/// The mount table. Anybody may mount something with a name that is not UTF-8; no control group has one.
+fn mount_table() -> io::Result<String> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(String::from_utf8_lossy(&table).into_owned())
+}
+
 impl Homes {
     /// `None` where they are not known: version 2 has no such way, and a mount may not show them.
     #[must_use]
@@ -189,7 +195,7 @@ impl Homes {
         if !hierarchies.is_v1() {
             return None;
         }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mounts = mount_table().ok()?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let open = |point: &Path| {
             let point = point.to_str()?;

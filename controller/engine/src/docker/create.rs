@@ -201,6 +201,10 @@ fn with_programs(
     body
 }
 
+/// File systems of the kernel: a volume in one would hide what the agent asks the kernel, and a path
+/// through `/proc/1/root` leads to the sandbox's mounts by another name.
+const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+
 /// Why a container with a volume at this path cannot be created; `None` if it can. The engine
 /// creates mount points, and that must not happen inside one of the sandbox's mounts.
 pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
@@ -210,7 +214,9 @@ pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> 
     let under = |path: &str, folder: &str| {
         folder == "/" || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
     };
-    let hit = ours.find(|&mount| under(path, mount) || under(mount, path))?;
+    let hit = ours.find(|&mount| under(path, mount) || under(mount, path)).or_else(|| {
+        OF_THE_KERNEL.into_iter().find(|&kernel| path == kernel || under(path, kernel))
+    })?;
     Some(format!("wants a volume at {path}, where the sandbox has its {hit}"))
 }
 
@@ -574,7 +580,8 @@ mod tests {
 
     #[test]
     fn a_volume_in_or_around_what_is_ours_is_refused() {
-        for path in ["/", "/io/x", "/in", "/in/a/b", "/etc"] {
+        let kernel = ["/proc/1/root/io/x", "/proc/sys/kernel/random", "/sys", "/dev/shm/x"];
+        for path in ["/", "/io/x", "/in", "/in/a/b", "/etc"].into_iter().chain(kernel) {
             let reason = refuse_volume(path, &spec());
             assert!(reason.is_some_and(|reason| reason.contains(path)), "{path}");
         }

@@ -6,7 +6,7 @@ use sandbox_api::receipt::{
     PredicateType, Provenance, ReceiptEngine, RunDetails, RunMetadata, StatementType, Subject,
     TestVerdict,
 };
-use sandbox_api::{Confinement, EngineKind, UnixSockets};
+use sandbox_api::{Confinement, EngineKind, ErrorKind, Failure, Outcome, UnixSockets};
 use serde_json::{Value, json};
 
 use super::*;
@@ -14,7 +14,7 @@ use crate::key::SigningKey;
 
 fn results(source: &str, failed: &[&str]) -> TestResult {
     TestResult {
-        result: if failed.is_empty() { TestVerdict::Passed } else { TestVerdict::Failed },
+        result: TestVerdict::of(1, failed.len()),
         configuration: vec![Dependency::new(Dependency::SCRIPT, sha256(source))],
         passed_tests: vec!["one".to_owned()],
         failed_tests: failed.iter().map(|name| (*name).to_owned()).collect(),
@@ -23,7 +23,8 @@ fn results(source: &str, failed: &[&str]) -> TestResult {
 
 /// A receipt of a script that made one file, with test results.
 fn receipt(source: &str, tests: Option<&TestResult>) -> Receipt {
-    let mut byproducts = vec![Dependency::new(Dependency::OUTCOME, sha256("ok"))];
+    let result = RawValue::from_string("1".to_owned()).unwrap();
+    let mut byproducts = vec![crate::outcome(&Outcome::Ok { result })];
     byproducts.extend(tests.map(|tests| Dependency::new(Dependency::TESTS, tests_digest(tests))));
     Receipt {
         statement: StatementType::V1,
@@ -67,6 +68,20 @@ fn receipt(source: &str, tests: Option<&TestResult>) -> Receipt {
             },
         },
     }
+}
+
+#[test]
+fn tests_that_were_all_skipped_are_no_tests_that_passed() {
+    let skipped = |result| TestResult { result, passed_tests: Vec::new(), ..results("s", &[]) };
+    let key = SigningKey::generate().unwrap();
+    for (result, is_accepted) in
+        [(TestVerdict::Warned, true), (TestVerdict::Passed, false), (TestVerdict::Failed, false)]
+    {
+        let tests = skipped(result);
+        let text = lines(&receipt("s", Some(&tests)), Some(&tests), &key).join("\n");
+        assert_eq!(open(text.as_bytes()).is_ok(), is_accepted, "{result:?}");
+    }
+    assert_eq!(serde_json::to_value(TestVerdict::Warned).unwrap(), "WARNED");
 }
 
 /// The lines of a signed receipt.
@@ -166,4 +181,60 @@ fn any_text_is_a_receipt_or_an_error() {
         }
         _ = open(&whole.as_bytes()[..at]);
     }
+}
+
+#[test]
+fn receipt_that_contradicts_itself_is_refused() {
+    let whole = serde_json::to_value(receipt("x", None)).unwrap();
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let mut changed = whole.clone();
+        change(&mut changed);
+        refusal(&changed.to_string())
+    };
+    let digest = json!({ "sha256": sha256("other") });
+    let result = json!({ "name": "result", "digest": digest, "annotations": { "kind": "result" } });
+    let reason = refused(&|it| it["subject"] = json!([result]));
+    assert!(reason.contains("not the one that the run ended with"), "{reason}");
+    // A result stands for files, and not beside them.
+    let reason = refused(&|it| {
+        let mut own = result.clone();
+        own["digest"] = it["predicate"]["runDetails"]["byproducts"][0]["digest"].clone();
+        it["subject"].as_array_mut().unwrap().push(own);
+    });
+    assert!(reason.contains("not the one that the run ended with"), "{reason}");
+    for (name, path) in [("b", "YQ=="), ("a", "YQ=="), ("a", "/w==")] {
+        let reason = refused(&|it| {
+            it["subject"][0]["name"] = json!(name);
+            it["subject"][0]["annotations"] = json!({ "path_b64": path });
+        });
+        assert!(reason.contains("another name than its path"), "{name} {path}: {reason}");
+    }
+    let outcome = "/predicate/runDetails/byproducts/0/annotations";
+    for (name, value) in [
+        ("status", json!("script_error")),
+        ("status", Value::Null),
+        ("exit_code", json!(1)),
+        ("exit_code", json!("0")),
+        ("error", json!("runtime")),
+    ] {
+        let reason = refused(&|it| it.pointer_mut(outcome).unwrap()[name] = value.clone());
+        assert!(reason.contains("how the run ended"), "{name} {value}: {reason}");
+    }
+    let reason = refused(&|it| it["predicate"]["runDetails"]["byproducts"] = json!([]));
+    assert!(reason.contains("how the run ended"), "{reason}");
+    for time in ["", "yesterday", "2026-01-01T00:00:00Z\n::error::x"] {
+        let reason = refused(&|it| {
+            it["predicate"]["runDetails"]["metadata"]["finishedOn"] = json!(time);
+        });
+        assert!(reason.contains("a time of it is none"), "{time}: {reason}");
+    }
+    // A run that failed is not made one that was ok.
+    let failure = Failure::new(ErrorKind::Engine, "it is gone".to_owned(), None);
+    let failed = Outcome::Error { failure, exit_code: 125 };
+    let mut of_failed = receipt("x", None);
+    of_failed.predicate.run_details.byproducts = vec![crate::outcome(&failed)];
+    let mut of_failed = serde_json::to_value(of_failed).unwrap();
+    open(of_failed.to_string().as_bytes()).unwrap();
+    *of_failed.pointer_mut(outcome).unwrap() = json!({ "status": "timeout", "exit_code": 124 });
+    assert!(refusal(&of_failed.to_string()).contains("how the run ended"));
 }

@@ -81,9 +81,7 @@ fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
         assert_eq!(guard.client(start.to_vec()), Ok(vec![]));
         assert_eq!(guard.client(vec![*last]), Ok(hello));
     }
-    for name in ["OK.Example", "ok.example."] {
-        assert!(passed(guard(), &client_hello(name), 9).is_ok(), "{name}");
-    }
+    assert!(passed(guard(), &client_hello("OK.Example"), 9).is_ok());
 }
 
 #[test]
@@ -118,6 +116,7 @@ fn hello_for_another_name_is_refused() {
         ("a subdomain", client_hello("a.ok.example"), other("a.ok.example")),
         ("an address", client_hello("10.0.0.1"), other("10.0.0.1")),
         ("a name with NUL", client_hello("ok.example\0.evil"), Malformed),
+        ("a name with a dot at its end", client_hello("ok.example."), Malformed),
         ("a name that is none", client_hello("ok example"), Malformed),
         ("a name in wide letters", client_hello("ｏｋ.example"), Malformed),
         ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),

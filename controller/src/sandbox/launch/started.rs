@@ -262,6 +262,7 @@ impl Ready {
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
             redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
+            mount_looks: mounts.looks(),
             removal,
             shared: about.shared,
         };

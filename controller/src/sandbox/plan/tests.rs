@@ -115,6 +115,10 @@ fn a_mount_path_leaves_the_others_and_the_system_alone() {
     let with_programs = |path: &str| plan(spec.clone().mount_path(path)).map(|_| ());
     assert!(with_programs("/tmp").unwrap_err().contains("/tmp is the sandbox's own"));
     assert_eq!((at("/tmp").map(|_| ()), with_programs("/tmp/x")), (Ok(()), Ok(())));
+    // What is written there by the kernel's rules is written in an input too, if it is a FIFO.
+    let spec =
+        SandboxSpec::new().root(RootFs::Directory("/x".into())).input(Input::path("x", "/tmp/in"));
+    assert!(plan(spec).unwrap_err().contains("/tmp/in and /tmp overlap"));
     for path in ["io", "", "/a/../b"] {
         assert!(at(path).unwrap_err().contains("the mount path"), "{path}");
     }

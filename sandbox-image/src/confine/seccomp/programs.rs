@@ -109,6 +109,12 @@ const TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 /// Requests that insert characters, or keys bound to strings, into a terminal's input.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
+/// Commands of `fcntl` by which a program that can only read a file delays whoever opens it for
+/// writing (a lease), or watches a directory. An input is a file of the host.
+const LEASES: [u64; 3] = [libc::F_SETLEASE as u64, libc::F_NOTIFY as u64, F_SETDELEG];
+/// A lease on a directory too, from Linux 6.19.
+const F_SETDELEG: u64 = 1040;
+
 /// Calls that change the scheduling of the thread in this argument: only 0, the caller itself, is
 /// allowed. Otherwise a command could change the agent's, which could not be restored
 /// (`sched_setaffinity` is not included: programs use thread ids to bind threads to CPUs).
@@ -191,6 +197,9 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     }
     for request in TYPING {
         rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
+    }
+    for command in LEASES {
+        rules.add(libc::SYS_fcntl, vec![argument(1, Dword, Eq, command)?])?;
     }
     // Files in the io dir remain after the sandbox is removed: never set-uid or set-gid.
     for bit in SET_ID {

@@ -35,6 +35,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
         CommandLine::Program(program, _) => launch::title(&program.to_string_lossy()),
         CommandLine::Shell(_) => "sh".to_owned(),
     };
+    let subject = reports::command(&line, &secrets);
     let common = Common {
         settings: &settings,
         inputs: &args.files.inputs,
@@ -45,7 +46,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
     };
     let mut request = common.request()?;
     let command = command(context, args, &line, args.variables()?)?;
-    let reports = Reports::of(&args.reports.reports, None, vec![reports::command(&line)])?;
+    let reports = Reports::of(&args.reports.reports, None, vec![subject])?;
     let client = remote::connect(context, client);
     let ended = block_on(async {
         request.command =

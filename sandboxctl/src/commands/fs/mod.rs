@@ -38,10 +38,10 @@ use super::{Context, block_on, launch};
 use crate::cli::fs::{
     BatchArgs, EditArgs, FsArgs, FsCommand, GlobArgs, GrepArgs, LsArgs, ReadArgs, Side, WriteArgs,
 };
-use crate::config::Settings;
+use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
-use crate::{input, signals};
+use crate::{ci, input, signals, target};
 
 /// Most bytes of a text to replace, or of its replacement: they are sent in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
@@ -53,11 +53,17 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let spec =
         launch::spec(context, &args.sandbox, &settings, RootFs::Builtin, stdin(&args.command))?;
+    let config = context.controller(&settings);
+    if let FsCommand::Cp { to: Side::Host(path), .. } = &args.command {
+        target::refuse_own("TO", path, &config)?;
+    }
     let work = Work::prepare(args)?;
     if stdin(&args.command).is_some() && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
-    let config = context.controller(&settings);
+    if let Some(audit) = &config.audit {
+        ci::check_file_outside_of_groups(&settings.named(Key::AuditFile), audit)?;
+    }
     let session = Session { context, args, settings: &settings };
     block_on(session.run(config, spec, work))
 }
@@ -203,11 +209,7 @@ impl Session<'_> {
         // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
         let done = signals.guard(self.perform(&sandbox, work)).await.and_then(|done| done);
         let reported = self.report(started, done);
-        // The reported result is final; a container that could not be removed yet is reported and
-        // does not change it.
-        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
-            self.context.output.notice(&error.full_message());
-        }
+        launch::remove(self.context, &sandbox, signals, reported.is_ok()).await;
         reported
     }
 

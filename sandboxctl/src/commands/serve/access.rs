@@ -85,19 +85,22 @@ impl Access {
             Peer::Tcp(address) => Some(address.ip()),
             Peer::Unix { .. } => None,
         };
-        if let Some(retry_after) = address.and_then(|it| self.failures().wait(it, Instant::now())) {
-            return Err(Refused::TooMany { retry_after });
-        }
         let checked = match Token::parse(token) {
             Some(token) => self.check_token(token).await,
             None => self.check_jwt(token),
         };
-        if let Some(address) = address {
-            match &checked {
-                Ok(_) => self.failures().clear(address),
-                Err(Refused::Invalid { .. }) => self.failures().add(address, Instant::now()),
-                Err(_) => {}
+        // A valid token is let in from any address: others there, as behind a proxy, may fail.
+        let Some(address) = address else { return checked };
+        let (mut failures, now) = (self.failures(), Instant::now());
+        match &checked {
+            Ok(_) => failures.clear(address),
+            Err(Refused::Invalid { .. }) => {
+                if let Some(retry_after) = failures.wait(address, now) {
+                    return Err(Refused::TooMany { retry_after });
+                }
+                failures.add(address, now);
             }
+            Err(_) => {}
         }
         checked
     }
@@ -190,6 +193,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use hyper::header::HeaderValue;
+    use sandbox_auth::NewToken;
 
     use super::*;
 
@@ -205,14 +209,8 @@ mod tests {
         Peer::Tcp(SocketAddr::from(([192, 0, 2, 1], 1234)))
     }
 
-    #[tokio::test]
-    async fn callers_are_known_by_a_token_or_as_the_user_of_a_socket() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("data")).unwrap();
-        let access = Access::new(Policy::Others, store.clone(), None).unwrap();
-        assert!(!access.knows_tokens().unwrap());
-        let new = Token::generate();
-        let token = TokenRecord {
+    fn record(new: &NewToken) -> TokenRecord {
+        TokenRecord {
             id: new.id.clone(),
             hash: new.hash,
             subject: Subject::new("ci").unwrap(),
@@ -221,8 +219,17 @@ mod tests {
             expires_at: None,
             revoked_at: None,
             last_used_at: None,
-        };
-        store.create_token(token).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn callers_are_known_by_a_token_or_as_the_user_of_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("data")).unwrap();
+        let access = Access::new(Policy::Others, store.clone(), None).unwrap();
+        assert!(!access.knows_tokens().unwrap());
+        let new = Token::generate();
+        store.create_token(record(&new)).unwrap();
         assert!(access.knows_tokens().unwrap());
 
         let bearer = headers(&[&format!("bearer {}", new.token.expose())]);
@@ -247,6 +254,8 @@ mod tests {
     async fn whoever_fails_too_often_waits() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("data")).unwrap();
+        let new = Token::generate();
+        store.create_token(record(&new)).unwrap();
         let access = Access::new(Policy::Others, store, None).unwrap();
         let forged = headers(&["Bearer forged"]);
         let mut refusals = Vec::new();
@@ -255,6 +264,9 @@ mod tests {
         }
         assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
         assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        // Others there may have valid tokens.
+        let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
+        assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
         for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
             let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
             let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();

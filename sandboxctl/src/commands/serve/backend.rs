@@ -150,15 +150,13 @@ impl Backend for ServiceBackend {
         async move {
             let query = ListQuery {
                 statuses: filter.status.into_iter().collect(),
+                kind: filter.kind,
                 sandbox: filter.sandbox,
                 limit: usize::try_from(filter.limit).ok(),
                 cursor: filter.cursor,
                 ..ListQuery::default()
             };
-            let mut list = self.service.list(subject, query).await.map_err(refusal)?;
-            // A page may be shorter than was asked for.
-            list.executions.retain(|it| filter.kind.is_none_or(|kind| it.kind == kind));
-            Ok(list)
+            self.service.list(subject, query).await.map_err(refusal)
         }
         .boxed()
     }

@@ -1,5 +1,6 @@
-//! The tools of agents at `/mcp`, behind the same checks as the API.
+//! The tools of agents at `/mcp`, behind the same checks and quotas as the API.
 
+use std::any::Any;
 use std::fs::DirBuilder;
 use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -8,12 +9,16 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::middleware::map_request;
-use sandbox_api::DEFAULT_PROTECTED;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use sandbox_api::service::Subject;
+use sandbox_api::{Failure, Status, Usage};
 use sandbox_controller::Controller;
 use sandbox_http::{Caller, Mount, Scope};
-use sandbox_mcp::{Access, Audience, DEFAULT_CONCURRENCY, HttpOptions, HttpServer, Settings};
-use sandbox_service::{HostPolicy, IoPosture, ServiceConfig};
+use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Quotas, Settings, Turn};
+use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig, ServiceError};
 
+use crate::commands::mcp::with_default_protection;
 use crate::error::Error;
 
 /// What its sandboxes are, in the posture of the service.
@@ -26,10 +31,6 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
     if let (true, HostPolicy::Listed(hosts)) = (sandbox.supports_exec(), &service.hosts) {
         sandbox = sandbox.allow(hosts.clone());
     }
-    let mut protected = sandbox.protected.clone();
-    protected.extend(DEFAULT_PROTECTED.iter().map(ToString::to_string));
-    protected.sort();
-    protected.dedup();
     let io_dirs = match service.io {
         IoPosture::Off => None,
         // Each subject has files of its own: it would read those of others otherwise.
@@ -38,14 +39,18 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
         }
     };
     let settings = Settings {
-        sandbox: sandbox.protected(protected).limits(service.limits),
+        sandbox: with_default_protection(sandbox).limits(service.limits),
         timeout_ceiling: service.ceiling.0.timeout,
         access: Access::ReadWrite,
         audience: Audience::Remote,
         tools: None,
-        concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
+        // The service decides how many of them run at a time.
+        concurrency: u32::try_from(service.concurrency)
+            .ok()
+            .and_then(NonZeroU32::new)
+            .unwrap_or(NonZeroU32::MIN),
     };
-    Ok(HttpOptions { settings, io_dirs })
+    Ok(HttpOptions { settings, io_dirs, quotas: None })
 }
 
 fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
@@ -55,8 +60,55 @@ fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
+/// The quotas of the service, for agents.
+#[derive(Debug)]
+struct ServiceQuotas(Service);
+
+/// A turn of the service.
+struct ServiceTurn(sandbox_service::Turn);
+
+impl Quotas for ServiceQuotas {
+    fn turn<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<Box<dyn Turn>, Failure>> {
+        async move {
+            let turn = self.0.turn(subject).await.map_err(|error| refused(&error))?;
+            Ok(Box::new(ServiceTurn(turn)) as Box<dyn Turn>)
+        }
+        .boxed()
+    }
+
+    fn sandbox_place(&self, subject: &Subject) -> Result<Box<dyn Any + Send>, Failure> {
+        let place = self.0.sandbox_place(subject).map_err(|error| refused(&error))?;
+        Ok(Box::new(place))
+    }
+}
+
+impl Turn for ServiceTurn {
+    fn end(self: Box<Self>, status: Status, used: Usage) -> BoxFuture<'static, ()> {
+        async move {
+            if let Err(error) = self.0.end(status, used).await {
+                tracing::error!(%error, "what a tool used is not recorded");
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Why a subject's call does not run, and when to try again: a tool has no header for that.
+fn refused(error: &ServiceError) -> Failure {
+    let failure = error.failure();
+    let Some(after) = error.retry_after() else { return failure };
+    let seconds = after.as_millis().div_ceil(1000).max(1);
+    Failure { hint: Some(format!("try again in {seconds} s")), ..failure }
+}
+
 /// The server, and where it is mounted. The subject of a caller is that of its workspace.
-pub fn mount(controller: Arc<Controller>, options: HttpOptions) -> (HttpServer, Mount) {
+pub fn mount(
+    service: &Service,
+    controller: Arc<Controller>,
+    options: HttpOptions,
+) -> (HttpServer, Mount) {
+    let quotas: Arc<dyn Quotas> = Arc::new(ServiceQuotas(service.clone()));
+    let options = HttpOptions { quotas: Some(quotas), ..options };
     let server = HttpServer::new(controller, options);
     let of_subject = map_request(|mut request: Request| async move {
         let subject = request.extensions().get::<Caller>().map(|caller| caller.subject.clone());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::service::ShutdownReport;
-use sandbox_controller::Controller;
+use sandbox_controller::{AccessRecord, Controller};
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::Service;
 use sandbox_store::Store;
@@ -113,8 +113,15 @@ async fn run(
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
     let backend =
         ServiceBackend { service: service.clone(), controller: Arc::downgrade(&controller) };
-    let http = HttpConfig { audit: Some(Arc::new(log_access)), ..http };
-    let (tools, mount) = mcp::mount(controller.clone(), tools);
+    let audit = Arc::downgrade(&controller);
+    let audit = move |decision: &AccessDecision<'_>| {
+        log_access(decision);
+        if let Some(controller) = audit.upgrade() {
+            audit_access(&controller, decision);
+        }
+    };
+    let http = HttpConfig { audit: Some(Arc::new(audit)), ..http };
+    let (tools, mount) = mcp::mount(&service, controller.clone(), tools);
     let http = Http::new(http, Arc::new(backend), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
     let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
@@ -243,6 +250,22 @@ fn log_access(decision: &AccessDecision<'_>) {
         reason,
         "request",
     );
+}
+
+/// A line of the audit for each request.
+fn audit_access(controller: &Controller, decision: &AccessDecision<'_>) {
+    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
+        decision;
+    controller.audit_access(AccessRecord {
+        request,
+        peer: &peer.to_string(),
+        subject: subject.map(|subject| subject.as_str()),
+        method: method.as_str(),
+        path,
+        status: *status,
+        refused: refused.map(|kind| kind.as_str()),
+        reason: *reason,
+    });
 }
 
 /// Says what became of what ran and waited.

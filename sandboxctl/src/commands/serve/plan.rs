@@ -6,7 +6,7 @@ use std::time::Duration;
 use sandbox_api::SandboxSpec;
 use sandbox_auth::JwtConfig;
 use sandbox_controller::{Config, PoolConfig};
-use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig};
+use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata};
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
@@ -90,6 +90,7 @@ impl Plan {
                 },
                 hosts: settings.names(Key::ServerAllowedHosts),
                 origins: settings.names(Key::ServerAllowedOrigins),
+                resource: resource(settings)?,
                 ..HttpConfig::default()
             },
             tls,
@@ -148,6 +149,26 @@ fn service(
         kept: KeptBounds { max_ttl, ttl: kept.ttl.min(max_ttl), ..kept },
         ..defaults
     })
+}
+
+/// What clients are told of the service as a resource of OAuth, if they are told its URL.
+fn resource(settings: &Settings) -> Result<Option<ResourceMetadata>, Error> {
+    let Some(url) = settings.text(Key::ServerUrl) else { return Ok(None) };
+    let is_url = ["https://", "http://"].iter().any(|scheme| {
+        // It becomes a part of headers.
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'?' | b'#');
+        let rest = url.strip_prefix(scheme);
+        rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_plain))
+    });
+    if !is_url {
+        return Err(Error::usage(settings.named(Key::ServerUrl), "it is not a URL of HTTP")
+            .with_hint("such as https://sandbox.example.org"));
+    }
+    let authorization_servers = settings.text(Key::JwtIssuer).map(str::to_owned);
+    Ok(Some(ResourceMetadata {
+        url: url.to_owned(),
+        authorization_servers: authorization_servers.into_iter().collect(),
+    }))
 }
 
 /// Whose tokens are accepted.

@@ -303,7 +303,9 @@ impl OptionalFromRequestParts<App> for IdempotencyKey {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let key = value.to_str().unwrap_or_default();
-        if values.next().is_some() || !(1..=MAX_KEY_BYTES).contains(&key.len()) {
+        let is_key = (1..=MAX_KEY_BYTES).contains(&key.len())
+            && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if values.next().is_some() || !is_key {
             let detail = format!("a key has 1 to {MAX_KEY_BYTES} visible characters");
             return Err(Refusal::new(ProblemKind::Invalid, &detail).at("Idempotency-Key", detail));
         }

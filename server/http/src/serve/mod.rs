@@ -2,9 +2,10 @@
 //!
 //! Every wait for a peer has a limit: for its handshake, its first request, the rest of a header or
 //! a body, its next request, and for it to take what it asked for. At most so many connections exist
-//! at one time; those beyond wait in the kernel.
+//! at one time; those beyond wait in the kernel. Those beyond the share of their address are refused.
 
 pub(crate) mod body;
+mod excess;
 mod listener;
 mod slots;
 mod stall;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
+use self::excess::Excess;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
 use self::slots::{Slot, Slots};
@@ -97,13 +99,15 @@ impl Server {
     /// Serves what the listeners accept. Returns when every connection has ended.
     pub async fn run(self, listeners: Vec<Listener>) {
         let slots = Slots::new(self.limits.connections, self.limits.of_an_address);
+        let excess = Excess::new();
         let server = Arc::new(self);
         let tasks = TaskTracker::new();
         for listener in listeners {
             let (server, slots, connections) = (Arc::clone(&server), slots.clone(), tasks.clone());
+            let excess = excess.clone();
             tasks.spawn(async move {
                 let stop = server.stop.clone();
-                let accept = server.accept(listener, slots, connections);
+                let accept = server.accept(listener, slots, excess, connections);
                 tokio::select! {
                     () = accept => {}
                     () = stop.cancelled() => {}
@@ -114,7 +118,13 @@ impl Server {
         tasks.wait().await;
     }
 
-    async fn accept(self: &Arc<Self>, listener: Listener, slots: Slots, tasks: TaskTracker) {
+    async fn accept(
+        self: &Arc<Self>,
+        listener: Listener,
+        slots: Slots,
+        excess: Excess,
+        tasks: TaskTracker,
+    ) {
         loop {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -130,6 +140,19 @@ impl Server {
             let Some(slot) = slots.assign(slots.wait().await, &peer) else {
                 self.metrics.connection_refused();
                 tracing::debug!(%peer, "too many connections of this address");
+                // A handshake would cost more than a place.
+                if let (Accepted::Tcp(stream), None) = (stream, &self.tls)
+                    && let Some(turn) = excess.turn()
+                {
+                    let kill = self.kill.clone();
+                    tasks.spawn(async move {
+                        tokio::select! {
+                            () = excess::refuse(stream) => {}
+                            () = kill.cancelled() => {}
+                        }
+                        drop(turn);
+                    });
+                }
                 continue;
             };
             let server = Arc::clone(self);

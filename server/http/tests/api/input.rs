@@ -161,7 +161,7 @@ async fn idempotency_key_is_for_one_request() {
     let other = send("k1", "return 2").await.problem();
     assert_eq!((other.status, other.kind), (422, ProblemKind::KeyReused));
     assert_ne!(send("k2", "return 1").await.body, first.body);
-    for key in ["", &"k".repeat(256)] {
+    for key in ["", "a b", "a\tb", &"k".repeat(256)] {
         let problem = send(key, "return 1").await.problem();
         assert_eq!((problem.status, &*problem.errors[0].pointer), (422, "Idempotency-Key"));
     }

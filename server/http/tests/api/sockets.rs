@@ -213,7 +213,12 @@ async fn address_has_so_many_connections_and_others_wait_in_the_kernel() {
         stream.read_exact(&mut [0; 12]).await.unwrap();
         held.push(stream);
     }
-    assert_eq!(server.exchange(GET_HEALTH.as_bytes()).await, "");
+    let refused = server.exchange(GET_HEALTH.as_bytes()).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(
+        refused.contains("retry-after: 1\r\n") && refused.contains("\"kind\":\"full\""),
+        "{refused}"
+    );
     held.pop();
     // It is noticed soon.
     let answered = async {

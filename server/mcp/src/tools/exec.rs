@@ -6,15 +6,16 @@ use sandbox_api::{
     CancelCause, Command, ErrorKind, ExecResult, ExecutionReport, Failure, Outcome, RefusedHost,
     Stdin, TouchedFile,
 };
+use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::{failure_text, invalid, structured};
 use super::script::{decode, timeout};
 use super::{Call, Hints, described, schema};
 use crate::settings::Settings;
-use crate::workspace::cancelled;
 
 pub(super) const NAME: &str = "exec";
 
@@ -96,38 +97,31 @@ pub(super) async fn call(call: Call<'_>) -> CallToolResult {
 
 async fn run(call: Call<'_>) -> Result<ExecResult, Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, .. } = call;
-    let time = match arguments.remove("timeout_ms") {
-        None | Some(Value::Null) => None,
-        Some(given) => match given.as_i64() {
-            Some(given) => timeout(Some(given), NAME, settings)?,
-            None => return Err(invalid("exec: `timeout_ms` is not an integer")),
-        },
-    };
+    let time = timeout(arguments.remove("timeout_ms"), NAME, settings)?;
     let mut command = command(arguments)?;
     command.timeout = time;
-    let fresh = tokio::select! {
-        biased;
-        () = token.cancelled() => return Err(cancelled()),
-        fresh = workspace.fresh("mcp exec") => fresh?,
-    };
-    let started = fresh.sandbox().start_exec(command).await;
-    let execution = started.map_err(|error| workspace.failure(&error))?;
+    let work = async |sandbox: &Sandbox| follow(sandbox, command, &token).await;
+    workspace.run_fresh("mcp exec", &token, work).await
+}
+
+/// Runs a command to its end.
+async fn follow(
+    sandbox: &Sandbox,
+    command: Command,
+    token: &CancellationToken,
+) -> Result<ExecResult, Error> {
+    let execution = sandbox.start_exec(command).await?;
     let handle = execution.cancel_handle();
     let ended = execution.wait();
     tokio::pin!(ended);
-    let ended = tokio::select! {
+    tokio::select! {
         biased;
         ended = &mut ended => ended,
         () = token.cancelled() => {
             handle.cancel(CancelCause::Caller);
             ended.await
         }
-    };
-    let result = ended.map_err(|error| workspace.failure(&error))?;
-    if !result.files_touched.files.is_empty() {
-        workspace.files_changed();
     }
-    Ok(result)
 }
 
 /// The arguments as a command.
@@ -191,6 +185,8 @@ impl From<ExecResult> for ExecData {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -7,11 +7,12 @@ use sandbox_api::{
     CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RunResult, Script,
     TouchedFile,
 };
-use sandbox_controller::{Error, Run};
+use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::answer::{failure_text, invalid};
 use super::{Call, Hints, described, schema};
@@ -19,7 +20,6 @@ use crate::api_text::{Abilities, taught};
 use crate::resources::uri_below;
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
-use crate::workspace::cancelled;
 
 pub(super) const NAME: &str = "execute_script";
 /// The most files that a result links to. It lists all.
@@ -35,7 +35,8 @@ struct Arguments {
     args: Map<String, Value>,
     /// Milliseconds that it may take
     #[serde(default)]
-    timeout_ms: Option<i64>,
+    #[schemars(with = "Option<i64>")]
+    timeout_ms: Option<Value>,
 }
 
 /// What a call gives, however the script ended.
@@ -93,21 +94,22 @@ fn millis(time: Duration) -> u64 {
 
 /// The time that a call asks for.
 pub(super) fn timeout(
-    given: Option<i64>,
+    given: Option<Value>,
     tool: &str,
     settings: &Settings,
 ) -> Result<Option<Duration>, Failure> {
-    let Some(given) = given else { return Ok(None) };
+    let Some(given) = given.filter(|given| !given.is_null()) else { return Ok(None) };
     let ceiling = millis(settings.timeout_ceiling);
-    match u64::try_from(given) {
-        Ok(given) if (1..=ceiling).contains(&given) => Ok(Some(Duration::from_millis(given))),
-        _ => Err(Failure::new(
-            ErrorKind::InvalidRequest,
-            format!("{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}"),
-            Some(
-                "limits.ceiling in the user's or the system's configuration is the most".to_owned(),
-            ),
-        )),
+    match given.as_u64() {
+        Some(given) if (1..=ceiling).contains(&given) => Ok(Some(Duration::from_millis(given))),
+        _ => {
+            let given: String = given.to_string().chars().take(40).collect();
+            let message = format!(
+                "{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}, a whole number"
+            );
+            let hint = "limits.ceiling in the user's or the system's configuration is the most";
+            Err(Failure::new(ErrorKind::InvalidRequest, message, Some(hint.to_owned())))
+        }
     }
 }
 
@@ -133,16 +135,21 @@ async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
     let Call { workspace, settings, arguments, cancelled: token, progress } = call;
     let Arguments { script, args, timeout_ms } = decode(NAME, arguments)?;
     let timeout = timeout(timeout_ms, NAME, settings)?;
-    let fresh = tokio::select! {
-        biased;
-        () = token.cancelled() => return Err(cancelled()),
-        fresh = workspace.fresh("mcp script") => fresh?,
-    };
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
-    let started = fresh.sandbox().start(script).await;
-    let mut run = started.map_err(|error| workspace.failure(&error))?;
-    let mut progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    let progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    let work = async |sandbox: &Sandbox| follow(sandbox, script, &token, progress).await;
+    workspace.run_fresh("mcp script", &token, work).await
+}
+
+/// Runs a script to its end, and sends its log lines as progress.
+async fn follow(
+    sandbox: &Sandbox,
+    script: Script,
+    token: &CancellationToken,
+    mut progress: Option<Progress>,
+) -> Result<RunResult, Error> {
+    let mut run = sandbox.start(script).await?;
     loop {
         tokio::select! {
             biased;
@@ -153,7 +160,7 @@ async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
             // The clock of what is not sent yet.
             () = Progress::due(&progress), if progress.is_some() => {
                 if let Some(progress) = &mut progress {
-                    progress.send().await;
+                    progress.send(token).await;
                 }
             }
             entry = run.next_log() => match (entry, &mut progress) {
@@ -163,12 +170,9 @@ async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
             },
         }
     }
-    let result = Run::wait(run).await.map_err(|error: Error| workspace.failure(&error))?;
+    let result = run.wait().await?;
     if let Some(progress) = &mut progress {
-        progress.send().await;
-    }
-    if !result.files_touched.files.is_empty() {
-        workspace.files_changed();
+        progress.send(token).await;
     }
     Ok(result)
 }
@@ -243,11 +247,22 @@ mod tests {
     fn bad_timeout_is_refused_with_the_ceiling_named() {
         let settings = settings();
         let allowed = |given| timeout(Some(given), NAME, &settings).map_err(|it| it.message);
-        assert_eq!(allowed(600_000), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(allowed(json!(600_000)), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(allowed(Value::Null), Ok(None));
         assert_eq!(timeout(None, NAME, &settings).unwrap(), None);
-        for bad in [0, -5, 600_001, i64::MIN, i64::MAX] {
+        for bad in [
+            json!(0),
+            json!(-5),
+            json!(600_001),
+            json!(u64::MAX),
+            json!(1e30),
+            json!(1.5),
+            json!("5"),
+            json!([5]),
+            json!("x".repeat(1 << 20)),
+        ] {
             let message = allowed(bad).unwrap_err();
-            assert!(message.contains("1 to 600000"), "{message}");
+            assert!(message.contains("1 to 600000") && message.len() < 200, "{message}");
         }
     }
 
@@ -263,7 +278,6 @@ mod tests {
             (json!({ "script": "", "timeout": 5 }), "unknown field `timeout`"),
             (json!({ "script": 5 }), "invalid type"),
             (json!({ "script": "", "args": [] }), "invalid type"),
-            (json!({ "script": "", "timeout_ms": "5" }), "invalid type"),
         ] {
             let message = decoded(wrong).unwrap_err();
             assert!(

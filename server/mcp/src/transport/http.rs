@@ -16,7 +16,6 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 use rmcp::ServerHandler;
 use rmcp::model::{ErrorData, Extensions};
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
@@ -24,17 +23,21 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::quotas::{Account, Quotas};
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::lines::MAX_MESSAGE_BYTES;
+use crate::transport::sessions::Sessions;
 use crate::workspace::Workspace;
 
 /// The header with the id of a session, of revisions before 2026-07-28.
 const SESSION: &str = "mcp-session-id";
 /// The most sessions.
 const MAX_SESSIONS: usize = 1024;
-/// The most requests in progress, streams among them.
+/// The most requests in progress, streams and calls without a client among them.
 const MAX_REQUESTS: usize = 1024;
+/// The most subjects with a workspace. Those that are not used make room.
+const MAX_WORKSPACES: usize = 1024;
 /// After how long another attempt makes sense.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -45,6 +48,8 @@ pub struct HttpOptions {
     pub settings: Settings,
     /// The directory with an io dir for each subject; `None`: no files.
     pub io_dirs: Option<PathBuf>,
+    /// The quotas of the subjects, if there are any.
+    pub quotas: Option<Arc<dyn Quotas>>,
 }
 
 /// The workspaces of a server by their subjects.
@@ -52,6 +57,7 @@ pub(crate) struct Workspaces {
     controller: Arc<Controller>,
     settings: Arc<Settings>,
     io_dirs: Option<PathBuf>,
+    quotas: Option<Arc<dyn Quotas>>,
     by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
 }
 
@@ -83,8 +89,17 @@ impl Workspaces {
         if let Some(workspace) = workspaces.get(subject) {
             return Ok(workspace.clone());
         }
+        if workspaces.len() >= MAX_WORKSPACES {
+            workspaces.retain(|_, workspace| !workspace.is_unused());
+        }
+        if workspaces.len() >= MAX_WORKSPACES {
+            return Err(ErrorData::internal_error("too many subjects at one time", None));
+        }
         let io_dir = self.io_dirs.as_ref().map(|base| base.join(directory_name(subject)));
-        let opened = Workspace::open(self.controller.clone(), self.settings.clone(), io_dir);
+        let account =
+            self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
+        let (controller, settings) = (self.controller.clone(), self.settings.clone());
+        let opened = Workspace::open_for(account, controller, settings, io_dir);
         let workspace = opened.map_err(|error| {
             tracing::error!("a workspace cannot be opened: {error}");
             ErrorData::internal_error("the workspace could not be opened", None)
@@ -105,14 +120,14 @@ impl Workspaces {
 pub struct HttpServer {
     workspaces: Arc<Workspaces>,
     shared: Arc<Shared>,
-    sessions: Arc<Sessions>,
+    admission: Admission,
     stop: CancellationToken,
 }
 
-/// The sessions, and whose they are.
-struct Sessions {
-    manager: Arc<LocalSessionManager>,
-    owners: Mutex<HashMap<String, Subject>>,
+/// What decides whether a request is let in.
+#[derive(Clone)]
+struct Admission {
+    sessions: Arc<Sessions>,
     requests: Arc<Semaphore>,
 }
 
@@ -120,18 +135,15 @@ impl HttpServer {
     /// A server whose sandboxes this controller launches.
     #[must_use]
     pub fn new(controller: Arc<Controller>, options: HttpOptions) -> Self {
-        let HttpOptions { settings, io_dirs } = options;
+        let HttpOptions { settings, io_dirs, quotas } = options;
         let settings = Arc::new(settings);
         let shared = Arc::new(Shared::new(settings.clone(), io_dirs.is_some()));
         let by_subject = Mutex::default();
+        let sessions = Arc::new(Sessions::new(settings.timeout_ceiling));
         Self {
-            workspaces: Arc::new(Workspaces { controller, settings, io_dirs, by_subject }),
+            workspaces: Arc::new(Workspaces { controller, settings, io_dirs, quotas, by_subject }),
             shared,
-            sessions: Arc::new(Sessions {
-                manager: Arc::default(),
-                owners: Mutex::default(),
-                requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            }),
+            admission: Admission { sessions, requests: Arc::new(Semaphore::new(MAX_REQUESTS)) },
             stop: CancellationToken::new(),
         }
     }
@@ -159,11 +171,11 @@ impl HttpServer {
             .disable_allowed_origins()
             .with_max_request_body_bytes(MAX_MESSAGE_BYTES)
             .with_cancellation_token(self.stop.clone());
-        let manager = self.sessions.manager.clone();
-        let service = StreamableHttpService::new(move || Ok(handler()), manager, config);
+        let sessions = self.admission.sessions.clone();
+        let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         Router::new()
             .route_service("/mcp", service)
-            .layer(from_fn_with_state(self.sessions.clone(), admit))
+            .layer(from_fn_with_state(self.admission.clone(), admit))
     }
 
     /// Ends all streams, cancels what is in progress, and waits until the sandboxes are removed.
@@ -174,21 +186,24 @@ impl HttpServer {
 }
 
 /// Bounds what is in progress, and keeps sessions to their subjects.
-async fn admit(State(sessions): State<Arc<Sessions>>, request: Request, next: Next) -> Response {
-    let Ok(permit) = sessions.requests.clone().try_acquire_owned() else { return busy() };
+async fn admit(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
+    let Admission { sessions, requests } = admission;
+    let Ok(permit) = requests.try_acquire_owned() else { return busy() };
+    let permit = Arc::new(permit);
     let subject = request.extensions().get::<Subject>().cloned();
     let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
     match session {
         Some(id) => {
-            let owner = lock(&sessions.owners).get(id).cloned();
             // Another subject's session is not there.
-            if owner.is_some() && owner != subject {
+            if sessions.is_foreign(id, subject.as_ref()) {
                 return (StatusCode::NOT_FOUND, "no such session").into_response();
             }
+            // A call in a session goes on for a while when its client is gone.
+            request.extensions_mut().insert(permit.clone());
         }
         None => {
             let may_begin_one = request.method() == Method::POST;
-            if may_begin_one && sessions.manager.sessions.read().await.len() >= MAX_SESSIONS {
+            if may_begin_one && sessions.count().await >= MAX_SESSIONS {
                 return busy();
             }
         }
@@ -197,10 +212,7 @@ async fn admit(State(sessions): State<Arc<Sessions>>, request: Request, next: Ne
     if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok())
         && let Some(subject) = subject
     {
-        let known = sessions.manager.sessions.read().await;
-        let mut owners = lock(&sessions.owners);
-        owners.retain(|id, _| known.contains_key(&**id));
-        owners.insert(id.to_owned(), subject);
+        sessions.own(id, subject).await;
     }
     // It is in progress until its last byte is sent.
     let (parts, body) = response.into_parts();

@@ -2,7 +2,7 @@
 //!
 //! Everything is bounded. At most [`IN_FLIGHT`] requests are worked on; more wait in a queue, and when
 //! that is full, nothing is read. A cancellation passes the queue. A line that is too long is skipped
-//! and answered.
+//! and answered. When the client's stream ends, what is in progress is cancelled: nobody waits for it.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -61,7 +61,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let token = CancellationToken::new();
-    let transport = Lines::new(reader, writer);
+    let transport = Lines::new(reader, writer, server.connection().clone());
     let serve = async {
         match server.serve_with_ct(transport, token.clone()).await {
             Ok(running) => running.waiting().await.map(drop).map_err(|_| ServeError::GivenUp),
@@ -91,7 +91,8 @@ struct Lines<R, W> {
     line: Vec<u8>,
     /// The rest of the line is skipped.
     skips: bool,
-    has_ended: bool,
+    /// Cancelled when the stream has ended: ends the calls.
+    ended: CancellationToken,
     /// Requests that wait, each with its size.
     queue: VecDeque<(ClientJsonRpcMessage, usize)>,
     queued_bytes: usize,
@@ -165,12 +166,13 @@ where
     R: AsyncRead + Send + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    fn new(reader: R, writer: W) -> Self {
+    /// `ended` is cancelled when there is no client any more.
+    fn new(reader: R, writer: W, ended: CancellationToken) -> Self {
         Self {
             reader: BufReader::with_capacity(BUFFER_BYTES, reader),
             line: Vec::new(),
             skips: false,
-            has_ended: false,
+            ended,
             queue: VecDeque::new(),
             queued_bytes: 0,
             shared: Arc::new(Shared {
@@ -334,18 +336,21 @@ where
             if let Some(message) = self.admit() {
                 return Some(message);
             }
-            if self.has_ended && self.queue.is_empty() {
-                return None;
-            }
-            let may_read = !self.has_ended && !self.is_full();
+            let may_read = !self.is_full();
             let shared = self.shared.clone();
             let line = tokio::select! {
-                () = shared.broken.cancelled() => return None,
+                () = shared.broken.cancelled() => {
+                    self.ended.cancel();
+                    return None;
+                }
                 () = shared.answered.notified() => continue,
                 line = self.next_line(), if may_read => line,
             };
             match line {
-                None => self.has_ended = true,
+                None => {
+                    self.ended.cancel();
+                    return None;
+                }
                 Some(Line::Empty) => {}
                 Some(Line::Refused(id, error)) => self.refuse(id, error),
                 Some(Line::Message(message, bytes)) => {
@@ -373,7 +378,8 @@ mod tests {
     fn lines() -> (Lines<DuplexStream, DuplexStream>, DuplexStream, BufReader<DuplexStream>) {
         let (input, reader) = duplex(1 << 20);
         let (writer, output) = duplex(1 << 20);
-        (Lines::new(reader, writer), input, BufReader::new(output))
+        let ended = CancellationToken::new();
+        (Lines::new(reader, writer, ended), input, BufReader::new(output))
     }
 
     fn request(id: usize) -> String {
@@ -460,6 +466,21 @@ mod tests {
         assert_eq!(id(&lines.receive().await.unwrap()), 2);
         let refused = answer(&mut output).await;
         assert_eq!(refused["error"]["message"], "a request with this id is in progress");
+    }
+
+    #[tokio::test]
+    async fn end_of_the_stream_ends_the_calls_and_begins_none_that_waits() {
+        let (mut lines, mut input, _output) = lines();
+        for number in 0..IN_FLIGHT + 1 {
+            input.write_all(request(number).as_bytes()).await.unwrap();
+        }
+        for _ in 0..IN_FLIGHT {
+            lines.receive().await.unwrap();
+        }
+        assert!(!lines.ended.is_cancelled());
+        drop(input);
+        assert!(lines.receive().await.is_none());
+        assert!(lines.ended.is_cancelled());
     }
 
     #[tokio::test]

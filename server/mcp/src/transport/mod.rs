@@ -3,3 +3,4 @@
 pub mod http;
 pub mod lines;
 pub mod progress;
+mod sessions;

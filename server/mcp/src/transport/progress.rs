@@ -5,6 +5,7 @@ use std::time::Duration;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RoleServer};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The shortest time between two notifications: a script logs faster than clients draw.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -48,17 +49,21 @@ impl Progress {
         }
     }
 
-    /// Sends the lines that are not sent yet. A client that is gone does not get them.
-    pub async fn send(&mut self) {
+    /// Sends the lines that are not sent yet, unless the call is cancelled: a client that is gone does
+    /// not get them, and one that does not read must not hold up the call.
+    pub async fn send(&mut self, cancelled: &CancellationToken) {
         if self.due.take().is_none() {
             return;
         }
         self.last = Some(Instant::now());
         let message = std::mem::take(&mut self.pending);
         let param = ProgressNotificationParam::new(self.token.clone(), self.lines as f64);
-        // A client that does not read must not hold up the call.
         let sent = self.peer.notify_progress(param.with_message(message));
-        _ = tokio::time::timeout(SEND_TIMEOUT, sent).await;
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled() => {}
+            _ = tokio::time::timeout(SEND_TIMEOUT, sent) => {}
+        }
     }
 }
 
@@ -74,7 +79,35 @@ fn append(pending: &mut String, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::ServerHandler;
+    use rmcp::model::NumberOrString;
+    use rmcp::service::serve_directly;
+
     use super::*;
+
+    /// A server that does nothing.
+    struct Idle;
+
+    impl ServerHandler for Idle {}
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_is_cancelled_does_not_wait_for_a_client_to_read() {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
+        let mut progress =
+            Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
+        // Nobody reads what is longer than the stream.
+        progress.push(&"x".repeat(MAX_BYTES));
+        let (before, cancelled) = (Instant::now(), CancellationToken::new());
+        cancelled.cancel();
+        progress.send(&cancelled).await;
+        assert_eq!(Instant::now(), before);
+        // A client that is there is waited for, and not for ever.
+        progress.push("y");
+        progress.send(&CancellationToken::new()).await;
+        assert_eq!(Instant::now(), before + SEND_TIMEOUT);
+        drop(theirs);
+    }
 
     #[test]
     fn lines_are_joined_within_bounds_and_between_characters() {

@@ -51,6 +51,33 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
 }
 
 #[test]
+fn files_of_kept_sandboxes_count_as_stored() {
+    let world = World::new();
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    let stored = || world.block_on(world.service().usage(me())).unwrap().stored_bytes;
+    let before = stored();
+    let file = world.data_dir().join("files").join(&id).join("a");
+    std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+    world.perform(&id, None).unwrap();
+    world.until_true(|| stored() >= before + (1 << 20));
+    let quotas = Quotas { stored: Some(ByteSize::b(1024)), ..Quotas::default() };
+    world.service().set_quotas(quotas);
+    let is_refused =
+        |error| matches!(error, ServiceError::QuotaExceeded { what, .. } if what == "stored bytes");
+    assert!(is_refused(world.submit_as(me(), "return 1").unwrap_err()));
+    assert!(is_refused(world.create(request(None)).unwrap_err()));
+    let write = r#"{"operation":"write","path":"b","content":"x"}"#;
+    let write = serde_json::from_str(write).unwrap();
+    let written = world.block_on(world.service().perform(me(), &id, None, write));
+    assert!(is_refused(written.unwrap_err()));
+    world.submit_as(other(), "return 1").unwrap();
+    // What it removes makes room.
+    std::fs::remove_file(&file).unwrap();
+    world.perform(&id, None).unwrap();
+    world.until_true(|| world.submit_as(me(), "return 1").is_ok());
+}
+
+#[test]
 fn concurrent_creations_of_one_name_start_one_container() {
     let world = World::new();
     let created = world.block_on(async {

@@ -2,6 +2,7 @@
 
 mod kept;
 mod runner;
+mod turn;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -93,6 +94,13 @@ impl World {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let runtime = &self.running.as_ref().unwrap().0;
         runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.unwrap() })
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.running.as_ref().unwrap().0.spawn(future)
     }
 
     fn submit_as(&self, subject: &Subject, source: &str) -> Result<String, ServiceError> {
@@ -453,6 +461,14 @@ fn subjects_see_nothing_of_each_other() {
         assert!(list.executions.is_empty());
         assert_eq!(service.usage(other).await.unwrap(), Default::default());
     });
+}
+
+#[test]
+fn sandboxes_for_scripts_are_started_ahead() {
+    let world = World::new();
+    let prewarmed = world.runner.prewarmed.lock().unwrap();
+    assert_eq!(prewarmed.len(), 1);
+    assert!(prewarmed[0].private_io.is_some(), "as the executions of this service are started");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -15,12 +15,14 @@ use sandbox_api::{
 use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::sync::Semaphore;
 
-use crate::plan::Work;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran, Runner, Sink};
+use sandbox_server::execution::Work;
 
 /// What the tests see and control.
 pub struct FakeRunner {
     pub launches: AtomicUsize,
+    /// What is to be started ahead.
+    pub prewarmed: Mutex<Vec<SandboxSpec>>,
     pub runs: AtomicUsize,
     pub closed: Arc<AtomicUsize>,
     /// How many launches fail because the engine does not answer.
@@ -35,6 +37,7 @@ impl Default for FakeRunner {
     fn default() -> Self {
         Self {
             launches: AtomicUsize::new(0),
+            prewarmed: Mutex::default(),
             runs: AtomicUsize::new(0),
             closed: Arc::default(),
             failing: AtomicUsize::new(0),
@@ -65,6 +68,11 @@ impl Runner for Shared {
             Ok(Arc::new(FakeMachine { runner: self.0.clone() }) as Arc<dyn Machine>)
         }
         .boxed()
+    }
+
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
+        self.0.prewarmed.lock().unwrap().push(spec);
+        async { Ok(()) }.boxed()
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
@@ -104,7 +112,7 @@ impl Machine for FakeMachine {
                 "log" => {
                     for line in source.split_whitespace().skip(1) {
                         let text = line.to_owned();
-                        sink(EventBody::Log { level: LogLevel::Print, text });
+                        sink(EventBody::Log { level: LogLevel::Print, text }).await;
                     }
                 }
                 "panic" => panic!("as it was told"),

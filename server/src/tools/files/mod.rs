@@ -11,7 +11,7 @@ mod filesystem;
 mod glob;
 mod grep;
 mod list_directory;
-mod operation;
+pub(super) mod operation;
 mod read_file;
 #[cfg(test)]
 mod tests;

@@ -95,7 +95,7 @@ macro_rules! file_arguments {
         }
     };
 }
-pub(super) use file_arguments;
+pub(in crate::tools) use file_arguments;
 
 /// The mounted directory, where a path may be left out.
 pub(super) fn here() -> String {

@@ -145,7 +145,8 @@ impl Cases {
             self.gc();
             self.commands.place.containers().is_empty().then_some(())
         });
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts =
+            String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned();
         let work = self.commands.place.work();
         let mounts = mounts.lines().filter(|line| line.contains(work.to_str().unwrap()));
         assert_eq!(mounts.count(), 1, "only the test's own");

@@ -1,11 +1,12 @@
 //! Reports of `run` and `exec`, and test cases of scripts.
 
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::exec_cli::Commands;
+use crate::conformance::exec_cli::Commands;
 use crate::place::{Place, eventually, finish, spawn, wait, workspace};
 
 const ALL: [&str; 10] = [
@@ -206,7 +207,7 @@ fn report_in_the_io_dir_is_refused_before_anything_runs() {
     let place = Place::new();
     place.write("ok.luau", "fs.write('ran', 'x')");
     std::fs::create_dir(place.path("io")).unwrap();
-    std::os::unix::fs::symlink("io", place.path("link")).unwrap();
+    symlink("io", place.path("link")).unwrap();
     for file in ["io/r.json", "link/r.json"] {
         let report = format!("json={file}");
         let ended = place.sandboxctl(["run", "ok.luau", "--io-dir", "io", "--report", &report]);
@@ -217,6 +218,28 @@ fn report_in_the_io_dir_is_refused_before_anything_runs() {
         ended.assert_code(2).assert_stderr_has(why);
     }
     assert_eq!(std::fs::read_dir(place.path("io")).unwrap().count(), 0);
+}
+
+#[test]
+fn file_is_written_through_no_link_in_the_io_dir() {
+    let place = Place::new();
+    place.write("io/kept", "");
+    place.write("script.luau", "return 1");
+    std::fs::create_dir(place.path("outside")).unwrap();
+    symlink("../outside", place.path("io/link")).unwrap();
+    symlink("io/link", place.path("round")).unwrap();
+    for path in ["io/link/r", "round/r"] {
+        for flags in [
+            &["--report", &format!("json={path}")][..],
+            &["--report", &format!("markdown={path}")],
+            &["--receipt", path],
+            &["--changes", path],
+        ] {
+            let run = ["run", "script.luau", "--io-dir", "io"];
+            place.sandboxctl([&run, flags].concat()).assert_code(2);
+        }
+    }
+    assert_eq!(std::fs::read_dir(place.path("outside")).unwrap().count(), 0);
 }
 
 #[test]

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use super::exec_cli::Commands;
+use serde_json::json;
+
+use crate::conformance::exec_cli::Commands;
 use crate::place::{Ended, Place, files_below, finish, sandboxctl, workspace};
 
 /// What a guest prints to be heard by a runner.
@@ -140,12 +142,19 @@ fn scripts(place: &Place) -> Vec<String> {
              test.case({text}, function() test.fail({text}) end)
              test.case({text}, function() test.skip({text}) end)\n"
         );
-        let endings = ["return x", "return { [x] = x }", "error(x)", "error({ x = x })", "local ="];
-        for (ending, code) in endings.iter().enumerate() {
+        for (ending, code) in ["return x", "error(x)"].iter().enumerate() {
             let name = format!("s{number}-{ending}.luau");
             place.write(&name, format!("{own}{code}"));
             names.push(name);
         }
+    }
+    // What is printed as JSON, and an error before anything runs: all of them at once.
+    let all: String = INJECTIONS.iter().map(|it| format!("[{0}] = {0}, ", quoted(it))).collect();
+    for (name, code) in
+        [("result", "return all"), ("value", "error(all)"), ("syntax", "return all local =")]
+    {
+        place.write(&format!("{name}.luau"), format!("local all = {{ {all} }}\n{code}"));
+        names.push(format!("{name}.luau"));
     }
     // Names of files come from a repository too.
     for (number, name) in
@@ -415,6 +424,100 @@ fn no_file_that_the_runner_reads_is_in_the_io_dir() {
         assert!(ended.assert_code(2).stdout.contains(&format!("error: {name}: ")), "{ended:?}");
         assert_eq!(place.read("io/env"), "");
     }
+}
+
+#[test]
+fn no_front_end_mounts_a_file_that_the_runner_reads() {
+    let place = Place::new();
+    place.write("io/kept", "");
+    place.write("script.luau", "fs.write('env', 'LD_PRELOAD=/x')");
+    let with = |args: &[&str]| {
+        let mut command = place.command(args);
+        // It does not exist yet: the guest would make it.
+        command.env("GITHUB_ACTIONS", "true").env("GITHUB_ENV", place.path("io/env"));
+        finish(command)
+    };
+    for mode in ["none", "gitlab"] {
+        let ended = with(&["run", "--ci", mode, "script.luau", "--io-dir", "io"]);
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert_ne!(ended.code, 0, "{said}");
+        assert!(said.contains("io/env is in "), "{said}");
+    }
+    let ended = with(&["fs", "write", "env", "--io-dir", "io"]);
+    assert!(ended.stderr.contains("io/env is in it"), "{ended:#?}");
+    let init = json!({"containerId": "c", "projectOutPath": place.path("io")}).to_string();
+    let call = json!({"containerId": "c", "path": "env", "content": "x"}).to_string();
+    let ended = with(&["tool", "sandbox_write_file", "--init", &init, "--input", &call]);
+    assert!(ended.stdout.contains("io/env is in it"), "{ended:#?}");
+    assert!(!place.path("io/env").exists());
+    // A stage is no better: what a run commits is in the io dir.
+    let ended = with(&["run", "script.luau", "--io-dir", "io", "--commit", "always"]);
+    assert_ne!(ended.code, 0, "{ended:#?}");
+    assert!(!place.path("io/env").exists());
+}
+
+#[test]
+fn runners_file_is_written_through_no_link_of_a_guest() {
+    let place = Place::new();
+    place.write("victim", "before\n");
+    place.write("script.luau", "return 1");
+    place.write("io/kept", "");
+    std::os::unix::fs::symlink("../victim", place.path("io/out")).unwrap();
+    let with = |output: &str, args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("GITHUB_ACTIONS", "true").env("GITHUB_OUTPUT", place.path(output));
+        finish(command)
+    };
+    let run = ["run", "script.luau", "--io-dir", "io"];
+    with("io/out", &run).assert_code(2);
+    // Errors before it is known to be in the io dir.
+    for args in [&["--bogus"][..], &["missing.luau"], &["--report", "json=io/x"]] {
+        assert_ne!(with("io/out", &[&run, args].concat()).code, 0);
+    }
+    // Below what does not exist yet, and through a link that what runs may change.
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", place.path("io/link")).unwrap();
+    for output in ["io/no/such", "io/link/out"] {
+        with(output, &run).assert_code(2);
+    }
+    with("new/out", &["run", "script.luau", "--io-dir", "new"]).assert_code(2);
+    let artifacts = ["--artifact", "**", "--artifacts-dir", "made"];
+    with("made/out", &[&run[..2], &artifacts].concat()).assert_code(2);
+    assert_eq!(place.read("victim"), "before\n");
+    assert!(!place.path("made").exists() && !place.path("new/out").exists());
+    // A file elsewhere whose last line has no end.
+    place.write("outputs", "a=1");
+    with("outputs", &run).assert_code(0);
+    assert!(place.read("outputs").starts_with("a=1\nstatus<<"), "{}", place.read("outputs"));
+}
+
+#[test]
+fn audit_that_is_the_log_of_a_job_is_refused() {
+    let place = Place::new();
+    place.write("sandbox-files/kept", "");
+    let name = "##[error]x";
+    for args in [
+        &["run", "--json", "--audit", "/dev/stdout", "-c", "fs.write('##[error]x', '1')"][..],
+        &["fs", "mkdir", name, "--audit", "/dev/stdout"],
+    ] {
+        let ended = job(&place, "github", args);
+        assert!(!ended.stdout.contains("##["), "{ended:#?}");
+        ended.assert_code(2);
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(said.contains("is the log of the job"), "{ended:#?}");
+    }
+    let ended = job(&place, "github", &["-vvv", "fs", "read", name]);
+    assert!(!format!("{}{}", ended.stdout, ended.stderr).contains("##["), "{ended:#?}");
+}
+
+#[test]
+fn marks_of_a_jobs_page_are_none_in_a_stopped_log() {
+    let place = Place::new();
+    let code = "print('##[endgroup]') print('##[gr', 'oup]x') error('##[error]y')";
+    let ended = job(&place, "github", &["run", "-c", code]);
+    ended.assert_code(1);
+    assert!(!ended.stdout.contains("##["), "{ended:#?}");
+    assert!(ended.stdout.contains("## [endgroup]"), "{ended:#?}");
 }
 
 #[test]

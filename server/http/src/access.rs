@@ -1,14 +1,11 @@
 //! Who may ask: hosts and origins, authentication, scopes, and how many requests at one time.
 
-mod authenticator;
-
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use authenticator::Authenticator;
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use futures_util::future::BoxFuture;
@@ -111,19 +108,24 @@ pub(crate) struct Reason(pub String);
 
 /// The hosts that a server answers for, and the origins whose pages may call it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sites {
+pub struct Sites {
     hosts: Vec<String>,
     origins: Vec<String>,
 }
 
 impl Sites {
     /// Names are compared without case; origins as browsers send them.
+    #[must_use]
     pub fn new(hosts: &[String], origins: &[String]) -> Self {
         let lower = |texts: &[String]| texts.iter().map(|text| text.to_ascii_lowercase()).collect();
         Self { hosts: lower(hosts), origins: lower(origins) }
     }
 
     /// Refuses a request for another host, or from another site's page.
+    ///
+    /// # Errors
+    ///
+    /// The answer to it.
     pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<()> {
         let authority = authority(uri, headers)?;
         let host = host_of(authority);
@@ -151,6 +153,7 @@ impl Sites {
     }
 
     /// Whether pages of this origin may call.
+    #[must_use]
     pub fn allows_origin(&self, origin: &HeaderValue) -> bool {
         let origin = origin.to_str().unwrap_or_default();
         self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
@@ -218,29 +221,26 @@ impl From<Unauthenticated> for (Refusal, Option<Reason>) {
     }
 }
 
-/// The challenge of a 401, with the error that RFC 6750 has for it.
+/// Adds the challenge of a 401, with the error that RFC 6750 has for it.
 pub(crate) fn challenge(refusal: Refusal, metadata: Option<&str>, is_invalid: bool) -> Refusal {
-    let mut challenge = "Bearer realm=\"sandboxctl\"".to_owned();
-    if is_invalid {
-        challenge.push_str(", error=\"invalid_token\"");
-    }
-    if let Some(url) = metadata {
-        challenge.push_str(&format!(", resource_metadata=\"{url}\""));
-    }
-    match HeaderValue::from_str(&challenge) {
-        Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
-        Err(_) => refusal,
-    }
+    let error = if is_invalid { ", error=\"invalid_token\"" } else { "" };
+    with_challenge(refusal, error, metadata)
 }
 
 /// The refusal of a caller without a scope.
-pub(crate) fn lacks(scope: Scope) -> Refusal {
-    let detail = format!("this needs the scope '{}'", scope.as_str());
-    let challenge = format!(
-        "Bearer realm=\"sandboxctl\", error=\"insufficient_scope\", scope=\"{}\"",
-        scope.as_str()
-    );
-    let refusal = Refusal::new(ProblemKind::Forbidden, detail);
+pub(crate) fn lacks(scope: Scope, metadata: Option<&str>) -> Refusal {
+    let scope = scope.as_str();
+    let refusal = Refusal::new(ProblemKind::Forbidden, format!("this needs the scope '{scope}'"));
+    let error = format!(", error=\"insufficient_scope\", scope=\"{scope}\"");
+    with_challenge(refusal, &error, metadata)
+}
+
+/// Adds a challenge with further parameters, and where its client learns of tokens.
+fn with_challenge(refusal: Refusal, parameters: &str, metadata: Option<&str>) -> Refusal {
+    let mut challenge = format!("Bearer realm=\"sandboxctl\"{parameters}");
+    if let Some(url) = metadata {
+        challenge.push_str(&format!(", resource_metadata=\"{url}\""));
+    }
     match HeaderValue::from_str(&challenge) {
         Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
         Err(_) => refusal,

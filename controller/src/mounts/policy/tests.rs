@@ -1,0 +1,144 @@
+use super::*;
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use crate::mounts::table::MOUNTINFO;
+
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    /// `own/state` exists, `own/data` does not.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("own/state/instances")).unwrap();
+        fs::create_dir_all(dir.path().join("other")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn policy(&self) -> MountPolicy {
+        let folders = ReservedDirs {
+            state_dir: self.path("own/state"),
+            data_dir: self.path("own/data"),
+            scratch_dir: self.path("own/scratch"),
+            files: vec![self.path("runner/later/env")],
+        };
+        let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
+        MountPolicy::new(Arc::new(table), &folders).unwrap()
+    }
+
+    fn check(&self, name: &str, access: Access) -> Result<Vec<String>, MountRefusal> {
+        let opened = File::open(self.path(name)).unwrap();
+        let opened = Opened::new(opened.as_fd()).unwrap();
+        let policy = self.policy();
+        let hidden = policy.check(opened, access, MountPointsBelow::Refused)?;
+        Ok(hidden.into_iter().map(str::to_owned).collect())
+    }
+}
+
+#[test]
+fn own_folder_that_is_still_to_be_made_is_hidden_too() {
+    let host = Host::new();
+    assert!(!host.path("own/data").exists());
+    let mut hidden = host.check("own", Access::Read).unwrap();
+    hidden.sort_unstable();
+    assert_eq!(hidden, ["data", "scratch", "state"]);
+    let mode = fs::metadata(host.path("own/data")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn file_that_is_reserved_is_in_no_directory_that_is_mounted_writable() {
+    let host = Host::new();
+    fs::create_dir(host.path("runner")).unwrap();
+    assert_eq!(host.check("runner", Access::Read), Ok(Vec::new()));
+    let refused = host.check("runner", Access::Write).unwrap_err();
+    assert!(matches!(refused, MountRefusal::ParentOfReservedFile { .. }), "{refused}");
+    assert_eq!(host.check("other", Access::Write), Ok(Vec::new()));
+}
+
+#[test]
+fn own_folders_are_refused_whatever_they_are_called() {
+    let host = Host::new();
+    symlink(host.path("own"), host.path("link")).unwrap();
+    for access in [Access::Read, Access::Write] {
+        for name in ["own/state", "own/state/instances", "link/state", "other/../link/state/."] {
+            let refused = host.check(name, access).unwrap_err();
+            assert!(matches!(refused, MountRefusal::ReservedDir { .. }), "{name}: {refused}");
+        }
+        assert_eq!(host.check("other", access), Ok(Vec::new()));
+    }
+    let refused = |name: &str| host.policy().check_path(&host.path(name)).is_err();
+    for (name, expected) in [
+        ("own/state/new", true),
+        ("own/data", true),
+        ("own/data/a/b", true),
+        ("own/scratch/a", true),
+        ("link/data/a", true),
+        ("own/database", false),
+        ("own", false),
+        ("other/a", false),
+    ] {
+        assert_eq!(refused(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_written_into_own_folders_by_any_path() {
+    let host = Host::new();
+    symlink(host.path("own/state"), host.path("link")).unwrap();
+    let policy = host.policy();
+    for name in ["own/state", "own/data/a", "link/a", "other/../own/scratch", "own/x/../data/a"] {
+        let refused = policy.check_output(&host.path(name)).unwrap_err();
+        assert!(!refused.hint().is_empty(), "{name}: {refused}");
+    }
+    // Unlike a mount, a file may be beside them, and a device.
+    for path in [&*host.path("own"), &*host.path("other/a/b"), Path::new("/dev/null")] {
+        assert_eq!(policy.check_output(path), Ok(()), "{}", path.display());
+    }
+    let (pipe, _writer) = io::pipe().unwrap();
+    let pipe = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+    assert_eq!(policy.check_output(Path::new(&pipe)), Ok(()));
+    // What makes them, or a way to them.
+    fs::rename(host.path("own"), host.path("gone")).unwrap();
+    symlink(host.path("own"), host.path("dangling")).unwrap();
+    for name in ["own", "dangling/new"] {
+        host.policy().check_output(&host.path(name)).unwrap_err();
+    }
+}
+
+#[test]
+fn parent_of_own_folder_is_refused_for_writing_and_hides_it_for_reading() {
+    let host = Host::new();
+    for name in ["own", "."] {
+        let refused = host.check(name, Access::Write).unwrap_err();
+        assert!(matches!(refused, MountRefusal::ParentOfReservedDir { .. }), "{refused}");
+    }
+    let all = ["state", "data", "scratch"].map(str::to_owned).to_vec();
+    assert_eq!(host.check("own", Access::Read), Ok(all));
+    // Someone with write access could still create the missing directory.
+    fs::rename(host.path("own/state"), host.path("other/state")).unwrap();
+    host.check("own", Access::Write).unwrap_err();
+}
+
+#[test]
+fn pseudo_file_systems_and_devices_are_refused() {
+    let host = Host::new();
+    let policy = host.policy();
+    for path in ["/proc", "/proc/version", "/proc/self/fd", "/sys", "/dev", "/dev/pts"] {
+        let opened = File::open(path).unwrap();
+        let opened = Opened::new(opened.as_fd()).unwrap();
+        let read = policy.check(opened, Access::Read, MountPointsBelow::Harmless);
+        assert!(
+            matches!(read, Err(MountRefusal::PseudoFileSystem { .. } | MountRefusal::Devices)),
+            "{path}: {read:?}"
+        );
+        policy.check_path(Path::new(path)).unwrap_err();
+    }
+}

@@ -1,0 +1,136 @@
+//! Mount tables that were made up, and what they end.
+
+use std::fs::{self, File};
+use std::task::Poll;
+
+use super::watch::MadeUp;
+use super::*;
+
+fn watched(dir: &Path) -> Watched {
+    let file: Arc<OwnedFd> = Arc::new(File::open(dir).unwrap().into());
+    let mount = Opened::new(file.as_fd()).unwrap().mount;
+    Watched { what: "the io dir".to_owned(), path: dir.to_owned(), file, mount }
+}
+
+fn table(text: &str) -> io::Result<MountTable> {
+    MountTable::parse(text.as_bytes())
+}
+
+fn this() -> String {
+    String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap()
+}
+
+fn failure() -> io::Result<MountTable> {
+    Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()))
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_or_lacks_a_mount_ends_nothing_before_it_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let watched = [watched(dir.path())];
+    type Bad = fn() -> io::Result<MountTable>;
+    let bad: [(Bad, MountRefusal); 2] = [
+        (failure, MountRefusal::unknown(&failure().unwrap_err())),
+        (|| table(""), MountRefusal::NotListed),
+    ];
+    for (bad, reason) in bad {
+        let (made_up, changes) = MadeUp::new();
+        let mut lost = std::pin::pin!(lost(changes, &watched));
+        // One successful read in between resets the counter.
+        for attempts in [READ_ATTEMPTS, READ_ATTEMPTS] {
+            for _ in 0..attempts {
+                made_up.publish(bad());
+                assert!(poll_once(&mut lost).await.is_pending());
+                made_up.is_asked_again().await;
+            }
+            made_up.publish(table(&this()));
+            assert!(poll_once(&mut lost).await.is_pending());
+        }
+        for _ in 0..READ_ATTEMPTS {
+            made_up.publish(bad());
+            assert!(poll_once(&mut lost).await.is_pending());
+        }
+        made_up.publish(bad());
+        assert_eq!(lost.await.reason, reason);
+    }
+}
+
+#[tokio::test]
+async fn a_mount_point_below_ends_it_at_the_first_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = dir.path().canonicalize().unwrap().join("m");
+    let watched = [watched(dir.path())];
+    let (made_up, changes) = MadeUp::new();
+    let mount = watched[0].mount;
+    let line = format!("{} {mount} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, below.display());
+    made_up.publish(table(&(this() + &line)));
+    let lost = lost(changes, &watched).await;
+    assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
+}
+
+#[tokio::test]
+async fn a_mount_point_that_is_there_at_the_end_is_found_though_nobody_was_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = dir.path().canonicalize().unwrap().join("m");
+    let watched = Arc::new(vec![watched(dir.path())]);
+    let line =
+        format!("{} {} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, watched[0].mount, below.display());
+    let look = |text: &str| {
+        let file = dir.path().join("mountinfo");
+        fs::write(&file, text).unwrap();
+        let reader = MountReader::of(File::open(file).unwrap());
+        MountLooks { reader: Some(reader), watched: watched.clone(), last: Mutex::default() }
+    };
+    assert_eq!(look(&this()).lost().await, None);
+    // What another look could refute ends nothing.
+    assert_eq!(look("").lost().await, None);
+    let lost = look(&(this() + &line)).lost().await.unwrap();
+    assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
+}
+
+#[tokio::test]
+async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
+    // Neither can be located: it would be refused if it were checked.
+    let folder = PathBuf::from("/proc/self/fd/999999/x");
+    let folders = ReservedDirs {
+        state_dir: folder.clone(),
+        data_dir: folder.clone(),
+        scratch_dir: folder,
+        files: Vec::new(),
+    };
+    let mut guard = MountGuard::new(&MountWatch::default(), &folders);
+    guard.check_path("the io dir", Path::new("")).unwrap();
+    assert!(guard.rules.is_none());
+    assert!(guard.hidden().is_empty());
+    let mut lost = std::pin::pin!(guard.lost());
+    assert!(poll_once(&mut lost).await.is_pending());
+}
+
+#[tokio::test]
+async fn files_checked_at_launch_are_not_kept_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, data) = (dir.path().join("state"), dir.path().join("data"));
+    let folders = ReservedDirs {
+        scratch_dir: state.join("scratch"),
+        state_dir: state,
+        data_dir: data,
+        files: Vec::new(),
+    };
+    let io = dir.path().join("io");
+    fs::create_dir(&io).unwrap();
+    let file = Arc::new(File::open(&io).unwrap().into());
+    let source = Source::new(io.to_str().unwrap().to_owned(), file);
+    let mut guard = MountGuard::new(&MountWatch::default(), &folders);
+    guard.add("the io dir", &source, "/io", Access::Write).unwrap();
+    let table = Arc::downgrade(guard.policy().unwrap().table());
+    assert!(table.upgrade().is_some());
+    let mut lost = std::pin::pin!(guard.lost());
+    assert!(poll_once(&mut lost).await.is_pending());
+    assert!(table.upgrade().is_none());
+}
+
+/// Polls it once.
+async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
+    std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))
+        .await
+}

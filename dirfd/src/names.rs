@@ -1,0 +1,123 @@
+//! Files that have several names. A guest can give one file so many that to copy or read it once for
+//! each would fill a disk, or take hours.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{AtFlags, Stat, linkat};
+use rustix::io::{Errno, Result};
+
+use crate::resolve::{Resolver, Root, split};
+
+/// What changes whenever the content of a file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileState {
+    size: i64,
+    modified: (i64, u64),
+    changed: (i64, u64),
+}
+
+impl FileState {
+    /// The state of the file with this metadata.
+    #[must_use]
+    pub const fn of(stat: &Stat) -> Self {
+        Self {
+            size: stat.st_size,
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+/// What was found out about files that have several names.
+#[derive(Debug)]
+pub struct KnownFiles<T>(HashMap<(u64, u64), (FileState, T)>);
+
+impl<T> KnownFiles<T> {
+    /// What is known about a file, if it has not changed since.
+    #[must_use]
+    pub fn get(&self, file: &Stat) -> Option<&T> {
+        let (state, known) = self.0.get(&(file.st_dev, file.st_ino))?;
+        (*state == FileState::of(file)).then_some(known)
+    }
+
+    /// Keeps something about a file, if it has other names.
+    pub fn add(&mut self, file: &Stat, known: T) {
+        if file.st_nlink > 1 {
+            self.0.insert((file.st_dev, file.st_ino), (FileState::of(file), known));
+        }
+    }
+}
+
+impl<T> Default for KnownFiles<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+/// Gives the file at `path` below `root`, a directory that nobody else changes, another name.
+///
+/// # Errors
+///
+/// Of `linkat`: on some filesystems a file has only one name.
+pub fn link_below(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    (parent, name): (BorrowedFd<'_>, &[u8]),
+) -> Result<()> {
+    match linkat(root, path, parent, name, AtFlags::empty()) {
+        // Longer than a path can be for the kernel.
+        Err(Errno::NAMETOOLONG) => {
+            let (folder, file) = split(path);
+            let root = Root { resolver: Resolver::Walk, ..Root::new(root)? };
+            linkat(root.directory(folder)?.as_fd(), file, parent, name, AtFlags::empty())
+        }
+        linked => linked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use rustix::fs::{Mode, OFlags, mkdirat, openat, stat};
+
+    #[test]
+    fn only_a_file_that_has_other_names_and_did_not_change_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other, single] = ["one", "other", "single"].map(|name| dir.path().join(name));
+        fs::write(&one, "1").unwrap();
+        fs::write(&single, "1").unwrap();
+        fs::hard_link(&one, &other).unwrap();
+        let mut known = KnownFiles::default();
+        known.add(&stat(&one).unwrap(), 1);
+        known.add(&stat(&single).unwrap(), 2);
+        assert_eq!(known.get(&stat(&other).unwrap()), Some(&1));
+        assert_eq!(known.get(&stat(&single).unwrap()), None);
+        fs::write(&other, "22").unwrap();
+        assert_eq!(known.get(&stat(&one).unwrap()), None);
+    }
+
+    #[test]
+    fn file_is_linked_whatever_the_length_of_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = File::open(dir.path()).unwrap();
+        let name = [b'd'; 200];
+        let (mut path, mut parent) = (Vec::new(), root.try_clone().unwrap().into());
+        for _ in 0..30 {
+            mkdirat(&parent, &name[..], Mode::RWXU).unwrap();
+            parent = openat(&parent, &name[..], OFlags::DIRECTORY, Mode::empty()).unwrap();
+            path.extend_from_slice(&name);
+            path.push(b'/');
+        }
+        path.push(b'f');
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let file = openat(&parent, "f", flags, Mode::RUSR).unwrap();
+        link_below(root.as_fd(), &path, (root.as_fd(), b"again")).unwrap();
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_nlink, 2);
+        // `TempDir` removes it by its path.
+        crate::remove_tree(root.as_fd(), std::ffi::OsStr::from_bytes(&name)).unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! Turns and places of what a front end runs and keeps itself.
+
+use sandbox_api::service::SandboxRequest;
+use sandbox_api::{Status, Usage};
+
+use super::*;
+use crate::Turn;
+
+fn used(cpu_ms: u64) -> Usage {
+    Usage { cpu_ms: Some(cpu_ms), ..Usage::default() }
+}
+
+impl World {
+    fn turn(&self, subject: &Subject) -> Result<Turn, ServiceError> {
+        self.block_on(self.service().turn(subject))
+    }
+
+    fn end(&self, turn: Turn, used: Usage) {
+        self.block_on(turn.end(Status::Ok, used)).unwrap();
+    }
+}
+
+#[test]
+fn turn_waits_and_counts_as_an_execution_of_its_subject() {
+    let world = World::with(|config| config.quotas.concurrency = 1);
+    let turn = world.turn(me()).unwrap();
+    let execution = world.submit("return 1");
+    assert_eq!(world.status(&execution), ExecutionStatus::Queued);
+    let usage = world.block_on(world.service().usage(me())).unwrap();
+    assert_eq!((usage.running, usage.queued, usage.executions), (1, 1, 0));
+    let theirs = world.turn(other()).unwrap();
+    world.end(turn, used(5));
+    world.wait(&execution);
+    drop(theirs);
+    let usage = || world.block_on(world.service().usage(me())).unwrap();
+    // Its place is free a moment after its end is told.
+    world.until_true(|| usage().running == 0);
+    assert_eq!((usage().executions, usage().cpu_ms), (2, 5 + 7));
+    // One that was given up without an end has used nothing.
+    assert_eq!(world.block_on(world.service().usage(other())).unwrap().executions, 0);
+
+    let running = world.submit("wait");
+    world.until(&running, ExecutionStatus::Running);
+    let (service, queued) = (world.service().clone(), || world.service().counters().queued);
+    let waits = world.spawn(async move { service.turn(me()).await });
+    world.until_true(|| queued() == 1);
+    world.runner.go_on.add_permits(1);
+    let turn = world.block_on(waits).unwrap().unwrap();
+    world.end(turn, Usage::default());
+}
+
+#[test]
+fn whoever_stops_waiting_for_a_turn_leaves_the_queue() {
+    let world = World::with(|config| config.concurrency = 1);
+    let turn = world.turn(me()).unwrap();
+    let service = world.service().clone();
+    let waits = world.spawn(async move { service.turn(me()).await });
+    world.until_true(|| world.service().counters().queued == 1);
+    waits.abort();
+    world.until_true(|| world.service().counters().queued == 0);
+    drop(turn);
+    drop(world.turn(me()).unwrap());
+    assert_eq!(world.service().counters().running, 0);
+}
+
+#[test]
+fn turns_and_executions_have_the_same_quotas() {
+    let world = World::with(|config| config.quotas.rate_per_minute = Some(2));
+    world.submit("return 1");
+    let turn = world.turn(me()).unwrap();
+    let error = world.turn(me()).unwrap_err();
+    assert!(error.retry_after().is_some_and(|after| after <= Duration::from_secs(30)), "{error}");
+    assert!(matches!(world.submit_as(me(), "return 1"), Err(ServiceError::TooFast { .. })));
+    world.end(turn, used(1000));
+    let quotas = Quotas { cpu_per_day: Some(Duration::from_secs(1)), ..Quotas::default() };
+    world.service().set_quotas(quotas);
+    for error in [world.turn(me()).unwrap_err(), world.submit_as(me(), "return 1").unwrap_err()] {
+        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+    }
+    drop(world.turn(other()).unwrap());
+}
+
+#[test]
+fn sandbox_that_a_front_end_keeps_is_one_of_the_quota() {
+    let world = World::with(|config| {
+        config.quotas.sandboxes = 1;
+        config.kept.sandboxes = 2;
+    });
+    let create = || world.block_on(world.service().create_sandbox(me(), SandboxRequest::default()));
+    let place = world.service().sandbox_place(me()).unwrap();
+    assert_eq!(world.block_on(world.service().usage(me())).unwrap().sandboxes, 1);
+    for error in [create().unwrap_err(), world.service().sandbox_place(me()).unwrap_err()] {
+        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+    }
+    let theirs = world.service().sandbox_place(other()).unwrap();
+    let third = Subject::new("third").unwrap();
+    assert!(world.service().sandbox_place(&third).is_err());
+    drop((place, theirs));
+    create().unwrap();
+    assert!(world.service().sandbox_place(me()).is_err());
+}
+
+#[test]
+fn shutdown_grants_no_turn() {
+    let world = World::with(|config| config.concurrency = 1);
+    let turn = world.turn(me()).unwrap();
+    let service = world.service().clone();
+    let waits = world.spawn(async move { service.turn(me()).await });
+    world.until_true(|| world.service().counters().queued == 1);
+    let report = world.block_on(world.service().shutdown(Duration::ZERO));
+    // It is nothing that the next start could run.
+    assert!(report.queued.is_empty() && report.cancelled.is_empty(), "{report:?}");
+    assert!(matches!(world.turn(me()), Err(ServiceError::ShuttingDown)));
+    world.end(turn, Usage::default());
+    assert!(!waits.is_finished());
+    waits.abort();
+}

@@ -1,0 +1,215 @@
+//! What a request says is to run: a script or a command. Pure.
+
+use sandbox_api::service::{
+    CommandRequest, Content, ExecutionKind, ExecutionRequest, RequestSecrets,
+};
+use sandbox_api::{ByteSize, Command, CommandLine, ErrorKind, Limits, Script, Secrets, Stdin};
+use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
+
+/// A member of a request that is not usable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct RequestError {
+    /// The member's path: `command.args`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+    /// The next step, if there is one.
+    pub hint: Option<String>,
+    /// Its kind.
+    pub kind: ErrorKind,
+}
+
+impl RequestError {
+    fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
+        let kind = ErrorKind::InvalidRequest;
+        Self { field, problem: problem.into(), hint: None, kind }
+    }
+
+    fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    fn with_kind(self, kind: ErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+}
+
+/// What runs in a sandbox.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// A script.
+    Script(Script),
+    /// A command.
+    Command(Command),
+}
+
+impl Work {
+    /// What the request's members `script`, `command`, `args`, `seed`, `now` and `secrets` say; the
+    /// others are of the sandbox. A command's stdin has at most this many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] for the first member that is not usable.
+    pub fn of(request: ExecutionRequest, max_stdin: ByteSize) -> Result<Self, RequestError> {
+        let ExecutionRequest { script, command, args, seed, now, secrets, .. } = request;
+        let work = with_secrets(work(script, command, args, seed, now)?, secrets)?;
+        match &work {
+            Self::Script(script) if script.source.len() > MAX_SOURCE_BYTES => {
+                let problem = format!("longer than {MAX_SOURCE_BYTES} bytes");
+                return Err(
+                    RequestError::invalid("script", problem).with_kind(ErrorKind::SourceTooLarge)
+                );
+            }
+            Self::Script(_) => {}
+            Self::Command(command) => check_command(command, max_stdin)?,
+        }
+        Ok(work)
+    }
+
+    /// The same in a sandbox that is there: only the time limit may differ from its own limits.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`], also for a member that is set when a sandbox is created.
+    pub fn in_sandbox(
+        request: ExecutionRequest,
+        limits: &Limits,
+        of_sandbox: &Limits,
+        max_stdin: ByteSize,
+    ) -> Result<Self, RequestError> {
+        let fixed = |field, is_given: bool| match is_given {
+            true => Err(RequestError::invalid(field, "the sandbox has its own")
+                .with_hint("it is set when a sandbox is created")),
+            false => Ok(()),
+        };
+        fixed("image", request.image.is_some())?;
+        fixed("inputs", !request.inputs.is_empty())?;
+        fixed("io", !request.io.is_default())?;
+        fixed("network", !request.network.is_none())?;
+        let but_timeout = Limits { timeout: of_sandbox.timeout, ..*limits };
+        fixed("limits", but_timeout != *of_sandbox)?;
+        let timeout = (limits.timeout != of_sandbox.timeout).then_some(limits.timeout);
+        let mut work = Self::of(request, max_stdin)?;
+        match &mut work {
+            Self::Script(script) => script.timeout = timeout,
+            Self::Command(command) => command.timeout = timeout,
+        }
+        Ok(work)
+    }
+
+    /// Which of the two.
+    #[must_use]
+    pub const fn kind(&self) -> ExecutionKind {
+        match self {
+            Self::Script(_) => ExecutionKind::Script,
+            Self::Command(_) => ExecutionKind::Command,
+        }
+    }
+}
+
+fn work(
+    script: Option<Content>,
+    command: Option<CommandRequest>,
+    args: serde_json::Map<String, serde_json::Value>,
+    seed: Option<u32>,
+    now: Option<u64>,
+) -> Result<Work, RequestError> {
+    match (script, command) {
+        (Some(source), None) => {
+            Script::check_args(&args)
+                .map_err(|error| RequestError::invalid("args", error.to_string()))?;
+            Ok(Work::Script(Script::new(source.0).args(args).seed(seed).now(now)))
+        }
+        (None, Some(command)) => {
+            let is_script = !args.is_empty() || seed.is_some() || now.is_some();
+            if is_script {
+                let problem = "`args`, `seed` and `now` are those of a script";
+                return Err(RequestError::invalid("command", problem)
+                    .with_hint("arguments of a program are `command.args`"));
+            }
+            command_of(command).map(Work::Command)
+        }
+        _ => Err(RequestError::invalid("script", "give one of `script` and `command`")),
+    }
+}
+
+fn command_of(request: CommandRequest) -> Result<Command, RequestError> {
+    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
+    let command = match (program, shell) {
+        (Some(program), None) if !program.0.is_empty() => {
+            Command::new(program.0).args(args.into_iter().map(|arg| arg.0))
+        }
+        (None, Some(line)) if args.is_empty() => Command::shell(line.0),
+        (None, Some(_)) => {
+            return Err(RequestError::invalid("command.args", "a shell line has no arguments"));
+        }
+        _ => {
+            let problem = "give one of `program` and `shell`";
+            return Err(RequestError::invalid("command.program", problem));
+        }
+    };
+    let command = env
+        .into_iter()
+        .fold(command, |command, (name, value)| command.env(name.into_bytes(), value.0));
+    let command = match cwd {
+        Some(cwd) => command.cwd(cwd.0),
+        None => command,
+    };
+    Ok(match stdin {
+        Some(stdin) => command.stdin(Stdin::Bytes(stdin.0)),
+        None => command,
+    })
+}
+
+fn with_secrets(work: Work, given: RequestSecrets) -> Result<Work, RequestError> {
+    let mut secrets = Secrets::new();
+    for (name, value) in given.0 {
+        secrets.add(name, value).map_err(|error| {
+            RequestError::invalid("secrets", error.to_string()).with_hint(error.hint())
+        })?;
+    }
+    Ok(match work {
+        Work::Script(script) => Work::Script(script.secrets(secrets)),
+        Work::Command(command) => Work::Command(command.secrets(secrets)),
+    })
+}
+
+fn check_command(command: &Command, max_stdin: ByteSize) -> Result<(), RequestError> {
+    let invalid = |problem: String| Err(RequestError::invalid("command", problem));
+    if let Stdin::Bytes(bytes) = &command.stdin
+        && bytes.len() as u64 > max_stdin.as_u64()
+    {
+        let problem = format!("more than {}", max_stdin);
+        return Err(RequestError::invalid("command.stdin", problem)
+            .with_hint("larger data is an input")
+            .with_kind(ErrorKind::TooLarge));
+    }
+    let words = match &command.what {
+        CommandLine::Program { program, args } => {
+            std::iter::once(program).chain(args).collect::<Vec<_>>()
+        }
+        CommandLine::Shell(line) => vec![line],
+    };
+    let env = command.env.iter().flat_map(|(name, value)| [name, value]);
+    let all: Vec<&Vec<u8>> = words.into_iter().chain(env).chain(&command.cwd).collect();
+    if all.iter().any(|word| word.contains(&0)) {
+        return invalid("one of its words has a NUL byte".to_owned());
+    }
+    // Each word costs eight more.
+    if all.iter().map(|word| word.len() + 8).sum::<usize>() > MAX_COMMAND_BYTES {
+        return invalid(format!(
+            "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes"
+        ));
+    }
+    let is_name = |name: &[u8]| !name.is_empty() && !name.contains(&b'=');
+    if let Some((name, _)) = command.env.iter().find(|(name, _)| !is_name(name)) {
+        let name = String::from_utf8_lossy(name);
+        return invalid(format!("'{name}' is not the name of a variable"));
+    }
+    let is_in_env = |name: &str| command.env.iter().any(|(its, _)| its == name.as_bytes());
+    match command.secrets.iter().find(|(name, _)| is_in_env(name)) {
+        Some((name, _)) => invalid(format!("{name} is a variable of its environment and a secret")),
+        None => Ok(()),
+    }
+}

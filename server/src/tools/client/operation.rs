@@ -1,0 +1,57 @@
+//! `sandbox_operation`: a file operation as the API has it.
+
+use sandbox_api::operation::{Envelope, Operation};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::super::args::Members;
+use super::super::error::ToolError;
+use super::super::stop::Stop;
+use super::super::tool::{Arguments, Context, Tool, Work};
+use super::Place;
+
+pub(in crate::tools) struct Operate;
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(in crate::tools) struct OperateArgs {
+    /// The sandbox, by the name that sandbox_init gave it
+    pub container_id: String,
+    /// The operation, as of POST /v1/sandboxes/{id}/operations
+    pub operation: Operation,
+}
+
+impl Arguments for OperateArgs {
+    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
+        members.decode(tool)
+    }
+
+    fn container_id(&self) -> &str {
+        &self.container_id
+    }
+}
+
+impl Tool for Operate {
+    const NAME: &'static str = "sandbox_operation";
+    const DESCRIPTION: &'static str = "Perform a file operation of the API. An operation that \
+        fails is an envelope too.";
+    type Args = OperateArgs;
+    type Data = Envelope;
+
+    fn begin(
+        args: OperateArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<Envelope>, ToolError> {
+        let place = Place::find(context, &args.container_id)?;
+        Ok(stop.or(async move {
+            let sandbox = place.ready().await?;
+            let envelope = sandbox.perform(args.operation).await;
+            match sandbox.ended() {
+                // Not the file's failure but the sandbox's.
+                Some(error) if !envelope.success => Err(place.failure(error)),
+                _ => Ok(envelope.into()),
+            }
+        }))
+    }
+}

@@ -1,0 +1,435 @@
+//! The tools of an agent at `/mcp` of a service: who is let in, what bad input gets, quotas, and what a
+//! client leaves behind that goes away.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::service::{Service, serve};
+use crate::place::{Place, eventually, peak_memory_kib};
+
+/// Runs until it is ended, and says when it has begun.
+const LOOP: &str = "print('begun') while true do end";
+/// What is left to a service for its answers to many calls, beside what it had: as many messages as it
+/// reads at one time, and the sandboxes' sessions.
+const MEMORY_KIB: u64 = 256 << 10;
+
+/// Files for scripts, which those of others have only where that is wanted.
+const FILES: (&str, &str) = ("SANDBOXCTL_IO_ENABLED", "true");
+
+/// An answer by no client of ours.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn parse(text: &str) -> Self {
+        let status = text.split(' ').nth(1).unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = status.parse().unwrap();
+        Self { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    }
+
+    /// The message that answers the request: the body, or the last event of a stream.
+    fn message(&self) -> Value {
+        let mut events = self.body.lines().filter_map(|line| line.strip_prefix("data: {"));
+        let json = match events.next_back() {
+            Some(event) => format!("{{{event}"),
+            None => self.body.clone(),
+        };
+        serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The text of a call that failed.
+    #[track_caller]
+    fn failure(&self) -> String {
+        let message = self.message();
+        assert_eq!(message["result"]["isError"], true, "{message:#}");
+        message["result"]["content"][0]["text"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A client of the stateless revision.
+#[derive(Clone)]
+struct Client {
+    address: String,
+    /// More headers, or others in place of its own.
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Client {
+    fn new(service: &Service<'_>) -> Self {
+        let address = service.url.strip_prefix("http://").unwrap().to_owned();
+        Self { address, headers: Vec::new() }
+    }
+
+    fn with(&self, name: &'static str, value: &str) -> Self {
+        let mut client = self.clone();
+        client.headers.push((name, value.to_owned()));
+        client
+    }
+
+    /// Sends a message, and gives the connection. The answer ends with it: HTTP/1.0 has no chunks.
+    fn send(&self, message: &[u8], its_headers: &[(&'static str, &str)]) -> TcpStream {
+        let mut headers = vec![
+            ("host", self.address.clone()),
+            ("accept", "application/json, text/event-stream".to_owned()),
+            ("content-type", "application/json".to_owned()),
+            ("content-length", message.len().to_string()),
+            ("mcp-protocol-version", "2026-07-28".to_owned()),
+        ];
+        headers.extend(its_headers.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        for (name, value) in &self.headers {
+            headers.retain(|(known, _)| known != name);
+            headers.push((name, value.clone()));
+        }
+        let mut head = "POST /mcp HTTP/1.0\r\n".to_owned();
+        headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        connection.write_all(format!("{head}\r\n").as_bytes()).unwrap();
+        // One that is refused is not read to its end.
+        _ = connection.write_all(message);
+        connection
+    }
+
+    fn ask_raw(&self, message: &[u8], headers: &[(&'static str, &str)]) -> Answer {
+        let mut text = Vec::new();
+        // What was not read of the request resets the connection after the answer.
+        _ = self.send(message, headers).read_to_end(&mut text);
+        Answer::parse(&String::from_utf8_lossy(&text))
+    }
+
+    fn ask(&self, method: &str, params: Value) -> Answer {
+        self.ask_raw(&request(method, params), &[("mcp-method", method)])
+    }
+
+    /// Sends a call, and gives the connection.
+    fn begin_call(&self, tool: &str, arguments: Value) -> TcpStream {
+        let params = json!({
+            "name": tool,
+            "arguments": arguments,
+            "_meta": { "progressToken": "t" },
+        });
+        let headers = [("mcp-method", "tools/call"), ("mcp-name", tool)];
+        self.send(&request("tools/call", params), &headers)
+    }
+
+    fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let headers = [("mcp-method", "tools/call"), ("mcp-name", tool)];
+        self.ask_raw(&request("tools/call", params), &headers)
+    }
+
+    /// The structured content of a call that succeeds.
+    #[track_caller]
+    fn data(&self, tool: &str, arguments: Value) -> Value {
+        let message = self.call(tool, arguments).message();
+        assert_eq!(message["result"]["isError"], false, "{tool}: {message:#}");
+        message["result"]["structuredContent"].clone()
+    }
+
+    /// Begins a script that does not end by itself, and waits until it runs.
+    fn begin_loop(&self) -> TcpStream {
+        let arguments = json!({ "script": LOOP, "timeout_ms": 600_000 });
+        let mut connection = self.begin_call("execute_script", arguments);
+        let (mut told, mut piece) = (Vec::new(), [0; 4096]);
+        while !String::from_utf8_lossy(&told).contains("begun") {
+            let read = connection.read(&mut piece).unwrap();
+            assert_ne!(read, 0, "it has ended: {}", String::from_utf8_lossy(&told));
+            told.extend_from_slice(&piece[..read]);
+        }
+        connection
+    }
+}
+
+/// A request of the stateless revision.
+fn request(method: &str, mut params: Value) -> Vec<u8> {
+    let meta = &mut params["_meta"];
+    meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    meta["io.modelcontextprotocol/clientInfo"] = json!({ "name": "test", "version": "1" });
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    message.to_string().into_bytes()
+}
+
+impl Service<'_> {
+    /// What the caller has used, and has now.
+    fn usage(&self) -> Value {
+        let (status, body) = self.http("GET", "/v1/usage", "", "");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+/// A token in the data directory of the services here.
+fn token(place: &Place, scope: &str, expires: &str) -> String {
+    let args = ["token", "create", "--data-dir", "service", "--subject", "agent"];
+    let args = [&args[..], &["--scope", scope, "--expires", expires]].concat();
+    format!("Bearer {}", place.sandboxctl(args).assert_code(0).stdout.trim_end())
+}
+
+#[test]
+fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
+    let place = Place::new();
+    let good = token(&place, "sandboxes", "1h");
+    let other = token(&place, "executions:write", "1h");
+    let expired = token(&place, "sandboxes", "1ms");
+    let url = [("SANDBOXCTL_SERVER_URL", "https://sandbox.example.org")];
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &url));
+    let client = Client::new(&service);
+    let metadata = "resource_metadata=\"https://sandbox.example.org/.well-known/\
+                    oauth-protected-resource/mcp\"";
+    let authorized = client.with("authorization", &good);
+    for (who, client, status, expected) in [
+        ("nobody", &client, 401, metadata),
+        ("forged", &client.with("authorization", "Bearer x"), 401, "error=\"invalid_token\""),
+        ("expired", &client.with("authorization", &expired), 401, metadata),
+        ("without the scope", &client.with("authorization", &other), 403, "scope=\"sandboxes\""),
+        ("without the scope", &client.with("authorization", &other), 403, metadata),
+        ("foreign host", &authorized.with("host", "evil.example"), 421, ""),
+        ("foreign origin", &authorized.with("origin", "https://evil.example"), 403, ""),
+        ("opaque origin", &authorized.with("origin", "null"), 403, ""),
+    ] {
+        let answer = client.ask("tools/list", json!({}));
+        assert_eq!(answer.status, status, "{who}: {answer:?}");
+        assert!(answer.head.contains(expected), "{who}: {answer:?}");
+        assert!(!answer.body.contains("execute_script"), "{who}: {answer:?}");
+    }
+    let listed = authorized.ask("tools/list", json!({}));
+    assert_eq!(listed.status, 200, "{listed:?}");
+    assert_eq!(listed.message()["result"]["tools"][0]["name"], "execute_script");
+    let (_, told) = service.http("GET", "/.well-known/oauth-protected-resource/mcp", "", "");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["resource"], "https://sandbox.example.org/mcp", "{told:#}");
+    assert_eq!(place.containers(), Vec::<String>::new());
+    service.stop();
+}
+
+#[test]
+fn bad_input_over_http_is_answered_and_the_next_call_works() {
+    let place = Place::new();
+    let service = Service::with(&place, &[], &[FILES]);
+    let client = Client::new(&service);
+    client.data("execute_script", json!({ "script": "fs.write('data.bin', '\\255\\254\\0')" }));
+    let before = peak_memory_kib(service.child.id());
+
+    // What is wrong with a message is an error of the protocol or of HTTP.
+    let call = |name: &str| json!({ "name": name, "arguments": {} });
+    let named = |message: &[u8], method: &'static str, name: &str| {
+        client.ask_raw(message, &[("mcp-method", method), ("mcp-name", name)])
+    };
+    let unknown = named(&request("tools/call", call("nope")), "tools/call", "nope");
+    assert_eq!(unknown.message()["error"]["code"], -32602, "{unknown:?}");
+    let unknown = client.ask("no/such", json!({}));
+    assert_eq!(unknown.message()["error"]["code"], -32601, "{unknown:?}");
+    let other_name = named(&request("tools/call", call("stat")), "tools/call", "remove");
+    assert_eq!(other_name.status, 400, "the headers are of another call: {other_name:?}");
+    let wrong = named(&request("tools/call", json!({ "name": 7 })), "tools/call", "stat");
+    assert_eq!(wrong.message()["error"]["code"], -32602, "{wrong:?}");
+    for nonsense in [&b"nonsense"[..], b"[]", b"{\"id\":7}", b""] {
+        let answer = client.ask_raw(nonsense, &[("mcp-method", "tools/list")]);
+        assert!((400..500).contains(&answer.status), "{answer:?}");
+    }
+    let huge = vec![b' '; 64 << 20];
+    let answer = client.ask_raw(&huge, &[("mcp-method", "tools/list")]);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    let large = [&request("tools/list", json!({}))[..], &huge[..20 << 20]].concat();
+    let answer = client.ask_raw(&large, &[("mcp-method", "tools/list")]);
+    assert_eq!(answer.status, 413, "{answer:?}");
+
+    // What is wrong with a call is its result, with what would be right.
+    for (tool, arguments, expected) in [
+        ("execute_script", json!({ "script": "return 1", "x": 1 }), "unknown field `x`"),
+        ("execute_script", json!({ "script": 7 }), "invalid type"),
+        ("execute_script", json!({ "script": "-".repeat(300_000) }), "source_too_large"),
+        ("execute_script", json!({ "script": "", "timeout_ms": 0 }), "must be 1 to 600000"),
+        ("execute_script", json!({ "script": "", "timeout_ms": -1 }), "must be 1 to 600000"),
+        ("execute_script", json!({ "script": "", "timeout_ms": 600_001 }), "must be 1 to 600000"),
+        ("execute_script", json!({ "script": "", "timeout_ms": 1.5 }), "must be 1 to 600000"),
+        ("execute_script", json!({ "script": "while true do end", "timeout_ms": 50 }), "(timeout)"),
+        ("read_file", json!({ "path": "data.bin" }), "`encoding: \"base64\"`"),
+        ("read_file", json!({ "path": "../etc/passwd" }), "path_escape"),
+        ("read_file", json!({ "path": "/etc/passwd" }), "path_escape"),
+        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "protected"),
+        ("write_file", json!({ "path": "a" }), "missing field `content`"),
+        ("stat", json!({ "path": "absent" }), "not_found"),
+    ] {
+        let text = client.call(tool, arguments).failure();
+        assert!(text.contains(expected), "{tool}: {text}");
+        assert!(!text.contains(place.work().to_str().unwrap()), "no path of the host: {text}");
+    }
+    let gone = json!({ "uri": "sandbox:///io/absent" });
+    let gone = named(&request("resources/read", gone), "resources/read", "sandbox:///io/absent");
+    assert_eq!(gone.message()["error"]["code"], -32602, "as this revision says: {gone:?}");
+
+    assert_eq!(client.data("execute_script", json!({ "script": "return 1" }))["result"], 1);
+    let after = peak_memory_kib(service.child.id());
+    assert!(after < before + MEMORY_KIB, "{before} KiB, {after} KiB");
+    // The sandbox of the files stays.
+    eventually("the calls' containers are gone", || (place.containers().len() == 1).then_some(()));
+    service.stop();
+}
+
+#[test]
+fn two_thousand_calls_over_http_cost_others_nothing() {
+    /// Connections at one time, each with calls one after the other.
+    const CONNECTIONS: usize = 200;
+    const CALLS: usize = 2000;
+    let place = Place::new();
+    let tokens = ["busy", "other"].map(|subject| {
+        let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
+        let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
+        format!("Bearer {}", created.assert_code(0).stdout.trim_end())
+    });
+    let mut command = serve(&place, &["--listen", "127.0.0.1:0"], &[FILES]);
+    command.env("SANDBOXCTL_SERVER_MAX_CONNECTIONS", "1000");
+    let service = Service::start(&place, command);
+    let [busy, other] = tokens.map(|token| Client::new(&service).with("authorization", &token));
+    busy.data("write_file", json!({ "path": "a.txt", "content": "x\n" }));
+    let before = peak_memory_kib(service.child.id());
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| {
+                for _ in 0..CALLS / CONNECTIONS {
+                    assert_eq!(busy.data("stat", json!({ "path": "a.txt" }))["size"], 2);
+                }
+            });
+        }
+        let script = json!({ "script": "return 1" });
+        assert_eq!(other.data("execute_script", script)["result"], 1);
+        // Files of another subject are not there.
+        let text = other.call("stat", json!({ "path": "a.txt" })).failure();
+        assert!(text.contains("not_found"), "{text}");
+    });
+    let after = peak_memory_kib(service.child.id());
+    assert!(after < before + MEMORY_KIB, "{before} KiB, {after} KiB");
+    service.stop();
+}
+
+#[test]
+fn client_that_goes_away_over_http_ends_its_call_and_is_charged_for_it() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let client = Client::new(&service);
+    let connection = client.begin_loop();
+    assert_eq!(place.containers().len(), 1);
+    assert_eq!(service.usage()["running"], 1);
+    // As the kernel does for a client that was killed.
+    drop(connection);
+    eventually("its container is gone", || place.containers().is_empty().then_some(()));
+    let usage = eventually("its turn is over", || {
+        let usage = service.usage();
+        (usage["running"] == 0).then_some(usage)
+    });
+    assert_eq!(usage["executions"], 1, "{usage:#}");
+    assert!(usage["cpu_ms"].as_u64().unwrap() > 0, "{usage:#}");
+    assert_eq!(client.data("execute_script", json!({ "script": "return 1" }))["result"], 1);
+    service.stop();
+}
+
+#[test]
+fn session_over_http_cancels_its_call_and_ends_in_the_middle_of_one() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let client = Client::new(&service).with("mcp-protocol-version", "2025-11-25");
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" },
+        },
+    });
+    let begun = client.ask_raw(hello.to_string().as_bytes(), &[]);
+    assert_eq!(begun.status, 200, "{begun:?}");
+    let session = begun.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+    let client = client.with("mcp-session-id", session.expect("a session"));
+    let notify = |method: &str, params: Value| {
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        assert_eq!(client.ask_raw(message.to_string().as_bytes(), &[]).status, 202);
+    };
+    notify("notifications/initialized", json!({}));
+    let begin = |id: u64| {
+        let message = json!({
+            "jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": {
+                "name": "execute_script",
+                "arguments": { "script": LOOP, "timeout_ms": 600_000 },
+            },
+        });
+        let connection = client.send(message.to_string().as_bytes(), &[]);
+        eventually("it runs", || {
+            (service.usage()["running"] == 1).then_some(connection.try_clone())
+        })
+    };
+    let is_over = || {
+        eventually("its container is gone", || place.containers().is_empty().then_some(()));
+        eventually("its turn is over", || (service.usage()["running"] == 0).then_some(()));
+    };
+    let cancelled = begin(2);
+    notify("notifications/cancelled", json!({ "requestId": 2 }));
+    is_over();
+    let ended = begin(3);
+    let session = session.unwrap();
+    let headers = format!("mcp-session-id: {session}\r\nmcp-protocol-version: 2025-11-25\r\n");
+    let (status, body) = service.http("DELETE", "/mcp", &headers, "");
+    assert!((200..300).contains(&status), "{status} {body}");
+    is_over();
+    drop((cancelled, ended));
+    service.stop();
+}
+
+#[test]
+fn calls_of_agents_have_the_rate_of_executions() {
+    let place = Place::new();
+    let rate = [("SANDBOXCTL_SERVER_QUOTA_RATE", "3"), FILES];
+    let service = Service::with(&place, &[], &rate);
+    let client = Client::new(&service);
+    let script = || json!({ "script": "return 1" });
+    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    assert_eq!(submit().0, 200);
+    assert_eq!(client.data("execute_script", script())["result"], 1);
+    let failed = client.call("execute_script", json!({ "script": "error('boom')" }));
+    assert!(failed.failure().contains("boom"));
+    // As the API, with the time to try again where a model reads it.
+    let text = client.call("execute_script", script()).failure();
+    assert!(text.starts_with("Script execution error: too many requests (busy)"), "{text}");
+    assert!(text.contains("\nhint: try again in "), "{text}");
+    assert_eq!(submit().0, 429);
+    // File tools are no executions, as file operations of the API are none.
+    client.data("write_file", json!({ "path": "a", "content": "x" }));
+    let usage = service.usage();
+    let expected = json!([3, 0, 0, 1]);
+    let told = ["executions", "queued", "running", "sandboxes"].map(|name| usage[name].clone());
+    assert_eq!(json!(told), expected, "{usage:#}");
+    service.stop();
+}
+
+#[test]
+fn calls_of_agents_have_the_turns_and_processor_time_of_executions() {
+    let place = Place::new();
+    let quotas = [
+        ("SANDBOXCTL_SERVER_SUBJECT_CONCURRENCY", "1"),
+        ("SANDBOXCTL_SERVER_QUOTA_CPU_TIME", "20ms"),
+    ];
+    let service = Service::with(&place, &[], &quotas);
+    let client = Client::new(&service);
+    let connection = client.begin_loop();
+    let queued = service.submit("return 7");
+    assert_eq!(service.get(&queued)["status"], "queued");
+    drop(connection);
+    assert_eq!(service.until(&queued, "ok")["result"], 7);
+    let script = json!({ "script": "for i = 1, 1e8 do end" });
+    // It may be refused, too: what was cut off counts.
+    client.call("execute_script", script.clone());
+    let text = client.call("execute_script", script).failure();
+    assert!(text.contains("the quota of processor time is used up (busy)"), "{text}");
+    assert!(text.contains("\nhint: try again in "), "{text}");
+    let (status, body) = service.http("POST", "/v1/executions", "", r#"{"script":"return 1"}"#);
+    assert_eq!(status, 429, "{body}");
+    service.stop();
+}

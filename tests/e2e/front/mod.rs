@@ -1,0 +1,6 @@
+//! What the command line makes of results: no engine matters to it. It runs once, on the engine
+//! that starts a container fastest.
+
+mod ci;
+mod fs;
+mod reports;
