@@ -1,7 +1,6 @@
-"""A client of the Python SDK, of either generation, against `sandboxctl mcp` or a service.
+"""A client of the Python SDK, of either generation, against a service and `sandboxctl mcp`.
 
-mcp_client.py PROGRAM ARGUMENT...
-mcp_client.py URL [TOKEN]
+mcp_client.py URL TOKEN PROGRAM ARGUMENT...
 """
 
 import asyncio
@@ -13,9 +12,9 @@ from mcp.client.stdio import stdio_client
 
 
 @contextlib.asynccontextmanager
-async def streams(target, rest):
+async def streams(target, *rest):
     if target.startswith("http"):
-        headers = {"authorization": f"Bearer {rest[0]}"} if rest else {}
+        headers = {"authorization": f"Bearer {rest[0]}"}
         try:  # The second generation takes a client of httpx.
             import httpx2 as httpx
         except ImportError:
@@ -26,7 +25,7 @@ async def streams(target, rest):
             async with streamable_http_client(target, http_client=client) as opened:
                 yield opened[0], opened[1]
     else:
-        async with stdio_client(StdioServerParameters(command=target, args=rest)) as opened:
+        async with stdio_client(StdioServerParameters(command=target, args=list(rest))) as opened:
             yield opened
 
 
@@ -35,8 +34,8 @@ def of(result, new, old):
     return getattr(result, new) if hasattr(result, new) else getattr(result, old)
 
 
-async def main():
-    async with streams(sys.argv[1], sys.argv[2:]) as (read, write):
+async def use(*target):
+    async with streams(*target) as (read, write):
         async with ClientSession(read, write) as session:
             await session.initialize()
             names = [tool.name for tool in (await session.list_tools()).tools]
@@ -61,7 +60,13 @@ async def main():
             failed = await session.call_tool("execute_script", {"script": "error('boom')"})
             assert of(failed, "is_error", "isError")
             assert failed.content[0].text.startswith("Script execution error: script:1: boom")
-    print("ok")
+    print(target[0], "ok")
+
+
+async def main():
+    url, token, *program = sys.argv[1:]
+    await use(url, token)
+    await use(*program)
 
 
 asyncio.run(main())

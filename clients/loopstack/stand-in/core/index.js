@@ -1,0 +1,7 @@
+export class ToolBase {
+  type = "tool";
+
+  validate(args) {
+    return this.constructor.argsSchema.parse(args);
+  }
+}

@@ -1,0 +1,74 @@
+"""Sandboxes for untrusted code: files, commands and scripts, on this machine or at a server.
+
+`Sandbox` and `AsyncSandbox` have the same methods. `run_script` and `exec`, `async_run_script` and `async_exec` run
+something in a sandbox of its own. A command or a script that fails is a result; everything else that goes wrong is a
+`SandboxError`.
+"""
+
+from ._async.files import AsyncFiles
+from ._async.sandbox import AsyncCommandHandle, AsyncCommands, AsyncSandbox, async_exec, async_run_script
+from ._core.requests import Limits
+from ._core.version import VERSION as __version__
+from ._core.wire import LimitsRequest
+from ._sync.files import Files
+from ._sync.sandbox import CommandHandle, Commands, Sandbox, exec, run_script
+from .errors import LimitExceeded, NotFound, PolicyDenied, SandboxError, SandboxGone, ServerBusy, Timeout
+from .results import (
+    CommandResult,
+    Copied,
+    Created,
+    Edited,
+    Entry,
+    Globbed,
+    Grepped,
+    Line,
+    Listed,
+    Match,
+    Moved,
+    Removed,
+    ScriptResult,
+    Stat,
+    Touched,
+    Written,
+)
+
+__all__ = [
+    "AsyncCommandHandle",
+    "AsyncCommands",
+    "AsyncFiles",
+    "AsyncSandbox",
+    "CommandHandle",
+    "CommandResult",
+    "Commands",
+    "Copied",
+    "Created",
+    "Edited",
+    "Entry",
+    "Files",
+    "Globbed",
+    "Grepped",
+    "LimitExceeded",
+    "Limits",
+    "LimitsRequest",
+    "Line",
+    "Listed",
+    "Match",
+    "Moved",
+    "NotFound",
+    "PolicyDenied",
+    "Removed",
+    "Sandbox",
+    "SandboxError",
+    "SandboxGone",
+    "ScriptResult",
+    "ServerBusy",
+    "Stat",
+    "Timeout",
+    "Touched",
+    "Written",
+    "__version__",
+    "async_exec",
+    "async_run_script",
+    "exec",
+    "run_script",
+]

@@ -1,0 +1,1 @@
+"""The client for asyncio, from which `scripts/unasync` makes the synchronous one."""

@@ -1,0 +1,144 @@
+"""What calls send: plain data, made from arguments. Nothing here does anything."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from . import wire
+
+__all__ = [
+    "Limits",
+    "Path",
+    "Spec",
+    "Text",
+    "command_request",
+    "path_bytes",
+    "path_members",
+    "script_request",
+    "spec_of",
+]
+
+Text: TypeAlias = "str | bytes"
+"""Text, or bytes, which need not be UTF-8."""
+
+Path: TypeAlias = "str | bytes | os.PathLike[str]"
+"""A path in a sandbox; as bytes where it is not UTF-8."""
+
+
+Limits: TypeAlias = "wire.LimitsRequest | Mapping[str, int | float]"
+"""The limits that are set, by their names, such as `memory_bytes`."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A sandbox to be created."""
+
+    image: str | None
+    io_dir: str | None
+    limits: Limits | None
+    allow: Sequence[str] | None
+    name: str | None
+
+
+def spec_of(
+    image: str | None,
+    io_dir: str | os.PathLike[str] | None,
+    limits: Limits | None,
+    network: Sequence[str] | None,
+    name: str | None = None,
+) -> Spec:
+    """A sandbox of these arguments."""
+    if isinstance(network, str):
+        raise TypeError("network: a list of hosts is expected, not a str")
+    return Spec(image, None if io_dir is None else os.path.abspath(io_dir), limits, network, name)
+
+
+def path_bytes(path: Path) -> bytes:
+    """The bytes of a path. In text, what `os` could not decode stands for itself."""
+    path = os.fspath(path)
+    return path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+
+
+def path_members(name: str, path: Path) -> dict[str, str]:
+    """The members that name a path in a request: `path`, or `path_b64` if it is not UTF-8."""
+    raw = path_bytes(path)
+    try:
+        return {name: raw.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(raw).decode()}
+
+
+def _content(value: Text) -> wire.Content:
+    if isinstance(value, str):
+        return value
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _contents(values: Mapping[str, Text]) -> dict[str, wire.Content]:
+    return {name: _content(value) for name, value in values.items()}
+
+
+def _common(secrets: Mapping[str, Text] | None, limits: Limits | None, timeout: float | None) -> wire.ExecutionRequest:
+    request: wire.ExecutionRequest = {}
+    all_limits: dict[str, Any] = dict(limits or {})
+    if timeout is not None:
+        all_limits["timeout_ms"] = max(1, round(timeout * 1000))
+    if all_limits:
+        request["limits"] = cast("wire.LimitsRequest", all_limits)
+    if secrets:
+        request["secrets"] = _contents(secrets)
+    return request
+
+
+def script_request(
+    script: Text,
+    args: Mapping[str, Any] | None = None,
+    *,
+    secrets: Mapping[str, Text] | None = None,
+    limits: Limits | None = None,
+    timeout: float | None = None,
+) -> wire.ExecutionRequest:
+    """A script."""
+    request = _common(secrets, limits, timeout)
+    request["script"] = _content(script)
+    if args is not None:
+        request["args"] = dict(args)
+    return request
+
+
+def command_request(
+    command: Text,
+    args: Sequence[Text] | None = None,
+    *,
+    env: Mapping[str, Text] | None = None,
+    cwd: Path | None = None,
+    stdin: Text | None = None,
+    secrets: Mapping[str, Text] | None = None,
+    limits: Limits | None = None,
+    timeout: float | None = None,
+) -> wire.ExecutionRequest:
+    """A program with arguments, or a line for the shell."""
+    what: wire.CommandRequest
+    if args is None:
+        what = {"shell": _content(command)}
+    elif isinstance(args, (str, bytes)):
+        raise TypeError(f"args: a list is expected, not {type(args).__name__}")
+    else:
+        what = {"program": _content(command), "args": [_content(arg) for arg in args]}
+    if env:
+        what["env"] = _contents(env)
+    if cwd is not None:
+        what["cwd"] = _content(path_bytes(cwd))
+    if stdin is not None:
+        what["stdin"] = _content(stdin)
+    request = _common(secrets, limits, timeout)
+    request["command"] = what
+    return request

@@ -1,0 +1,119 @@
+"""The few things that a synchronous and an asynchronous program do in different words.
+
+`scripts/unasync` turns each `async_x` into `x`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar, cast
+
+__all__ = ["AsyncPieces", "Pieces", "async_pieces", "async_result", "async_settled", "pieces", "result", "settled"]
+
+_PIECE: Final = 256 << 10
+
+T = TypeVar("T")
+
+Pieces: TypeAlias = "Iterable[bytes] | BinaryIO"
+"""Content in pieces, or a file that is open for reading bytes."""
+
+AsyncPieces: TypeAlias = "Pieces | AsyncIterable[bytes]"
+"""The same, or pieces that come one after another."""
+
+
+def result(future: Future[T]) -> T:
+    """Waits for a result."""
+    return future.result()
+
+
+async def async_result(future: Future[T]) -> T:
+    """Waits for a result. A task that is cancelled meanwhile leaves the future as it is."""
+    await _done(future)
+    return future.result()
+
+
+def settled(future: Future[Any], seconds: float) -> None:
+    """Waits until there is a result, or an error, but no longer than so many seconds."""
+    wait([future], timeout=seconds)
+
+
+async def async_settled(future: Future[Any], seconds: float) -> None:
+    """Waits until there is a result, or an error, but no longer than so many seconds."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(_done(future), seconds)
+
+
+async def _done(future: Future[Any]) -> None:
+    if future.done():
+        return
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def told(_: Future[Any]) -> None:
+        # A loop that has been closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(told)
+    await waiter
+
+
+def pieces(content: Pieces, until: Future[Any] | None = None) -> Generator[bytes]:
+    """The content in pieces of a size that can be sent, until the future is done."""
+    source = _parts(content)
+    for piece in source:
+        for start in range(0, len(piece), _PIECE):
+            if until is not None and until.done():
+                return
+            yield bytes(piece[start : start + _PIECE])
+
+
+async def async_pieces(content: AsyncPieces, until: Future[Any] | None = None) -> AsyncGenerator[bytes]:
+    """The content in pieces of a size that can be sent, until the future is done, even while the content is waited
+    for."""
+    if not isinstance(content, AsyncIterable):
+        source = _parts(content)
+        # To read a file takes time, which the event loop has not.
+        read: Callable[[], Any] = lambda: next(source, None)  # noqa: E731
+        blocking = hasattr(content, "read")
+        while (piece := await asyncio.to_thread(read) if blocking else read()) is not None:
+            for part in pieces([piece], until):
+                yield part
+            if until is not None and until.done():
+                return
+        return
+    iterator = aiter(content)
+    ended = asyncio.ensure_future(_done(until)) if until is not None else None
+    following: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            following = asyncio.ensure_future(_next(iterator))
+            await asyncio.wait([following, ended] if ended else [following], return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                return
+            if (piece := following.result()) is None:
+                return
+            for part in pieces([piece], until):
+                yield part
+    finally:
+        for task in (following, ended):
+            if task is not None:
+                task.cancel()
+
+
+async def _next(iterator: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(iterator, None)
+
+
+def _parts(content: Pieces) -> Iterator[bytes]:
+    if hasattr(content, "read"):
+        file = cast("BinaryIO", content)
+        return iter(lambda: file.read(_PIECE), b"")
+    return iter(cast("Iterable[bytes]", content))

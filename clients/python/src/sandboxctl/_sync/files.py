@@ -1,0 +1,190 @@
+# Made from files.py by scripts/unasync.
+"""The files of a sandbox, for synchronous programs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Generator, Iterator, Callable
+from contextlib import contextmanager
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from .. import results
+from .._core.requests import Path, path_members
+from .._core.waiting import Pieces
+from .._core.wire import OperationName
+from ..errors import LimitExceeded, error_of
+from ..results import Copied, Created, Edited, Globbed, Grepped, Json, Listed, Moved, Removed, Stat, Written
+from .transport import Transport
+
+__all__ = ["Files"]
+
+Content: TypeAlias = "str | bytes | Pieces"
+"""What is written: text in UTF-8, bytes, pieces of bytes, or a file that is open for reading bytes."""
+
+# Content of more bytes than this is sent in pieces.
+_WHOLE: Final = 4 << 20
+
+
+class Files:
+    """The files of a sandbox. Paths are relative to the io dir, or absolute in it (`/io/…`) or in `/in`; as bytes where
+    they are not UTF-8. Links are never followed.
+
+    What fails is a `SandboxError`: `NotFound`, `PolicyDenied` for a path outside, `LimitExceeded`, or one with a kind
+    such as `is_directory`, `already_exists`, `not_empty` or `encoding`.
+    """
+
+    def __init__(self, opened: Callable[[], Transport]) -> None:
+        self._opened = opened
+
+    def read(self, path: Path, *, offset: int = 0, limit: int | None = None) -> str:
+        """The content of a file, or a range of its bytes, as text, which must be UTF-8 (else `encoding`)."""
+        try:
+            return (self._do("read", path, encoding="utf-8", offset=offset, limit=limit))["content"]
+        except LimitExceeded as error:
+            content = self._large(path, offset, limit, error)
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise error_of("encoding", f"{path!r} is not UTF-8", "read_bytes returns any content") from error
+
+    def read_bytes(self, path: Path, *, offset: int = 0, limit: int | None = None) -> bytes:
+        """The content of a file, or a range of it."""
+        try:
+            data = self._do("read", path, encoding="base64", offset=offset, limit=limit)
+        except LimitExceeded as error:
+            return self._large(path, offset, limit, error)
+        return base64.b64decode(data["content"])
+
+    @contextmanager
+    def stream(self, path: Path) -> Generator[Iterator[bytes]]:
+        """The content of a file, piece by piece, of one consistent file: a context that gives an iterator."""
+        parts = self._opened().download(path)
+        try:
+            yield parts
+        finally:
+            parts.close()
+
+    def write(
+        self,
+        path: Path,
+        content: Content,
+        *,
+        mode: Literal["overwrite", "append", "create_new"] | None = None,
+        parents: bool | None = None,
+        atomic: bool | None = None,
+    ) -> Written:
+        """Writes a file, whole or not at all, with its directories.
+
+        What comes in pieces, or from a file, may be of any size and replaces the file: `mode`, `parents` and `atomic`
+        are for text and bytes.
+        """
+        options = {"mode": mode, "parents": parents, "atomic": atomic}
+        plain = all(value is None for value in options.values())
+        if isinstance(content, str):
+            if len(content) <= _WHOLE or not plain:
+                return results.written(self._do("write", path, content=content, encoding="utf-8", **options))
+            content = content.encode()
+        if isinstance(content, (bytes, bytearray, memoryview)):
+            if len(content) <= _WHOLE or not plain:
+                text = base64.b64encode(content).decode()
+                return results.written(self._do("write", path, content=text, encoding="base64", **options))
+            content = [bytes(content)]
+        elif not plain:
+            raise error_of(
+                "usage", "content in pieces replaces the file: mode, parents and atomic are for text and bytes"
+            )
+        return results.written(self._opened().upload(path, content))
+
+    def edit(self, path: Path, old: str, new: str, *, count: int = 1) -> Edited:
+        """Replaces a text that occurs exactly `count` times."""
+        data = self._do("edit", path, old=old, new=new, count=count)
+        return Edited(data["path"], data["replacements"])
+
+    def list(
+        self, path: Path = ".", *, recursive: bool = False, max_depth: int | None = None, limit: int | None = None
+    ) -> Listed:
+        """The entries of a directory, sorted by their paths."""
+        data = self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit)
+        return Listed(data["path"], [results.entry(entry) for entry in data["entries"]], data["truncated"])
+
+    def glob(self, pattern: str, path: Path = ".", *, hidden: bool = False, limit: int | None = None) -> Globbed:
+        """The paths that match a pattern."""
+        data = self._do("glob", path, pattern=pattern, hidden=hidden, limit=limit)
+        return Globbed(data["path"], [results.match(match) for match in data["matches"]], data["truncated"])
+
+    def grep(
+        self,
+        pattern: str,
+        path: Path = ".",
+        *,
+        glob: str | None = None,
+        context: int = 0,
+        ignore_case: bool = False,
+        hidden: bool = False,
+        limit: int | None = None,
+    ) -> Grepped:
+        """The lines that match a regular expression, with `context` lines around each."""
+        data = self._do(
+            "grep",
+            path,
+            pattern=pattern,
+            glob=glob,
+            context=context,
+            ignore_case=ignore_case,
+            hidden=hidden,
+            limit=limit,
+        )
+        lines = [results.line(line) for line in data["lines"]]
+        return Grepped(data["path"], lines, data["matches"], data["files"], data["truncated"])
+
+    def mkdir(self, path: Path, *, parents: bool = True) -> Created:
+        """Creates a directory, and its parents."""
+        data = self._do("mkdir", path, parents=parents)
+        return Created(data["path"], data["created"])
+
+    def remove(self, path: Path, *, recursive: bool = False, force: bool = False) -> Removed:
+        """Removes a file, or with `recursive` a directory. With `force` there may be none."""
+        data = self._do("remove", path, recursive=recursive, force=force)
+        return Removed(data["path"], data["removed"], data["entries"])
+
+    def move(self, source: Path, target: Path, *, overwrite: bool = False) -> Moved:
+        """Gives a file or a directory another path."""
+        data = self._perform({"operation": "rename", **_both(source, target), "overwrite": overwrite})
+        return Moved(data["from"], data["to"])
+
+    def copy(self, source: Path, target: Path, *, recursive: bool = False, overwrite: bool = False) -> Copied:
+        """Copies a file, or with `recursive` a directory."""
+        data = self._perform(
+            {"operation": "copy", **_both(source, target), "recursive": recursive, "overwrite": overwrite}
+        )
+        return Copied(data["from"], data["to"], data["entries"], data["bytes"])
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is something with this path."""
+        return (self._do("exists", path))["exists"]
+
+    def stat(self, path: Path) -> Stat:
+        """What is known of a file."""
+        data = self._do("stat", path)
+        return Stat(**{name: data.get(name) for name in Stat.__dataclass_fields__})
+
+    def _large(self, path: Path, offset: int, limit: int | None, error: LimitExceeded) -> bytes:
+        """A file of more than an operation reads."""
+        if error.kind != "too_large" or offset or limit is not None:
+            raise error
+        with self.stream(path) as parts:
+            return b"".join([part for part in parts])
+
+    def _do(self, operation: OperationName, path: Path, **options: Any) -> Any:
+        given = {name: value for name, value in options.items() if value is not None}
+        return self._perform({"operation": operation, **path_members("path", path), **given})
+
+    def _perform(self, operation: Json) -> Any:
+        envelope = self._opened().operation(operation)
+        if not envelope["success"]:
+            raise results.failure(cast("Json", envelope["error"]), "operation")
+        return envelope["data"]
+
+
+def _both(source: Path, target: Path) -> dict[str, str]:
+    return {**path_members("from", source), **path_members("to", target)}

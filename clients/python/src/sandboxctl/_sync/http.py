@@ -1,0 +1,432 @@
+# Made from http.py by scripts/unasync.
+"""Calls over HTTP, for synchronous programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote
+
+import httpx
+
+from .._core.limiter import Limiter, Slots
+from .._core.requests import Path, Spec, path_bytes
+from .._core.waiting import Pieces, pieces, result
+from ..errors import NotFound, SandboxError, SandboxGone, error_of
+from ..results import Json
+
+if TYPE_CHECKING:
+    from .._core import wire
+
+__all__ = ["HttpTransport"]
+
+_ATTEMPTS: Final = 6
+# A server that asks for a longer pause is not waited for.
+_LONGEST_PAUSE: Final = 60.0
+# For how long one request waits for an execution's end, in seconds; the client's own limit is longer.
+_WAIT: Final = 60
+_TIMEOUT: Final = httpx.Timeout(_WAIT + 30, connect=10, pool=None)
+# For what is made up for after a cancellation.
+_CLEANUP: Final = httpx.Timeout(10, pool=None)
+_LONGEST_ANSWER: Final = 128 << 20
+_LONGEST_EVENT: Final = 64 << 20
+_LONGEST_BODY: Final = 48 << 20
+_READING: Final = frozenset({"read", "view", "list", "glob", "grep", "exists", "stat"})
+_KIND_OF_STATUS: Final = {
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    408: "request_timeout",
+    410: "gone",
+    413: "too_large",
+    429: "rate_limited",
+    502: "unavailable",
+    503: "unavailable",
+    504: "request_timeout",
+}
+
+
+class _Execution:
+    """An execution of the server."""
+
+    def __init__(self, transport: HttpTransport, identifier: str) -> None:
+        self._transport = transport
+        self._path = f"/v1/executions/{identifier}"
+
+    def events(self) -> Generator[Json]:
+        for event in self._transport.events(f"{self._path}/events"):
+            yield event
+
+    def document(self) -> Json:
+        return self._transport.document(self._path)
+
+    def kill(self) -> None:
+        try:
+            self._transport.json("DELETE", self._path, timeout=_CLEANUP)
+        except SandboxError as error:
+            # It has ended already.
+            if error.kind not in {"conflict", "not_found", "gone"}:
+                raise
+
+
+class HttpTransport:
+    """Calls of one sandbox of a server."""
+
+    def __init__(self, server: str, token: str | None) -> None:
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise error_of("config", "token: it has characters that no token has")
+        self._server = server
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._socket = server.removeprefix("unix:") if server.startswith("unix:") else None
+        self._base = "http://localhost" if self._socket else _checked(server)
+        self._sandbox = ""
+        self._connect()
+
+    def create(self, spec: Spec) -> str:
+        # With a name the request can be repeated: it finds the sandbox that it has created.
+        request = {"name": spec.name or f"client-{uuid.uuid4()}", "spec": _kept(spec)}
+        try:
+            identifier = _id(self.json("POST", "/v1/sandboxes", json=request))
+        except SandboxError:
+            raise
+        except BaseException:
+            # Cancelled too late, it may be there; one with a name of the caller's is found by it.
+            if spec.name is None:
+                with suppress(Exception):
+                    made = _id(self.json("POST", "/v1/sandboxes", attempts=1, timeout=_CLEANUP, json=request))
+                    self.json("DELETE", f"/v1/sandboxes/{made}", attempts=1, timeout=_CLEANUP)
+            raise
+        self._sandbox = f"/v1/sandboxes/{identifier}"
+        return identifier
+
+    def operation(self, operation: Json) -> Json:
+        repeatable = operation["operation"] in _READING
+        path = f"{self._sandbox}/operations"
+        try:
+            with _slot(self._slots.operations):
+                answer = self.json("POST", path, repeatable=repeatable, json=operation)
+        except NotFound as error:
+            raise self._gone(error) from error
+        if not isinstance(answer.get("success"), bool):
+            raise _senseless("it is no envelope")
+        return answer
+
+    def start(self, request: wire.ExecutionRequest, *, events: bool) -> _Execution:
+        try:
+            return self._submit(f"{self._sandbox}/executions", request)
+        except NotFound as error:
+            raise self._gone(error) from error
+
+    @contextmanager
+    def once(
+        self, spec: Spec, request: wire.ExecutionRequest, *, events: bool
+    ) -> Generator[_Execution]:
+        limits = {**(spec.limits or {}), **request.get("limits", {})}
+        yield self._submit("/v1/executions", {**_kept(spec), **request, "limits": limits})
+
+    def download(self, path: Path) -> Generator[bytes]:
+        try:
+            with (
+                _slot(self._slots.downloads),
+                self._stream("GET", self._file(path)) as response,
+            ):
+                for part in response.iter_bytes():
+                    yield part
+        except NotFound as error:
+            raise self._missing(error) from error
+
+    def upload(self, path: Path, content: Pieces) -> Json:
+        try:
+            with (
+                _slot(self._slots.uploads),
+                self._stream(
+                    "PUT", self._file(path), attempts=1, content=pieces(content), headers=_BYTES
+                ) as response,
+            ):
+                return _json(_body(response))
+        except NotFound as error:
+            raise self._missing(error) from error
+
+    def destroy(self) -> None:
+        with suppress(NotFound, SandboxGone):
+            self.json("DELETE", self._sandbox)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def document(self, path: str) -> Json:
+        """Waits for the end of an execution."""
+        while True:
+            with _slot(self._slots.executions):
+                document = self.json("GET", path, params={"wait": _WAIT})
+            if document.get("status") not in {"queued", "running"}:
+                return document
+
+    def events(self, path: str) -> Generator[Json]:
+        """The events of an execution up to its end. A stream that breaks off is resumed after the last event."""
+        last, attempt = 0, 1
+        while True:
+            failure: Exception | None = None
+            try:
+                headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
+                with _slot(self._slots.executions), self._stream("GET", path, headers=headers) as response:
+                    data = ""
+                    for line in response.iter_lines():
+                        if line.startswith("data:"):
+                            data += line[5:]
+                            if len(data) > _LONGEST_EVENT:
+                                raise _senseless("an event is too long")
+                        elif not line and data:
+                            event, data = _json(data), ""
+                            if event["seq"] <= last:
+                                continue
+                            last, attempt = event["seq"], 1
+                            yield event
+                            if event["event"] == "end":
+                                return
+            except SandboxError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+            if attempt == _ATTEMPTS:
+                raise failure or _unreachable(self._server, "the events break off")
+            time.sleep(_backoff(attempt))
+            attempt += 1
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        attempts: int = _ATTEMPTS,
+        timeout: httpx.Timeout = _TIMEOUT,
+        **request: Any,
+    ) -> dict[str, Any]:
+        """The JSON of an answer. A request is made again where the server asks for that, and after a lost connection
+        if it is repeatable."""
+        if "json" in request:
+            body = json.dumps(request.pop("json"), ensure_ascii=False, allow_nan=False).encode()
+            if len(body) > _LONGEST_BODY:
+                raise error_of(
+                    "too_large",
+                    f"a request of more than {_LONGEST_BODY} bytes",
+                    "write large files in pieces: `files.write` takes an iterable of bytes, or a file",
+                )
+            request["content"] = body
+            request["headers"] = {"Content-Type": "application/json", **request.get("headers", {})}
+        _, body = self._send(
+            method, path, whole=True, repeatable=repeatable, attempts=attempts, timeout=timeout, **request
+        )
+        return _json(body) if body else {}
+
+    def _send(
+        self, method: str, path: str, *, whole: bool, repeatable: bool, attempts: int, **request: Any
+    ) -> tuple[httpx.Response, bytes]:
+        """An answer whose status is a success, with its body if it is wanted as a whole; else it is to be closed."""
+        if self._pid != os.getpid():
+            # After a fork, the connections are the parent's.
+            self._connect()
+        attempt = 0
+        while True:
+            attempt += 1
+            pause: float | None = 0.0
+            try:
+                response = self._http.send(self._http.build_request(method, path, **request), stream=True)
+                if response.is_success and not whole:
+                    return response, b""
+                try:
+                    body = _body(response)
+                finally:
+                    response.close()
+                if response.is_success:
+                    return response, body
+                failure, pause = _refusal(response, body), _pause(response)
+            except httpx.TransportError as error:
+                failure = self._named(error)
+                failure.__cause__ = error
+                never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+                if not never_sent and (not repeatable or isinstance(error, httpx.TimeoutException)):
+                    pause = None
+            if pause is None or attempt >= attempts:
+                raise failure
+            time.sleep(pause + _backoff(attempt))
+
+    @contextmanager
+    def _stream(
+        self, method: str, path: str, *, attempts: int = _ATTEMPTS, **request: Any
+    ) -> Generator[httpx.Response]:
+        """An answer as it comes."""
+        response, _ = self._send(method, path, whole=False, repeatable=True, attempts=attempts, **request)
+        try:
+            yield response
+        except httpx.TransportError as error:
+            raise self._named(error) from error
+        finally:
+            response.close()
+
+    def _connect(self) -> None:
+        # Slots are the limit.
+        limits = httpx.Limits(max_connections=None)
+        transport = httpx.HTTPTransport(uds=self._socket, limits=limits) if self._socket else None
+        self._http = httpx.Client(
+            transport=transport, base_url=self._base, headers=self._headers, timeout=_TIMEOUT, limits=limits
+        )
+        self._slots = Slots()
+        self._pid = os.getpid()
+
+    def _named(self, error: httpx.TransportError) -> SandboxError:
+        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+            return error_of("timeout", "timed out waiting for the server's answer", retryable=True, owner="client")
+        return _unreachable(self._server, str(error) or type(error).__name__)
+
+    def _submit(self, path: str, request: Mapping[str, Any]) -> _Execution:
+        """Submits an execution once, whatever happens to the connection."""
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        try:
+            with _slot(self._slots.executions):
+                return _Execution(self, _id(self.json("POST", path, json=request, headers=headers)))
+        except SandboxError:
+            raise
+        except BaseException:
+            # The answer that had its id may be lost: the same key finds it. What ended the wait is the error.
+            with suppress(Exception):
+                found = self.json("POST", path, attempts=1, timeout=_CLEANUP, json=request, headers=headers)
+                _Execution(self, _id(found)).kill()
+            raise
+
+    def _file(self, path: Path) -> str:
+        """The URL of a file: its path is one segment, so that no parser of URLs resolves its dots."""
+        segment = quote(path_bytes(path), safe="")
+        return f"{self._sandbox}/files/{'.%2F' + segment if segment in {'.', '..'} else segment}"
+
+    def _gone(self, error: SandboxError) -> SandboxError:
+        message = f"the sandbox {self._sandbox.rpartition('/')[2]} is gone: {error.message}"
+        return error_of("gone", message, "create another one", status=error.status)
+
+    def _missing(self, error: NotFound) -> SandboxError:
+        """The error of a file that is not there: the sandbox may be what is missing."""
+        try:
+            self.json("GET", self._sandbox)
+        except NotFound:
+            return self._gone(error)
+        return error
+
+
+_BYTES: Final = {"Content-Type": "application/octet-stream"}
+
+
+@contextmanager
+def _slot(limiter: Limiter) -> Generator[None]:
+    ticket = limiter.ticket()
+    try:
+        result(ticket)
+        yield
+    finally:
+        limiter.release(ticket)
+
+
+def _body(response: httpx.Response) -> bytes:
+    body = bytearray()
+    for part in response.iter_bytes():
+        body += part
+        if len(body) > _LONGEST_ANSWER:
+            raise error_of(
+                "too_large", f"an answer of more than {_LONGEST_ANSWER} bytes", "read it with `files.stream`"
+            )
+    return bytes(body)
+
+
+def _checked(server: str) -> str:
+    try:
+        url = httpx.URL(server)
+    except httpx.InvalidURL as error:
+        raise error_of("config", f'server: "{server}" is not a URL') from error
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise error_of("config", f'server: "{server}" is neither http://…, https://… nor unix:PATH')
+    if url.userinfo or url.query or url.fragment:
+        raise error_of("config", "server: a URL without credentials, query and fragment is expected", "give `token`")
+    return server
+
+
+def _kept(spec: Spec) -> dict[str, Any]:
+    """The members of a sandbox that a server takes."""
+    if spec.io_dir is not None:
+        raise error_of(
+            "usage",
+            "io_dir is a directory of this machine, and a server uses none",
+            "write and read the files with `files`, or name no server (SANDBOXCTL_SERVER)",
+        )
+    kept: dict[str, Any] = {}
+    if spec.image is not None:
+        kept["image"] = spec.image
+    if spec.limits:
+        kept["limits"] = dict(spec.limits)
+    if spec.allow:
+        kept["network"] = {"allow": list(spec.allow)}
+    return kept
+
+
+def _json(body: bytes | str) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise _senseless("it is not JSON") from error
+    if not isinstance(value, dict):
+        raise _senseless("it is no object")
+    return cast("dict[str, Any]", value)
+
+
+def _id(answer: Json) -> str:
+    if isinstance(answer.get("id"), str):
+        return answer["id"]
+    raise _senseless("it has no id")
+
+
+def _refusal(response: httpx.Response, body: bytes) -> SandboxError:
+    """The error of an answer: a Problem Details document, or whatever a proxy sent instead."""
+    status = response.status_code
+    with suppress(ValueError, KeyError, TypeError):
+        problem = json.loads(body)
+        owner = "operation" if problem["kind"] == "timeout" else "server"
+        error = error_of(problem["kind"], problem["detail"], problem.get("hint"), status=status, owner=owner)
+        error.retryable = error.retryable or status in {429, 503}
+        return error
+    text = body[:200].decode("utf-8", "replace").strip()
+    return error_of(
+        _KIND_OF_STATUS.get(status, "internal" if status >= 500 else "invalid_request"),
+        f"HTTP status {status}: {text or 'no explanation'}",
+        "the answer is not one of sandboxctl: is a proxy in between, or another server?",
+        retryable=status == 429 or status >= 502,
+        status=status,
+    )
+
+
+def _unreachable(server: str, why: str) -> SandboxError:
+    return error_of(
+        "unavailable", f"no connection to {server}: {why}", "is the server running, and is this its address?"
+    )
+
+
+def _senseless(why: str) -> SandboxError:
+    return error_of("internal", f"the answer of the server makes no sense: {why}")
+
+
+def _pause(response: httpx.Response) -> float | None:
+    """How long the server asks to wait before the same request, in seconds; None if it does not, or for too long."""
+    after = response.headers.get("retry-after", "")
+    if response.status_code not in {409, 429, 503} or not re.fullmatch(r"[0-9]{1,9}", after):
+        return None
+    return float(after) if float(after) <= _LONGEST_PAUSE else None
+
+
+def _backoff(attempt: int) -> float:
+    return min(0.1 * 2 ** (attempt - 1), 5.0) * (0.5 + random.random() / 2)

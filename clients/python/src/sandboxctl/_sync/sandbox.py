@@ -1,0 +1,289 @@
+# Made from sandbox.py by scripts/unasync.
+"""A sandbox and its commands, for synchronous programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .. import results
+from .._core.requests import Limits, Path, Spec, Text, command_request, script_request, spec_of
+from ..errors import SandboxError, error_of
+from ..results import CommandResult, Json, Listener, ScriptResult, checked
+from .files import Files
+from .transport import Execution, Transport, connect
+
+if TYPE_CHECKING:
+    from .._core import wire
+
+__all__ = ["CommandHandle", "Commands", "Sandbox", "exec", "run_script"]
+
+
+class CommandHandle:
+    """A command that was started."""
+
+    def __init__(self, execution: Execution, listener: Listener | None) -> None:
+        self._execution = execution
+        self._listener = listener
+
+    def wait(self, *, check: bool = False) -> CommandResult:
+        """Waits for its end, and hands its output to the listeners meanwhile. Whatever ends the wait leaves it running.
+
+        With `check` a status other than `ok` is raised.
+        """
+        document = _document(self._execution, self._listener)
+        return checked(results.command_result(document, self._listener), check)
+
+    def kill(self) -> None:
+        """Ends it, and all that it started: `wait` then has the status `cancelled`. One that has ended is as it was."""
+        self._execution.kill()
+
+
+class Commands:
+    """The commands of a sandbox, which needs an image, or a root file system of the embedded engine."""
+
+    def __init__(self, opened: Callable[[], Transport]) -> None:
+        self._opened = opened
+
+    def start(
+        self,
+        command: Text,
+        args: Sequence[Text] | None = None,
+        *,
+        env: Mapping[str, Text] | None = None,
+        cwd: Path | None = None,
+        stdin: Text | None = None,
+        secrets: Mapping[str, Text] | None = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> CommandHandle:
+        """Starts a program with arguments, or without `args` a line for the shell of the image.
+
+        `timeout` is in seconds. Secrets are environment variables, and are replaced in its output. The listeners get
+        output as it comes, from `wait`; of more than 64 MiB that wait for them the oldest is dropped: `missed` and
+        `missed_bytes` of the result say so.
+        """
+        request = command_request(
+            command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
+        )
+        listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+        execution = self._opened().start(request, events=listener is not None)
+        return CommandHandle(execution, listener)
+
+    def run(
+        self,
+        command: Text,
+        args: Sequence[Text] | None = None,
+        *,
+        env: Mapping[str, Text] | None = None,
+        cwd: Path | None = None,
+        stdin: Text | None = None,
+        secrets: Mapping[str, Text] | None = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+        check: bool = False,
+    ) -> CommandResult:
+        """Runs a command to its end; see `start`. Whatever ends the wait ends the command."""
+        request = command_request(
+            command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
+        )
+        listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+        execution = self._opened().start(request, events=listener is not None)
+        return checked(results.command_result(_finish(execution, listener), listener), check)
+
+
+class Sandbox:
+    """A sandbox. It ends with `close`, or with its block.
+
+    Its calls may be made by any number of threads at once.
+    """
+
+    id: str
+    """Its id."""
+    files: Files
+    """Its files."""
+    commands: Commands
+    """Its commands."""
+
+    def __init__(self, transport: Transport, identifier: str) -> None:
+        self.id = identifier
+        self.files = Files(self._open)
+        self.commands = Commands(self._open)
+        self._transport = transport
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        image: str | None = None,
+        io_dir: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        limits: Limits | None = None,
+        network: Sequence[str] | None = None,
+        server: str | None = None,
+        token: str | None = None,
+        binary: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> Sandbox:
+        """Creates a sandbox, or finds the one of this name if it is the same.
+
+        It is one of this machine, kept by a process of the `sandboxctl` binary (`binary`, else `SANDBOXCTL_BINARY`,
+        else that of `PATH`) which all sandboxes of the same `engine` share and which ends with this program; or of a
+        server: `server` is its URL or `unix:PATH`, by default `SANDBOXCTL_SERVER`, and `token` is by default
+        `SANDBOXCTL_TOKEN`.
+
+        Without an image it has scripts and files alone. `io_dir` is a directory of this machine that holds its files
+        and outlives it. `network` is the hosts that its commands may reach, such as `example.org:443`.
+
+        Raises `SandboxError`: of kind `config` if the binary is missing or of another version, `engine` if it cannot
+        start, `ServerBusy` if the server is not there or full.
+        """
+        transport = connect(server, token, binary, engine)
+        try:
+            return cls(transport, transport.create(spec_of(image, io_dir, limits, network, name)))
+        except BaseException:
+            transport.close()
+            raise
+
+    def run_script(
+        self,
+        script: Text,
+        args: Mapping[str, Any] | None = None,
+        *,
+        secrets: Mapping[str, Text] | None = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        on_log: Callable[[str, str], object] | None = None,
+        check: bool = False,
+    ) -> ScriptResult:
+        """Runs a Luau script. Whatever ends the wait ends the script.
+
+        `timeout` is in seconds. `on_log` gets the text and the level of each entry of its log as it comes; `missed` of
+        the result says if it was too slow for all of them.
+        """
+        request = script_request(script, args, secrets=secrets, limits=limits, timeout=timeout)
+        listener = results.listener(on_log=on_log)
+        execution = self._open().start(request, events=listener is not None)
+        return checked(results.script_result(_finish(execution, listener), listener), check)
+
+    def close(self) -> None:
+        """Ends the sandbox, and what runs in it, and removes it. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._transport.destroy()
+        finally:
+            self._transport.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except SandboxError:
+            # What ended the block is the error.
+            if error is None:
+                raise
+
+    def _open(self) -> Transport:
+        if self._closed:
+            raise error_of("gone", f"the sandbox {self.id} is closed", "create another one")
+        return self._transport
+
+
+def run_script(
+    script: Text,
+    args: Mapping[str, Any] | None = None,
+    *,
+    image: str | None = None,
+    io_dir: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
+    limits: Limits | None = None,
+    network: Sequence[str] | None = None,
+    server: str | None = None,
+    token: str | None = None,
+    binary: str | os.PathLike[str] | None = None,
+    secrets: Mapping[str, Text] | None = None,
+    timeout: float | None = None,
+    on_log: Callable[[str, str], object] | None = None,
+    check: bool = False,
+) -> ScriptResult:
+    """Runs a Luau script in a sandbox of its own; see `Sandbox.create` and `Sandbox.run_script`."""
+    request = script_request(script, args, secrets=secrets, timeout=timeout)
+    spec = spec_of(image, io_dir, limits, network)
+    listener = results.listener(on_log=on_log)
+    document = _once(connect(server, token, binary, engine), spec, request, listener)
+    return checked(results.script_result(document, listener), check)
+
+
+def exec(
+    command: Text,
+    args: Sequence[Text] | None = None,
+    *,
+    image: str | None = None,
+    io_dir: str | os.PathLike[str] | None = None,
+    engine: str | None = None,
+    limits: Limits | None = None,
+    network: Sequence[str] | None = None,
+    server: str | None = None,
+    token: str | None = None,
+    binary: str | os.PathLike[str] | None = None,
+    env: Mapping[str, Text] | None = None,
+    cwd: Path | None = None,
+    stdin: Text | None = None,
+    secrets: Mapping[str, Text] | None = None,
+    timeout: float | None = None,
+    on_stdout: Callable[[bytes], object] | None = None,
+    on_stderr: Callable[[bytes], object] | None = None,
+    check: bool = False,
+) -> CommandResult:
+    """Runs a command in a sandbox of its own; see `Sandbox.create` and `Commands.run`."""
+    request = command_request(command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, timeout=timeout)
+    spec = spec_of(image, io_dir, limits, network)
+    listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+    document = _once(connect(server, token, binary, engine), spec, request, listener)
+    return checked(results.command_result(document, listener), check)
+
+
+def _once(
+    transport: Transport, spec: Spec, request: wire.ExecutionRequest, listener: Listener | None
+) -> Json:
+    try:
+        with transport.once(spec, request, events=listener is not None) as execution:
+            return _finish(execution, listener)
+    finally:
+        transport.close()
+
+
+def _document(execution: Execution, listener: Listener | None) -> Json:
+    if listener is not None:
+        with closing(execution.events()) as events:
+            for event in events:
+                listener(event)
+    return execution.document()
+
+
+def _finish(execution: Execution, listener: Listener | None) -> Json:
+    """The document of an execution, which whatever ends the wait ends."""
+    try:
+        return _document(execution, listener)
+    except BaseException:
+        # What ended the wait is the error, whatever becomes of this.
+        with suppress(Exception):
+            execution.kill()
+        raise

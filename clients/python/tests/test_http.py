@@ -1,0 +1,330 @@
+"""The HTTP transport against a stand-in for the server: what is made again, what is resumed, what is made up for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from sandboxctl import AsyncSandbox, NotFound, Sandbox, SandboxError, SandboxGone, ServerBusy, Timeout
+
+CREATED = (201, {}, {"id": "s"})
+DOCUMENT = {
+    "schema": "sandboxctl.result/1",
+    "id": "e",
+    "status": "ok",
+    "result": 42,
+    "logs": [],
+    "logs_truncated": False,
+    "files_touched": [],
+    "files_touched_truncated": False,
+    "error": None,
+    "engine": "docker",
+    "limits": None,
+    "usage": None,
+}
+LOST = None
+"""An answer that never comes: the connection is closed."""
+
+
+def problem(status: int, kind: str, **headers: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+    return status, headers, {"kind": kind, "detail": f"it is {kind}", "status": status}
+
+
+@dataclass
+class Asked:
+    """A request."""
+
+    what: str
+    headers: dict[str, str]
+    body: bytes
+    connection: int
+
+
+@dataclass
+class Fake:
+    """A server whose answers the test gives, by method and path; several answers are given one after another."""
+
+    url: str
+    answers: dict[str, Any] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, asked: Asked) -> Any:
+        with self.lock:
+            self.asked.append(asked)
+            known = self.answers[asked.what]
+            found = (known.pop(0) if len(known) > 1 else known[0]) if isinstance(known, list) else known
+        return found(asked) if callable(found) else found
+
+    def heard(self, what: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.what == what]
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            what = f"{self.command} {self.path}"
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            if self.headers.get("transfer-encoding") == "chunked":
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            answer = fake.answer(Asked(what, headers, body, self.client_address[1]))
+            if answer is LOST:
+                self.close_connection = True
+                return
+            status, headers, content = answer
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            if "Connection" not in headers:
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            self.close_connection = "Connection" in headers
+
+        do_GET = do_POST = do_PUT = do_DELETE = handle_any
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        fake = Fake(f"http://127.0.0.1:{server.server_port}")
+        fake.answers = {"POST /v1/sandboxes": CREATED, "DELETE /v1/sandboxes/s": (204, {}, b"")}
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield fake
+        server.shutdown()
+        thread.join()
+
+
+EXECUTIONS = "POST /v1/sandboxes/s/executions"
+OPERATIONS = "POST /v1/sandboxes/s/operations"
+DOCUMENT_OF = "GET /v1/executions/e?wait=60"
+
+
+def test_submission_is_made_again_under_its_key_and_runs_once(fake: Fake) -> None:
+    fake.answers |= {
+        EXECUTIONS: [
+            LOST,
+            problem(409, "in_flight", Retry_After="0"),
+            problem(429, "rate_limited", Retry_After="0"),
+            (202, {}, {"id": "e", "status": "queued"}),
+        ],
+        DOCUMENT_OF: [(200, {}, {"id": "e", "status": "running"}), LOST, (200, {}, DOCUMENT)],
+    }
+    with Sandbox.create(server=fake.url) as sandbox:
+        assert sandbox.run_script("return 42").result == 42
+    assert len({asked.headers["idempotency-key"] for asked in fake.heard(EXECUTIONS)}) == 1
+    assert len(fake.heard(EXECUTIONS)) == 4
+
+
+def test_server_that_is_busy_for_long_is_not_waited_for(fake: Fake) -> None:
+    fake.answers["POST /v1/sandboxes"] = problem(503, "full", Retry_After="3600")
+    with pytest.raises(ServerBusy) as failure:
+        Sandbox.create(server=fake.url)
+    assert (failure.value.status, failure.value.retryable) == (503, True)
+
+
+def test_operation_that_changes_something_is_not_made_again(fake: Fake) -> None:
+    fake.answers[OPERATIONS] = [LOST, (200, {}, {"success": True, "data": {"exists": True}})]
+    with Sandbox.create(server=fake.url) as sandbox:
+        assert sandbox.files.exists("a")
+        fake.answers[OPERATIONS] = LOST
+        with pytest.raises(ServerBusy):
+            sandbox.files.remove("a")
+    assert len(fake.heard(OPERATIONS)) == 3
+
+
+def test_sandbox_that_the_server_no_longer_has_is_gone(fake: Fake) -> None:
+    missing = problem(404, "not_found")
+    fake.answers |= {
+        OPERATIONS: missing,
+        EXECUTIONS: missing,
+        "GET /v1/sandboxes/s/files/a": missing,
+        "PUT /v1/sandboxes/s/files/a": missing,
+        "GET /v1/sandboxes/s": missing,
+    }
+    with Sandbox.create(server=fake.url) as sandbox:
+        calls: list[Callable[[], object]] = [
+            lambda: sandbox.files.read("a"),
+            lambda: sandbox.run_script("return 1"),
+            lambda: sandbox.files.write("a", iter([b"x"])),
+        ]
+        for call in calls:
+            with pytest.raises(SandboxGone):
+                call()
+        with pytest.raises(SandboxGone), sandbox.files.stream("a") as parts:
+            next(parts)
+        fake.answers["GET /v1/sandboxes/s"] = (200, {}, {"id": "s"})
+        with pytest.raises(NotFound), sandbox.files.stream("a") as parts:
+            next(parts)
+
+
+def test_child_of_a_fork_has_its_own_connections(fake: Fake) -> None:
+    fake.answers[OPERATIONS] = (200, {}, {"success": True, "data": {"exists": True}})
+    with Sandbox.create(server=fake.url) as sandbox:
+        assert sandbox.files.exists("a")
+        connections = {asked.connection for asked in fake.asked}
+        if (child := os.fork()) == 0:
+            os._exit(0 if sandbox.files.exists("a") else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert fake.asked[-1].connection not in connections
+        assert sandbox.files.exists("a")
+
+
+def test_error_of_a_block_is_the_error_if_the_sandbox_cannot_be_removed(fake: Fake) -> None:
+    fake.answers["DELETE /v1/sandboxes/s"] = problem(500, "internal")
+    with pytest.raises(KeyError), Sandbox.create(server=fake.url):
+        raise KeyError
+    with pytest.raises(SandboxError, match="internal"), Sandbox.create(server=fake.url):
+        pass
+
+
+def test_closed_sandbox_is_gone(fake: Fake) -> None:
+    sandbox = Sandbox.create(server=fake.url)
+    sandbox.close()
+    with pytest.raises(SandboxGone, match="is closed"):
+        sandbox.files.read("a")
+
+
+async def test_submission_that_is_cancelled_before_its_answer_ends_the_execution(fake: Fake) -> None:
+    arrived, answered = threading.Event(), threading.Event()
+
+    def slow(asked: Asked) -> Any:
+        arrived.set()
+        answered.wait()
+        return 202, {}, {"id": "e", "status": "queued"}
+
+    fake.answers |= {
+        EXECUTIONS: [slow, (202, {}, {"id": "e", "status": "running"})],
+        # Even if that fails, the cancellation is what the caller gets.
+        "DELETE /v1/executions/e": problem(500, "internal"),
+    }
+    async with await AsyncSandbox.create(server=fake.url) as sandbox:
+        task = asyncio.create_task(sandbox.run_script("return 42"))
+        await asyncio.to_thread(arrived.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        answered.set()
+    first, second = fake.heard(EXECUTIONS)
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert fake.heard("DELETE /v1/executions/e")
+
+
+def test_error_of_a_listener_is_the_error_whatever_becomes_of_the_cancellation(fake: Fake) -> None:
+    event = {"seq": 1, "event": "log", "level": "print", "text": "one"}
+    fake.answers |= {
+        EXECUTIONS: (202, {}, {"id": "e", "status": "queued"}),
+        "GET /v1/executions/e/events": (200, {"Connection": "close"}, f"id: 1\ndata: {json.dumps(event)}\n\n".encode()),
+        "DELETE /v1/executions/e": LOST,
+    }
+
+    def refuse(text: str, level: str) -> None:
+        raise KeyError(text)
+
+    with Sandbox.create(server=fake.url) as sandbox, pytest.raises(KeyError, match="one"):
+        sandbox.run_script("print('one')", on_log=refuse)
+    assert fake.heard("DELETE /v1/executions/e")
+
+
+def test_events_are_resumed_after_the_last_one_and_what_the_server_left_out_is_told(fake: Fake) -> None:
+    def stream(*events: dict[str, Any]) -> Any:
+        text = "".join(f"id: {event['seq']}\ndata: {json.dumps(event)}\n\n" for event in events)
+        return 200, {"Connection": "close"}, b": hello\n\n" + text.encode()
+
+    def log(number: int) -> dict[str, Any]:
+        return {"seq": number, "event": "log", "text": str(number)}
+
+    fake.answers |= {
+        EXECUTIONS: (202, {}, {"id": "e", "status": "queued"}),
+        "GET /v1/executions/e/events": [
+            stream(log(1), log(2)),
+            problem(503, "unavailable"),
+            stream(log(2), log(3), {"seq": 4, "event": "omitted"}, {"seq": 5, "event": "end"}),
+        ],
+        DOCUMENT_OF: (200, {}, DOCUMENT),
+    }
+    heard: list[str] = []
+    with Sandbox.create(server=fake.url) as sandbox:
+        result = sandbox.run_script("return 42", on_log=lambda text, _: heard.append(text))
+    assert heard == ["1", "2", "3"]
+    assert (result.missed, result.missed_bytes) == (True, 0)
+    last = [asked.headers["last-event-id"] for asked in fake.heard("GET /v1/executions/e/events")]
+    assert last == ["0", "2", "2"]
+
+
+def test_errors_of_the_server_have_their_kind(fake: Fake) -> None:
+    fake.answers["POST /v1/sandboxes"] = [
+        problem(401, "unauthenticated"),
+        problem(504, "request_timeout"),
+        (502, {}, b"<html>a proxy</html>"),
+        (200, {}, b"no JSON"),
+    ]
+    with pytest.raises(SandboxError) as failure:
+        Sandbox.create(server=fake.url, token="wrong")
+    assert (failure.value.kind, failure.value.status) == ("unauthenticated", 401)
+    assert fake.asked[0].headers["authorization"] == "Bearer wrong"
+    with pytest.raises(Timeout) as timeout:
+        Sandbox.create(server=fake.url)
+    assert timeout.value.owner == "server"
+    with pytest.raises(ServerBusy, match="a proxy"):
+        Sandbox.create(server=fake.url)
+    with pytest.raises(SandboxError) as failure:
+        Sandbox.create(server=fake.url)
+    assert failure.value.kind == "internal"
+
+
+def test_path_is_one_segment_of_the_url(fake: Fake) -> None:
+    for segment in ("..%2Fa%20b", ".%2F..", "%FF"):
+        fake.answers[f"PUT /v1/sandboxes/s/files/{segment}"] = (
+            200,
+            {},
+            {"path": segment, "bytes_written": 0, "created": True},
+        )
+    with Sandbox.create(server=fake.url) as sandbox:
+        written = [sandbox.files.write(path, iter([b"1", b"23"])).path for path in ("../a b", "..", b"\xff")]
+    assert written == ["..%2Fa%20b", ".%2F..", "%FF"]
+    assert [asked.body for asked in fake.asked if asked.what.startswith("PUT")] == [b"123"] * 3
+
+
+def test_arguments_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SANDBOXCTL_SERVER", raising=False)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"server": "ftp://x"}, "config"),
+        ({"server": "http://a:b@x"}, "config"),
+        ({"server": "http://x", "token": "a b"}, "config"),
+        ({"server": "http://x", "binary": "/x"}, "usage"),
+        ({"server": "http://x", "io_dir": "out"}, "usage"),
+        ({"token": "x"}, "usage"),
+        ({"server": "unix:/nonexistent"}, "unavailable"),
+    ]
+    for options, kind in cases:
+        with pytest.raises(SandboxError) as failure:
+            Sandbox.create(**options)
+        assert failure.value.kind == kind, options
+    with pytest.raises(TypeError):
+        Sandbox.create(network="example.org")
+
+
+def test_server_needs_httpx_which_a_hint_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sandboxctl._sync.http", None)
+    with pytest.raises(SandboxError) as failure:
+        Sandbox.create(server="http://127.0.0.1:1")
+    assert (failure.value.kind, failure.value.hint) == ("config", "pip install 'sandboxctl[http]'")

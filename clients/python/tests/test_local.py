@@ -1,0 +1,432 @@
+"""The local transport against a stand-in for the binary: its process, its slots, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sandboxctl import AsyncSandbox, NotFound, PolicyDenied, Sandbox, SandboxError, SandboxGone
+from sandboxctl._core import channel
+
+FAKE = Path(__file__).with_name("fake_sandboxctl.py")
+SRC = Path(__file__).parent.parent / "src"
+
+Make = Callable[..., str]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Make:
+    """Makes copies of the stand-in: each is a process of its own."""
+
+    def make(mode: str = "", bits: int = 0o755) -> str:
+        path = tmp_path / f"sandboxctl-{len(list(tmp_path.iterdir()))}"
+        path.write_text(f'#!/bin/sh\nFAKE={mode} exec {sys.executable} {FAKE} "$@"\n')
+        path.chmod(bits)
+        return str(path)
+
+    return make
+
+
+def told(sandbox: Sandbox) -> dict:
+    """What the process was told of a sandbox, and what it is."""
+    return json.loads(sandbox.files.read("init"))
+
+
+def test_sandboxes_share_a_process_and_their_files_do_not_mix(fake: Make, tmp_path: Path) -> None:
+    binary = fake()
+    with (
+        Sandbox.create(binary=binary, io_dir=tmp_path / "out", limits={"memory_bytes": 5}) as one,
+        Sandbox.create(binary=binary, name="two", network=["example.org"]) as two,
+        Sandbox.create(binary=binary, engine="embedded") as other,
+    ):
+        one.files.write("a", "1")
+        assert one.files.read("a") == "1"
+        assert not two.files.exists("a")
+        assert told(one)["pid"] == told(two)["pid"] != told(other)["pid"]
+        args = told(one)["args"]
+        assert args["projectOutPath"] == str(tmp_path / "out")
+        assert (args["rootPath"], args["limits"]) == ("io", {"memory_bytes": 5})
+        assert told(two)["args"]["allow"] == ["example.org"]
+        assert told(two)["args"]["containerName"] == "two"
+
+
+def test_process_gets_no_variables_of_the_client(fake: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXCTL_BINARY", fake())
+    monkeypatch.setenv("SANDBOXCTL_TOKEN", "secret")
+    monkeypatch.setenv("SANDBOXCTL_SERVER", "")
+    with Sandbox.create() as sandbox:
+        names = [name for name in told(sandbox)["env"] if name.startswith("SANDBOXCTL")]
+        assert names == ["SANDBOXCTL_PROGRAMS_PULL"]
+
+
+def test_large_files_go_in_pieces_both_ways(fake: Make, tmp_path: Path) -> None:
+    piece = b"7" * 1_000_000
+    big = tmp_path / "big"
+    big.write_bytes(piece * 12)
+    with Sandbox.create(binary=fake()) as sandbox:
+        files = sandbox.files
+        assert files.write("pieces", (piece for _ in range(12))).bytes_written == 12_000_000
+        assert files.write("bytes", piece * 12).bytes_written == 12_000_000
+        with big.open("rb") as file:
+            assert files.write("file", file).bytes_written == 12_000_000
+        with files.stream("file") as parts:
+            assert sum(map(len, parts)) == 12_000_000
+        # More than there are slots: each that is left gives its slot back.
+        for _ in range(20):
+            with files.stream("file") as parts:
+                next(parts)
+        with pytest.raises(NotFound), files.stream("none") as parts:
+            next(parts)
+
+
+def test_upload_that_is_refused_or_fails_at_its_source_leaves_nothing(fake: Make) -> None:
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 100_000
+
+    def broken() -> Iterator[bytes]:
+        yield b"x"
+        raise ValueError("source")
+
+    with Sandbox.create(binary=fake()) as sandbox:
+        with pytest.raises(PolicyDenied):
+            sandbox.files.write("refused", endless())
+        with pytest.raises(ValueError, match="source"):
+            sandbox.files.write("broken", broken())
+        assert not sandbox.files.exists("broken")
+        with pytest.raises(SandboxError) as failure:
+            sandbox.files.write("a", broken(), mode="append")
+        assert failure.value.kind == "usage"
+        assert sandbox.files.read("count") == "0 0"
+
+
+async def test_upload_ends_while_its_source_is_waited_for(fake: Make) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    binary = fake()
+    async with await AsyncSandbox.create(binary=binary) as sandbox:
+        with pytest.raises(PolicyDenied):
+            await sandbox.files.write("refused", stuck())
+        waiting = asyncio.create_task(sandbox.files.write("a", stuck()))
+        while not (await sandbox.files.read("count")).startswith("1"):
+            pass
+        with pytest.raises(SandboxGone):
+            await sandbox.files.exists("die")
+        with pytest.raises(SandboxGone):
+            await waiting
+
+
+async def test_thousand_concurrent_calls_are_answered_and_24_executions_are_in_the_process(fake: Make) -> None:
+    async with await AsyncSandbox.create(binary=fake()) as sandbox:
+        calls = [sandbox.run_script("slow", {"last": number == 999}) for number in range(1000)]
+        results = await asyncio.gather(*calls)
+        assert {result.status for result in results} == {"ok"}
+        assert (await sandbox.files.read("count")) == "0 24"
+
+
+def test_calls_of_many_threads_with_full_pipes_are_answered(fake: Make) -> None:
+    text = "x" * 300_000
+    with Sandbox.create(binary=fake()) as sandbox, ThreadPoolExecutor(50) as pool:
+
+        def both(number: int) -> bool:
+            sandbox.files.write(f"f{number % 7}", text)
+            return sandbox.files.read(f"f{number % 7}") == text
+
+        assert all(pool.map(both, range(100)))
+
+
+async def test_task_that_is_cancelled_cancels_its_call_and_gives_its_slot_back(fake: Make) -> None:
+    async with await AsyncSandbox.create(binary=fake()) as sandbox:
+        for _ in range(30):
+            heard = asyncio.Event()
+            task = asyncio.create_task(sandbox.run_script("wait", on_log=lambda *_, heard=heard: heard.set()))
+            await heard.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await sandbox.files.read("count")).startswith("0 ")
+        # In the line, where it was not sent.
+        waiting = [asyncio.create_task(sandbox.files.read("pending")) for _ in range(21)]
+        await asyncio.sleep(0)
+        waiting[-1].cancel()
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[-1]
+        assert (await sandbox.files.read("count")).startswith("19 ")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_listener_that_raises_cancels_the_script_and_its_error_is_the_error(fake: Make) -> None:
+    def refuse(text: str, level: str) -> None:
+        raise KeyError(text)
+
+    with Sandbox.create(binary=fake()) as sandbox:
+        with pytest.raises(KeyError, match="waiting"):
+            sandbox.run_script("wait", on_log=refuse)
+        assert sandbox.files.read("count").startswith("0 ")
+
+
+@pytest.mark.parametrize("kept", [3_000, channel._KEPT])
+def test_listener_that_is_too_far_behind_is_told_how_much_it_missed(
+    fake: Make, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(channel, "_KEPT", kept)
+    heard: list[str] = []
+
+    def listen(text: str, level: str) -> None:
+        if not heard:
+            # It is answered when all has been said.
+            sandbox.files.exists("a")
+        heard.append(text)
+
+    with Sandbox.create(binary=fake()) as sandbox:
+        result = sandbox.run_script("talk", on_log=listen)
+        assert sum(len(text.encode()) for text in heard) + result.missed_bytes == 10_000
+        assert result.missed == (result.missed_bytes > 0) == (kept == 3_000)
+        unheard = sandbox.run_script("talk")
+        assert (unheard.missed, unheard.missed_bytes) == (False, 0)
+
+
+def test_bytes_that_are_dropped_are_those_of_the_output_and_not_of_its_encoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "_KEPT", 1_500)
+    kept = channel.Channel()
+    for _ in range(10):
+        kept.put({"event": "output", "stream": "stdout", "text": "/w==", "encoding": "base64"})
+    gap = kept.take()
+    assert gap["event"] == "omitted"
+    rest = 0
+    while kept.take() is not None:
+        rest += 1
+    assert gap["bytes"] + rest == 10
+
+
+def test_process_that_is_killed_ends_every_waiting_call_and_the_next_sandbox_has_a_new_one(fake: Make) -> None:
+    binary = fake()
+    sandbox = Sandbox.create(binary=binary)
+    pid = told(sandbox)["pid"]
+    with ThreadPoolExecutor(40) as pool:
+        # More than there are slots.
+        waiting: list[Future] = [pool.submit(sandbox.files.read, "pending") for _ in range(19)]
+        waiting += [pool.submit(sandbox.run_script, "wait") for _ in range(20)]
+        while not sandbox.files.read("count").startswith("39 "):
+            pass
+        os.kill(pid, signal.SIGKILL)
+        for each in waiting:
+            with pytest.raises(SandboxGone, match="ended with signal 9"):
+                each.result()
+    with pytest.raises(SandboxGone):
+        sandbox.files.read("a")
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    sandbox.close()
+    with Sandbox.create(binary=binary) as following:
+        following.files.write("a", "1")
+
+
+def test_process_that_says_nonsense_is_ended(fake: Make) -> None:
+    with pytest.raises(SandboxError, match="broke the protocol"):
+        Sandbox.create(binary=fake("garbage")).files.read("pending")
+
+
+def test_closed_sandbox_is_gone_and_what_ran_in_it_is_cancelled(fake: Make) -> None:
+    binary = fake()
+    with Sandbox.create(binary=binary) as sandbox, ThreadPoolExecutor() as pool, Sandbox.create(binary=binary) as other:
+        running = pool.submit(sandbox.run_script, "wait")
+        while not other.files.read("count").startswith("1 "):
+            pass
+        sandbox.close()
+        sandbox.close()
+        assert running.result().status == "cancelled"
+        for call in (lambda: sandbox.files.read("a"), lambda: sandbox.run_script("return 1")):
+            with pytest.raises(SandboxGone) as failure:
+                call()
+            assert failure.value.kind == "gone"
+
+
+def test_sandbox_that_the_process_no_longer_has_is_gone(fake: Make) -> None:
+    first = Sandbox.create(binary=fake(), name="same")
+    second = Sandbox.create(binary=first._transport._place[0], name="same")
+    second.close()
+    with pytest.raises(SandboxGone, match="not registered"):
+        first.files.read("a")
+    first.close()
+
+
+def test_binary_that_is_missing_or_not_executable_is_named_with_how_to_get_it(
+    fake: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SANDBOXCTL_SERVER", raising=False)
+    monkeypatch.delenv("SANDBOXCTL_BINARY", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    nothing = tmp_path / "nothing"
+    nothing.write_text("#!/nonexistent/interpreter\n")
+    nothing.chmod(0o755)
+    cases = [
+        ("/nonexistent/sandboxctl", "does not exist"),
+        (str(tmp_path), "is not a file"),
+        (fake(bits=0o644), "is not executable"),
+        (None, "no sandboxctl in PATH"),
+    ]
+    for binary, how in cases:
+        with pytest.raises(SandboxError, match=how) as failure:
+            Sandbox.create(binary=binary)
+        assert (failure.value.kind, "cargo install" in (failure.value.hint or "")) == ("config", True)
+    with pytest.raises(SandboxError, match="cannot be started"):
+        Sandbox.create(binary=str(nothing))
+    monkeypatch.setenv("SANDBOXCTL_BINARY", "/nonexistent/x")
+    with pytest.raises(SandboxError, match="SANDBOXCTL_BINARY: /nonexistent/x does not exist"):
+        Sandbox.create()
+
+
+@pytest.mark.parametrize(("mode", "speaks"), [("older", "no protocol for clients"), ("newer", "protocol 2")])
+def test_binary_of_another_protocol_is_refused_with_both_versions(fake: Make, mode: str, speaks: str) -> None:
+    with pytest.raises(SandboxError, match=rf"sandboxctl 0\.0\.9, which speaks {speaks}; this client is 0\.1\.0") as it:
+        Sandbox.create(binary=fake(mode))
+    assert it.value.kind == "config"
+
+
+def test_process_that_cannot_start_says_why(fake: Make) -> None:
+    with pytest.raises(SandboxError, match="ended with exit code 1: error: no engine answers") as failure:
+        Sandbox.create(binary=fake("silent-death"))
+    assert failure.value.kind == "engine"
+
+
+def test_errors_are_pickled_for_other_processes(fake: Make) -> None:
+    with Sandbox.create(binary=fake()) as sandbox, pytest.raises(NotFound) as failure:
+        sandbox.files.read("none")
+    again = pickle.loads(pickle.dumps(failure.value))
+    assert (type(again), again.kind, str(again)) == (NotFound, "not_found", str(failure.value))
+
+
+def program(binary: str, source: str) -> subprocess.Popen[bytes]:
+    """A program with a sandbox `s` whose process's pid is printed."""
+    start = f"""
+import json, os, signal, sys, threading
+from sandboxctl import Sandbox, SandboxGone
+s = Sandbox.create(binary={binary!r})
+pid = lambda s: json.loads(s.files.read("init"))["pid"]
+print(pid(s), flush=True)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", start + source]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def wait_for_end(pid: int) -> None:
+    """Waits until a process is gone, or a zombie of init, which has to reap it."""
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except (FileNotFoundError, ProcessLookupError):
+            return
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "s = None"])
+def test_interpreter_that_exits_without_close_ends_its_process(fake: Make, end: str) -> None:
+    child = program(fake(), end)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    # It was waited for: it is gone when the program is.
+    assert not Path(f"/proc/{int(out)}").exists()
+
+
+def test_exit_ends_a_call_that_waits_for_ever(fake: Make) -> None:
+    source = "threading.Thread(target=s.run_script, args=('wait',), daemon=True).start()\npid(s)"
+    child = program(fake(), source)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    assert not Path(f"/proc/{int(out)}").exists()
+
+
+def test_program_that_is_killed_takes_its_process_with_it(fake: Make) -> None:
+    child = program(fake(), "sys.stdin.read()")
+    assert child.stdout is not None
+    pid = int(child.stdout.readline())
+    child.kill()
+    child.wait()
+    wait_for_end(pid)
+
+
+def test_child_of_a_fork_has_its_own_process_and_holds_none_of_its_parent(fake: Make) -> None:
+    source = """
+child = os.fork()
+if child == 0:
+    try:
+        s.files.read("init")
+    except SandboxGone as error:
+        print("gone", flush=True)
+    s.close()
+    with Sandbox.create(binary=sys.argv[1] if len(sys.argv) > 1 else s._transport._place[0]) as own:
+        print(pid(own) != os.getppid(), pid(own), flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+s.files.write("a", "1")
+print(s.files.read("a"), pid(s), flush=True)
+"""
+    child = program(fake(), source)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    parent, gone, own, after = out.decode().splitlines()
+    assert gone == "gone"
+    assert own.startswith("True ")
+    assert own.split()[1] != parent
+    assert after == f"1 {parent}"
+
+
+def test_fork_that_lives_on_does_not_keep_its_parents_process(fake: Make) -> None:
+    source = """
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    child = program(fake(), source)
+    assert child.stdout is not None
+    pid = int(child.stdout.readline())
+    child.wait()
+    wait_for_end(pid)
+    child.communicate()
+
+
+def test_loop_that_is_closed_and_another_one_use_the_same_process(fake: Make) -> None:
+    binary = fake()
+
+    async def once() -> int:
+        async with await AsyncSandbox.create(binary=binary) as sandbox:
+            return json.loads(await sandbox.files.read("init"))["pid"]
+
+    first = asyncio.run(once())
+    pids: list[int] = []
+    thread = threading.Thread(target=lambda: pids.append(asyncio.run(once())))
+    thread.start()
+    thread.join()
+    assert pids == [first]
+
+
+def test_path_is_searched_for_the_binary(fake: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SANDBOXCTL_BINARY", raising=False)
+    monkeypatch.delenv("SANDBOXCTL_SERVER", raising=False)
+    (tmp_path / "bin").mkdir()
+    shutil.copy(fake(), tmp_path / "bin" / "sandboxctl")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with Sandbox.create() as sandbox:
+        assert not sandbox.files.exists("a")

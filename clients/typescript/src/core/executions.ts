@@ -1,0 +1,258 @@
+/** Requests for scripts and commands, and what they come back as. */
+import { fromBase64, toBytes, toContent, toText } from "./bytes.js";
+import { type ErrorDetails, errorOf, isObject, type SandboxError } from "./errors.js";
+import { type Camel, camel, snake } from "./names.js";
+import type * as wire from "./wire.js";
+
+/** The limits that may be set, such as `memoryBytes` and `timeoutMs`. */
+export type Limits = Camel<wire.LimitsRequest>;
+
+/** How an execution ended. */
+export type Status = Exclude<wire.ExecutionStatus, "queued" | "running">;
+
+/** What every finished execution says. */
+export interface Execution {
+  /** Its id. */
+  id: string | null;
+  /** How it ended: `ok`, `script_error`, `exit`, `limit`, `timeout`, … */
+  status: Status;
+  /** What went wrong, if something did. */
+  error: Camel<wire.Failure> | null;
+  /** The files that it changed. */
+  filesTouched: (Camel<wire.TouchedFile> & { nameBytes?: Uint8Array })[];
+  /** Whether there were more. */
+  filesTouchedTruncated: boolean;
+  /** The engine that ran it. */
+  engine: "docker" | "embedded" | null;
+  /** The hosts that it reached, and those that were refused. */
+  network: Camel<wire.Network> | null;
+  /** Every limit that was in force. */
+  limits: Camel<wire.Limits> | null;
+  /** Time, memory and bytes written. */
+  usage: Camel<wire.Usage> | null;
+  /** Where the time went. */
+  timing: Camel<wire.Timing> | null;
+  /**
+   * Whether its listeners, or the readers of its handle, were not told all that it said: a server keeps 4 MiB of a run.
+   * The result is not affected.
+   */
+  missed: boolean;
+  /** The whole document, as it came. */
+  document: wire.ExecutionDocument;
+}
+
+/** What a script left. */
+export interface ScriptResult extends Execution {
+  /** What it returned, as JSON; null if it failed. */
+  result: unknown;
+  /** An entry for each `print` and `warn`. */
+  logs: string[];
+  /** Whether entries were cut or dropped. */
+  logsTruncated: boolean;
+}
+
+/** What a command left. */
+export interface CommandResult extends Execution {
+  /** The command's own exit code, or null if a signal ended it, or it did not start. */
+  exitCode: number | null;
+  /** The signal that ended it. */
+  signal: number | null;
+  /** Its stdout as text; what is not UTF-8 is U+FFFD. */
+  stdout: string;
+  /** Its stderr as text; what is not UTF-8 is U+FFFD. */
+  stderr: string;
+  /** The bytes of its stdout. */
+  stdoutBytes: Uint8Array;
+  /** The bytes of its stderr. */
+  stderrBytes: Uint8Array;
+  /** Whether it wrote more than was kept. */
+  stdoutTruncated: boolean;
+  /** Whether it wrote more than was kept. */
+  stderrTruncated: boolean;
+}
+
+/** What a script or a command says while it runs. */
+export type OutputEvent =
+  | { type: "start" }
+  | { type: "stdout" | "stderr"; text: string; bytes: Uint8Array }
+  | { type: "log"; level: "print" | "warn" | "truncated"; text: string }
+  | { type: "refused"; host: string; port: number; reason: string }
+  /**
+   * Something is left out here: more was said than is kept. `bytes` is how much of it this client dropped; what a
+   * server left out it does not count.
+   */
+  | { type: "omitted"; bytes: number | null };
+
+/** What a script is given. */
+export interface ScriptOptions {
+  /** The script's `args`. */
+  args?: Record<string, unknown> | undefined;
+  /** `secrets.NAME` in the script. */
+  secrets?: Record<string, string | Uint8Array> | undefined;
+  /** Its time limit in milliseconds. */
+  timeoutMs?: number | undefined;
+  /** Limits of this run alone. */
+  limits?: Limits | undefined;
+}
+
+/** What a command is given. */
+export interface CommandOptions {
+  /** Arguments of the program. Without them `command` is a line for the shell; `[]` is a program without any. */
+  args?: readonly (string | Uint8Array)[] | undefined;
+  /** Environment variables. */
+  env?: Record<string, string | Uint8Array> | undefined;
+  /** The working directory; by default the io dir. */
+  cwd?: string | Uint8Array | undefined;
+  /** What it reads on stdin; by default nothing. */
+  stdin?: string | Uint8Array | undefined;
+  /** Secrets, as environment variables; they are replaced in its output. */
+  secrets?: Record<string, string | Uint8Array> | undefined;
+  /** Its time limit in milliseconds. */
+  timeoutMs?: number | undefined;
+  /** Limits of this run alone. */
+  limits?: Limits | undefined;
+}
+
+type Texts = Record<string, string | Uint8Array>;
+const contents = (texts: Texts) => Object.fromEntries(Object.entries(texts).map(([k, v]) => [k, toContent(v)]));
+
+function common(options: ScriptOptions | CommandOptions): wire.ExecutionRequest {
+  const request: wire.ExecutionRequest = {};
+  const limits = limitsRequest(options.limits, options.timeoutMs);
+  if (limits) request.limits = limits;
+  if (options.secrets) request.secrets = contents(options.secrets);
+  return request;
+}
+
+/** The limits as they are sent; undefined if none is given. */
+export function limitsRequest(limits: Limits | undefined, timeoutMs?: number): wire.LimitsRequest | undefined {
+  const out = snake({ ...limits, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+  return Object.keys(out).length > 0 ? (out as wire.LimitsRequest) : undefined;
+}
+
+/** The request for a script. */
+export function scriptRequest(script: string | Uint8Array, options: ScriptOptions): wire.ExecutionRequest {
+  const request: wire.ExecutionRequest = { script: toContent(script), ...common(options) };
+  if (options.args) request.args = options.args;
+  return request;
+}
+
+/** The request for a command: a program with arguments, or a line for the shell. */
+export function commandRequest(command: string | Uint8Array, options: CommandOptions): wire.ExecutionRequest {
+  const what: wire.CommandRequest =
+    options.args === undefined
+      ? { shell: toContent(command) }
+      : { program: toContent(command), args: options.args.map(toContent) };
+  if (options.env) what.env = contents(options.env);
+  if (options.cwd !== undefined) what.cwd = toContent(options.cwd);
+  if (options.stdin !== undefined) what.stdin = toContent(options.stdin);
+  return { command: what, ...common(options) };
+}
+
+/** A finished document, or the error that the answer makes no sense. */
+export function parseDocument(data: unknown): wire.ExecutionDocument {
+  if (isObject(data) && (data.schema === "sandboxctl.result/1" || data.schema === "sandboxctl.exec/1")) {
+    return data as unknown as wire.ExecutionDocument;
+  }
+  throw errorOf({ kind: "internal", message: "the answer is not the document of an execution" });
+}
+
+function execution(document: wire.ExecutionDocument, missed: boolean): Execution {
+  return {
+    id: document.id,
+    status: document.status as Status,
+    error: document.error === null ? null : ({ ...document.error } as Camel<wire.Failure>),
+    filesTouched: camel(document.files_touched) as Execution["filesTouched"],
+    filesTouchedTruncated: document.files_touched_truncated,
+    engine: document.engine,
+    network: camel(document.network) as Execution["network"],
+    limits: camel(document.limits) as Execution["limits"],
+    usage: camel(document.usage) as Execution["usage"],
+    timing: camel(document.timing ?? null) as Execution["timing"],
+    missed,
+    document,
+  };
+}
+
+/** The result of a script. `missed` says whether its events had a gap. */
+export function scriptResult(data: unknown, missed = false): ScriptResult {
+  const document = parseDocument(data);
+  if (document.schema !== "sandboxctl.result/1") {
+    throw errorOf({ kind: "internal", message: "the answer is the document of a command, not of a script" });
+  }
+  return {
+    ...execution(document, missed),
+    result: document.result,
+    logs: document.logs,
+    logsTruncated: document.logs_truncated,
+  };
+}
+
+const output = (text: string, encoding: string) => (encoding === "base64" ? fromBase64(text) : toBytes(text));
+
+/** The result of a command. `missed` says whether its events had a gap. */
+export function commandResult(data: unknown, missed = false): CommandResult {
+  const document = parseDocument(data);
+  if (document.schema !== "sandboxctl.exec/1") {
+    throw errorOf({ kind: "internal", message: "the answer is the document of a script, not of a command" });
+  }
+  const stdoutBytes = output(document.stdout, document.stdout_encoding);
+  const stderrBytes = output(document.stderr, document.stderr_encoding);
+  return {
+    ...execution(document, missed),
+    exitCode: document.exit_code,
+    signal: document.signal,
+    stdout: toText(stdoutBytes),
+    stderr: toText(stderrBytes),
+    stdoutBytes,
+    stderrBytes,
+    stdoutTruncated: document.stdout_truncated,
+    stderrTruncated: document.stderr_truncated,
+  };
+}
+
+/** The error of an execution that did not end with `ok`, for `check`. */
+export function failureOf(result: ScriptResult | CommandResult): SandboxError | undefined {
+  if (result.status === "ok") return undefined;
+  const details: ErrorDetails = {
+    kind: result.error?.kind ?? result.status,
+    message: result.error?.message ?? ended(result),
+    hint: result.error?.hint ?? undefined,
+    result,
+    owner: "execution",
+  };
+  return errorOf(details);
+}
+
+function ended(result: ScriptResult | CommandResult): string {
+  if (result.status !== "exit" || !("exitCode" in result)) return `it ended with the status ${result.status}`;
+  const how = result.signal === null ? `exited with ${result.exitCode}` : `was ended by signal ${result.signal}`;
+  const last = result.stderr.trimEnd().split("\n").at(-1)?.slice(0, 200);
+  return `the command ${how}${last ? `: ${last}` : ""}`;
+}
+
+/** Turns the events of the wire into output; text stays whole where a character is split between two. */
+export function outputReader(): (event: wire.ExecutionEvent) => OutputEvent | undefined {
+  const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+  return (event) => {
+    switch (event.event) {
+      case "start":
+        return { type: "start" };
+      case "output": {
+        const stream = event.stream === "stderr" ? "stderr" : "stdout";
+        const bytes = output(event.text ?? "", event.encoding ?? "utf-8");
+        return { type: stream, bytes, text: decoders[stream].decode(bytes, { stream: true }) };
+      }
+      case "log":
+        return { type: "log", level: event.level ?? "print", text: event.text ?? "" };
+      case "omitted":
+        return { type: "omitted", bytes: null };
+      case "refused":
+        return event.host
+          ? { type: "refused", host: event.host.host, port: event.host.port, reason: event.host.reason }
+          : undefined;
+      default:
+        return undefined;
+    }
+  };
+}

@@ -1,0 +1,893 @@
+/** The types of the wire. Written by `npm run wire` from docs/src/reference/openapi.json; do not edit. */
+
+/** The operations on files. */
+export const OPERATIONS = ["read","view","write","edit","list","glob","grep","mkdir","remove","exists","stat","rename","copy"] as const;
+
+/** What was copied out of the io dir after a run: the member `artifacts` of its document. */
+export type ArtifactsReport = {
+  /** The bytes of all files together. */
+  bytes: number;
+  /** The artifacts directory on the host; lossy where it is not UTF-8. */
+  dir: string;
+  /** Why nothing was copied. */
+  error?: Failure | null;
+  /** The number of files; 0 if they could not be copied. */
+  files: number;
+  /** What matched and was not copied. */
+  omitted: OmittedEntry[];
+  /** The globs that no file matches, where that is no error. */
+  unmatched?: string[];
+};
+
+/** What a path was before a run. */
+export type Before = {
+  /** The size of a file, and of a link's target; null for anything else. */
+  bytes: number | null;
+  /** The permission bits, such as `0644`; null for links, which have none. */
+  mode: string | null;
+  /** The SHA-256 of a file's content or a link's target, in hexadecimal digits. */
+  sha256: string | null;
+};
+
+/** A change of one path: its state after the run, and before it. */
+export type Change = {
+  /** What it was before; null if it did not exist. */
+  before: Before | null;
+  /** The size of a file, and of a link's target; null for anything else and what was removed. */
+  bytes: number | null;
+  /** The path that it had before, if it is certainly the same file. */
+  from?: string | null;
+  /** The media type that the name of a file suggests. */
+  mime: string | null;
+  /** The permission bits, such as `0644`; null if it was removed, and for links, which have none. */
+  mode: string | null;
+  /** What happened to it. */
+  op: ChangeOp;
+  /** Relative to the io dir; lossy where it is not UTF-8. */
+  path: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** The SHA-256 of a file's content or a link's target, in hexadecimal digits. */
+  sha256: string | null;
+  /** Where a link leads, as it is written in it; never followed. */
+  target?: string | null;
+  /** What it is now; what it was, if it was removed. */
+  type: ChangeType;
+};
+
+/** The change manifest of a run: schema `sandboxctl.changes/1`. */
+export type ChangeManifest = {
+  /** By path. */
+  changes: Change[];
+  /** The name and version of this schema. */
+  schema: ChangesSchema;
+  /** There are more changes than are listed. */
+  truncated: boolean;
+};
+
+/** What happened to a path. Equal content, mode and times are no change. */
+export type ChangeOp = "created" | "modified" | "removed" | "mode" | "times";
+
+/** The type of a changed path. */
+export type ChangeType = "file" | "directory" | "symlink" | "other";
+
+/** The name and version of the schema of a change manifest. */
+export type ChangesSchema = "sandboxctl.changes/1";
+
+/** A command: exactly one of `program` and `shell`. */
+export type CommandRequest = {
+  /** The program's arguments. */
+  args?: Content[];
+  /** The working directory; by default the io dir. */
+  cwd?: Content | null;
+  /** Environment variables. */
+  env?: Record<string, Content>;
+  /** A path in the sandbox, or a name to search in the `PATH` there. */
+  program?: Content | null;
+  /** A line for `/bin/sh -c` of the image. */
+  shell?: Content | null;
+  /** The stdin; by default empty. */
+  stdin?: Content | null;
+};
+
+/** What confines the agent beyond its container. */
+export type Confinement = {
+  /** The ABI of Landlock in force; null without Landlock. */
+  landlock_abi: number | null;
+  /** For people: why layers are not in force, one entry for each missing layer. */
+  missing: string[];
+  /** `PR_SET_NO_NEW_PRIVS` is set. */
+  no_new_privileges: boolean;
+  /** The agent's own seccomp filter is in force. */
+  seccomp: boolean;
+  /** The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0), nor its descriptors opened by */
+  undumpable: boolean;
+  /** The UNIX sockets that commands can connect to. */
+  unix_sockets: UnixSockets;
+};
+
+/** A host that was connected to. */
+export type ContactedHost = {
+  /** Its name or address, normalised; IPv6 in brackets. */
+  host: string;
+  /** Its port. */
+  port: number;
+};
+
+/** Text, or bytes in base64. */
+export type Content = string | {
+  b64: string;
+};
+
+/** An encoding of file content as text. */
+export type Encoding = "utf-8" | "base64" | "hex" | "latin1" | "utf-16le" | "utf-16be" | "ascii" | "utf8";
+
+/** A kind of engine. */
+export type EngineKind = "docker" | "embedded";
+
+/** The response to an operation: `{"success":true,"data":{…},"error":null,"metadata":{…}}`. */
+export type Envelope = {
+  /** The operation's result; null if it failed. */
+  data: unknown;
+  /** Why it failed. */
+  error: Failure | null;
+  /** Statistics. */
+  metadata: OperationMetadata;
+  /** Whether the operation succeeded. */
+  success: boolean;
+};
+
+/** The kind of an error. The same names are used in the agent's answers, in results, in the */
+export type ErrorKind = "not_found" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "too_large" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "invalid_request" | "usage" | "config" | "policy" | "engine" | "image" | "conflict" | "agent_lost" | "internal";
+
+/** The values of the member `event`. */
+export type EventKind = "queued" | "start" | "log" | "output" | "omitted" | "test" | "refused" | "end";
+
+/** The name and version of the events, in the first of them. */
+export type EventsSchema = "sandboxctl.events/1";
+
+/** The document of `exec --json`, for every way a command can end, including failures of sandboxctl */
+export type ExecExecution = {
+  /** What was copied out of the io dir, if that was asked for. */
+  artifacts?: ArtifactsReport | null;
+  /** The changes, as the change manifest lists them. */
+  changes?: ChangeManifest | null;
+  /** Whether the io dir has the changes, where they were staged. */
+  committed?: boolean | null;
+  /** Its confinement beyond its container. */
+  confinement: Confinement | null;
+  /** When it was accepted. */
+  created_at: string;
+  /** When it ended. */
+  ended_at: string | null;
+  /** The engine it ran on. */
+  engine: EngineKind | null;
+  /** Why another engine was not chosen. */
+  engine_notice?: string | null;
+  /** Why it failed. */
+  error: Failure | null;
+  /** The exit code; null before the end, and of a command that a signal ended. */
+  exit_code: number | null;
+  /** Whether it did not exit with code 0. */
+  failed: boolean;
+  /** The files that changed. */
+  files_touched: TouchedFile[];
+  /** How they were found. */
+  files_touched_source: TouchedSource;
+  /** There are more than are listed. */
+  files_touched_truncated: boolean;
+  /** The command's id. */
+  id: string | null;
+  /** The io dir on the host; lossy where it is not UTF-8. */
+  io_dir: string | null;
+  /** The limits it ran under. */
+  limits: Limits | null;
+  /** The members of its caller's own. */
+  metadata: Record<string, unknown>;
+  /** The hosts that its commands reached, and those that they were refused; null if no host was */
+  network: Network | null;
+  /** Whether its receipt was written, if that was asked for. */
+  receipt?: ReceiptReport | null;
+  /** The kept sandbox that it runs in; null for one of its own. */
+  sandbox: string | null;
+  /** Its name and version. */
+  schema: ExecSchema;
+  /** The signal that ended the command. */
+  signal: number | null;
+  /** How the changes were kept apart from the io dir until then. */
+  staging?: StagingMethod | null;
+  /** When its run began. */
+  started_at: string | null;
+  /** Its state. */
+  status: ExecutionStatus;
+  /** The beginning of its stderr. */
+  stderr: string;
+  /** How `stderr` is encoded. */
+  stderr_encoding: OutputEncoding;
+  /** There was more output. */
+  stderr_truncated: boolean;
+  /** The beginning of its stdout. */
+  stdout: string;
+  /** How `stdout` is encoded. */
+  stdout_encoding: OutputEncoding;
+  /** There was more output. */
+  stdout_truncated: boolean;
+  /** Whether it exceeded its time limit. */
+  timed_out: boolean;
+  /** How long its parts took. */
+  timing: Timing | null;
+  /** The resources it used. */
+  usage: Usage | null;
+};
+
+/** The name and version of a command's result document. */
+export type ExecSchema = "sandboxctl.exec/1";
+
+/** An event as a line. */
+export type ExecutionEvent = {
+  /** A test case. */
+  case?: TestCase | null;
+  /** The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`. */
+  document?: Record<string, unknown> | null;
+  /** How output is encoded. */
+  encoding?: OutputEncoding | null;
+  /** What happened. */
+  event: EventKind;
+  /** The exit code of a process that forwards the result. */
+  exit_code?: number | null;
+  /** A host that was refused. */
+  host?: RefusedHost | null;
+  /** By which function a log entry was written. */
+  level?: LogLevel | null;
+  /** The name of what runs, where several things report to one place. */
+  name?: string | null;
+  /** The name and version of the events, in the first of them. */
+  schema?: EventsSchema | null;
+  /** Its number, from 1 without gaps. */
+  seq: number;
+  /** Where output was printed. */
+  stream?: OutputStream | null;
+  /** A log entry, or output. */
+  text?: string | null;
+  /** When it happened. */
+  time: string;
+};
+
+/** An execution to queue: a script or a command, in a sandbox of its own. */
+export type ExecutionRequest = {
+  /** The script's `args`. */
+  args?: Record<string, unknown>;
+  /** A command. */
+  command?: CommandRequest | null;
+  /** The image that commands run in. */
+  image?: string | null;
+  /** Read-only files at `/in/NAME`, by name. */
+  inputs?: Record<string, Content>;
+  /** The io dir. */
+  io?: IoRequest;
+  /** The limits that differ from the server's defaults. */
+  limits?: LimitsRequest;
+  /** Members of the caller's own, which are kept and given back. */
+  metadata?: Record<string, unknown>;
+  /** The network of commands. */
+  network?: NetworkRequestInput;
+  /** The script's time in seconds since 1970, which stands still. */
+  now?: number | null;
+  /** The source code of a Luau script. Exactly one of `script` and `command` is given. */
+  script?: Content | null;
+  /** Secrets: `secrets.NAME` of a script, environment variables of a command. */
+  secrets?: Secrets;
+  /** The seed of the script's `math.random`. */
+  seed?: number | null;
+};
+
+/** The state of an execution: it waits, it runs, or how it ended. */
+export type ExecutionStatus = "queued" | "running" | "ok" | "script_error" | "exit" | "limit" | "timeout" | "cancelled" | "killed" | "agent_lost" | "error";
+
+/** A failure as data: the `error` of a `ResultDocument` and an */
+export type Failure = {
+  /** A suggested next step. */
+  hint?: string | null;
+  /** The error's kind. */
+  kind: ErrorKind;
+  /** The line of the script where it failed. */
+  line?: number | null;
+  /** A one-line message. */
+  message: string;
+  /** The script's call stack. */
+  traceback?: string | null;
+  /** The table that the script raised, as JSON: `error({ code = 7 })`. */
+  value?: unknown;
+};
+
+/** How a file changed. */
+export type FileOp = "write" | "append" | "remove";
+
+/** A member of a request that is unknown, missing or invalid. */
+export type InvalidMember = {
+  /** What is wrong with it. */
+  detail: string;
+  /** Where it is: in the body, a JSON Pointer as a fragment (`#/limits/timeout_ms`); otherwise */
+  pointer: string;
+};
+
+/** How `io` reports OS errors. A broken rule of the sandbox always raises an error. */
+export type IoErrors = "raise" | "return";
+
+/** Which io dir an execution has. */
+export type IoMode = "off" | "private" | "shared";
+
+/** The io dir of an execution. */
+export type IoRequest = {
+  /** How a script's `io` reports OS errors: `raise` or `return`. */
+  errors?: IoErrors | null;
+  /** Which one; by default what the server has for scripts, and a private one for commands. */
+  mode?: IoMode | null;
+  /** Its path in the sandbox; by default `/io`. */
+  mount_path?: string | null;
+  /** The working directory, to which relative paths are resolved; by default the io dir. */
+  workdir?: string | null;
+};
+
+/** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
+export type KeptSpec = {
+  /** The image that commands run in; without one it runs scripts and file operations. */
+  image?: string | null;
+  /** Read-only files at `/in/NAME`, by name. */
+  inputs?: Record<string, Content>;
+  /** The limits that differ from the server's defaults. */
+  limits?: LimitsRequest;
+  /** The path of its io dir in it; by default `/io`. */
+  mount_path?: string | null;
+  /** The network of commands. */
+  network?: NetworkRequest;
+  /** The working directory, to which relative paths are resolved; by default the io dir. */
+  workdir?: string | null;
+};
+
+/** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
+export type KeptSpecInput = {
+  /** The image that commands run in; without one it runs scripts and file operations. */
+  image?: string | null;
+  /** Read-only files at `/in/NAME`, by name. */
+  inputs?: Record<string, Content>;
+  /** The limits that differ from the server's defaults. */
+  limits?: LimitsRequest;
+  /** The path of its io dir in it; by default `/io`. */
+  mount_path?: string | null;
+  /** The network of commands. */
+  network?: NetworkRequestInput;
+  /** The working directory, to which relative paths are resolved; by default the io dir. */
+  workdir?: string | null;
+};
+
+/** The limits of a sandbox. Every limit is always set, to the documented default if nothing */
+export type Limits = {
+  /** DNS and connect timeout. */
+  connect_timeout_ms: number;
+  /** Idle timeout of a connection. */
+  connection_idle_ms: number;
+  /** Connections of commands to allowed hosts; refused ones count too. */
+  connections: number;
+  /** Processors. */
+  cpus: number;
+  /** Created files and directories. */
+  entries: number;
+  /** Size of a file that an operation reads or writes whole. */
+  file_bytes: number;
+  /** Depth of a recursive list, where 1 is the directory alone. */
+  list_depth: number;
+  /** Encoded size of all log entries of a run, in bytes. */
+  log_bytes: number;
+  /** Log entries of a run. */
+  log_lines: number;
+  /** Memory of the container. Docker requires at least 6 MiB; the agent needs some in addition. */
+  memory_bytes: number;
+  /** Bytes over all these connections, both directions together. */
+  network_bytes: number;
+  /** Simultaneously open file handles. */
+  open_handles: number;
+  /** The deadline of a file operation. */
+  operation_timeout_ms: number;
+  /** Bytes of a command's streamed output. */
+  output_bytes: number;
+  /** Processes and threads. The agent itself uses a few threads. */
+  pids: number;
+  /** The run's deadline. */
+  timeout_ms: number;
+  /** Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no */
+  tmpfs_bytes: number;
+  /** Memory of the Luau VM. */
+  vm_memory_bytes: number;
+  /** Bytes written to files, including overwritten bytes. */
+  write_bytes: number;
+};
+
+/** The limits that a request sets, by their names in `Limits`; the others have a */
+export type LimitsRequest = {
+  /** DNS and connect timeout. */
+  connect_timeout_ms?: number | null;
+  /** Idle timeout of a connection. */
+  connection_idle_ms?: number | null;
+  /** Connections of commands to allowed hosts; refused ones count too. */
+  connections?: number | null;
+  /** Processors. */
+  cpus?: number | null;
+  /** Created files and directories. */
+  entries?: number | null;
+  /** Size of a file that an operation reads or writes whole. */
+  file_bytes?: number | null;
+  /** Depth of a recursive list, where 1 is the directory alone. */
+  list_depth?: number | null;
+  /** Encoded size of all log entries of a run, in bytes. */
+  log_bytes?: number | null;
+  /** Log entries of a run. */
+  log_lines?: number | null;
+  /** Memory of the container. Docker requires at least 6 MiB; the agent needs some in addition. */
+  memory_bytes?: number | null;
+  /** Bytes over all these connections, both directions together. */
+  network_bytes?: number | null;
+  /** Simultaneously open file handles. */
+  open_handles?: number | null;
+  /** The deadline of a file operation. */
+  operation_timeout_ms?: number | null;
+  /** Bytes of a command's streamed output. */
+  output_bytes?: number | null;
+  /** Processes and threads. The agent itself uses a few threads. */
+  pids?: number | null;
+  /** The run's deadline. */
+  timeout_ms?: number | null;
+  /** Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no */
+  tmpfs_bytes?: number | null;
+  /** Memory of the Luau VM. */
+  vm_memory_bytes?: number | null;
+  /** Bytes written to files, including overwritten bytes. */
+  write_bytes?: number | null;
+};
+
+/** The origin of a log entry. */
+export type LogLevel = "print" | "warn" | "truncated";
+
+/** The connections while a script or a command ran, those of others in the same sandbox included: */
+export type Network = {
+  /** The hosts that were connected to. */
+  contacted: ContactedHost[];
+  /** The hosts that were refused. */
+  refused: RefusedHost[];
+  /** There are more than are listed. */
+  truncated: boolean;
+};
+
+/** The hosts that commands may reach; none by default. */
+export type NetworkRequest = {
+  /** Rules as of `--allow`: `HOST[:PORT]`. */
+  allow: string[];
+};
+
+/** The hosts that commands may reach; none by default. */
+export type NetworkRequestInput = {
+  /** Rules as of `--allow`: `HOST[:PORT]`. */
+  allow?: string[];
+};
+
+/** Why an entry was not copied. */
+export type OmitReason = "symlink" | "fifo" | "socket" | "device" | "reserved_name";
+
+/** An entry that matched and was not copied. */
+export type OmittedEntry = {
+  /** Its path. */
+  path: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** Why it was not copied. */
+  reason: OmitReason;
+};
+
+/** A file operation with all of its options, read from */
+export type Operation = {
+  /** The encoding of the content; null for the sandbox's default. */
+  encoding?: Encoding | null;
+  /** The maximum number of bytes. */
+  limit?: number | null;
+  /** The offset of the first byte. */
+  offset?: number;
+  operation: "read";
+  /** The file. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** The lines. */
+  lines?: ViewOptions;
+  operation: "view";
+  /** The file. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** Whether every reader sees either the old file or the new one whole. */
+  atomic?: boolean;
+  /** The content, in the encoding. */
+  content: string;
+  /** The encoding; null for the sandbox's default. */
+  encoding?: Encoding | null;
+  /** What happens to an existing file. */
+  mode?: WriteMode;
+  operation: "write";
+  /** Whether to create missing parent directories. */
+  parents?: boolean;
+  /** The file. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** The expected number of occurrences. */
+  count?: number;
+  /** The replacement. */
+  new: string;
+  /** The text to replace. */
+  old: string;
+  operation: "edit";
+  /** The file. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** The maximum number of entries. */
+  limit?: number | null;
+  /** The maximum depth. */
+  max_depth?: number | null;
+  operation: "list";
+  /** The directory. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** Whether to descend into subdirectories. */
+  recursive?: boolean;
+} | {
+  /** Whether names that begin with a dot match where the pattern has no such name. */
+  hidden?: boolean;
+  /** The maximum number of paths. */
+  limit?: number | null;
+  operation: "glob";
+  /** The directory. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** The pattern, relative to the directory. */
+  pattern: string;
+} | {
+  /** The number of lines of context on each side of a match. */
+  context?: number;
+  /** Only files whose path or name matches this glob. */
+  glob?: string | null;
+  /** Whether to search files and directories whose names begin with a dot. */
+  hidden?: boolean;
+  /** Whether to ignore case. */
+  ignore_case?: boolean;
+  /** The maximum number of matching lines. */
+  limit?: number | null;
+  operation: "grep";
+  /** The file, or the directory whose files are searched. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** The regular expression. */
+  pattern: string;
+} | {
+  operation: "mkdir";
+  /** Whether to create missing parent directories. */
+  parents?: boolean;
+  /** The directory. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** Whether to ignore a nonexistent path. */
+  force?: boolean;
+  operation: "remove";
+  /** The path to remove. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** Whether to remove a directory with its contents. */
+  recursive?: boolean;
+} | {
+  operation: "exists";
+  /** The path. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  operation: "stat";
+  /** The path. */
+  path?: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+} | {
+  /** The old path. */
+  from?: string;
+  /** Its bytes, where they are not UTF-8. */
+  from_b64?: string | null;
+  operation: "rename";
+  /** Whether to replace an existing file or directory at the new path. */
+  overwrite?: boolean;
+  /** The new path. */
+  to?: string;
+  /** Its bytes, where they are not UTF-8. */
+  to_b64?: string | null;
+} | {
+  /** The source. */
+  from?: string;
+  /** Its bytes, where they are not UTF-8. */
+  from_b64?: string | null;
+  operation: "copy";
+  /** Whether to replace existing files, and to copy a directory into an existing one. */
+  overwrite?: boolean;
+  /** Whether to copy a directory with its contents. */
+  recursive?: boolean;
+  /** The path of the copy. */
+  to?: string;
+  /** Its bytes, where they are not UTF-8. */
+  to_b64?: string | null;
+};
+
+/** Statistics of an operation in its `Envelope`. */
+export type OperationMetadata = {
+  /** The number of bytes of content that were read or written. */
+  bytes?: number | null;
+  /** The duration in milliseconds. */
+  duration_ms: number;
+  /** The number of listed or removed entries, or of replacements. */
+  items?: number | null;
+};
+
+/** The encoding of a command's output in the document. */
+export type OutputEncoding = "utf-8" | "base64";
+
+/** The stream of a command's output. */
+export type OutputStream = "stdout" | "stderr";
+
+/** Why a request was refused or failed: the body of every answer with a status of 400 or more. */
+export type Problem = {
+  /** What is wrong with this request, in one line. */
+  detail: string;
+  /** The invalid members of the request. */
+  errors?: InvalidMember[];
+  /** A suggested next step. */
+  hint?: string | null;
+  /** This request, for questions about it: `urn:sandboxctl:request:` and its id. */
+  instance?: string | null;
+  /** The kind, for programs. */
+  kind: ProblemKind;
+  /** The status of the answer. */
+  status: number;
+  /** The kind in a few words. */
+  title: string;
+  /** The kind as a URI: `urn:sandboxctl:problem:` and the kind. */
+  type: string;
+};
+
+/** The kind of a problem. */
+export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
+
+/** What became of the receipt of a run: the member `receipt` of its document. */
+export type ReceiptReport = {
+  /** Why it was not written. */
+  error?: Failure | null;
+  /** The file on the host; lossy where it is not UTF-8. */
+  file: string;
+};
+
+/** A host that was refused. */
+export type RefusedHost = {
+  /** The rules to add to the allow list; empty if none would help. */
+  allow: string[];
+  /** Its name or address, normalised; as the guest wrote it, where it is neither. */
+  host: string;
+  /** Its port. */
+  port: number;
+  /** Why, in a few words. */
+  reason: string;
+};
+
+/** The document of `--json`, for every way a run can end, including failures of sandboxctl itself; */
+export type ResultExecution = {
+  /** What was copied out of the io dir, if that was asked for. */
+  artifacts?: ArtifactsReport | null;
+  /** The changes, as the change manifest lists them. */
+  changes?: ChangeManifest | null;
+  /** Whether the io dir has the changes, where they were staged. */
+  committed?: boolean | null;
+  /** Its confinement beyond its container. */
+  confinement: Confinement | null;
+  /** When it was accepted. */
+  created_at: string;
+  /** When it ended. */
+  ended_at: string | null;
+  /** The engine it ran on. */
+  engine: EngineKind | null;
+  /** Why another engine was not chosen. */
+  engine_notice?: string | null;
+  /** Why it failed. */
+  error: Failure | null;
+  /** The exit code; null before the end, and of a command that a signal ended. */
+  exit_code: number | null;
+  /** The files that changed. */
+  files_touched: TouchedFile[];
+  /** How they were found. */
+  files_touched_source: TouchedSource;
+  /** There are more than are listed. */
+  files_touched_truncated: boolean;
+  /** The run's id. */
+  id: string | null;
+  /** The io dir on the host; lossy where it is not UTF-8. */
+  io_dir: string | null;
+  /** The limits it ran under. */
+  limits: Limits | null;
+  /** Its log, an entry a text. */
+  logs: string[];
+  /** Entries were omitted, and the last one says why; or some were cut, and say so. */
+  logs_truncated: boolean;
+  /** The members of its caller's own. */
+  metadata: Record<string, unknown>;
+  /** The hosts that its commands reached, and those that they were refused; null if no host was */
+  network: Network | null;
+  /** Whether its receipt was written, if that was asked for. */
+  receipt?: ReceiptReport | null;
+  /** The script's result. */
+  result: unknown;
+  /** The kept sandbox that it runs in; null for one of its own. */
+  sandbox: string | null;
+  /** Its name and version. */
+  schema: ResultSchema;
+  /** How the changes were kept apart from the io dir until then. */
+  staging?: StagingMethod | null;
+  /** When its run began. */
+  started_at: string | null;
+  /** Its state. */
+  status: ExecutionStatus;
+  /** Its test cases, if it has some. */
+  tests?: TestCase[];
+  /** How long its parts took. */
+  timing: Timing | null;
+  /** The resources it used. */
+  usage: Usage | null;
+};
+
+/** The name and version of a script's result document. */
+export type ResultSchema = "sandboxctl.result/1";
+
+/** A sandbox to create, or the one of this name if its spec is the same. */
+export type SandboxRequest = {
+  /** For how long its processes exist without use, in milliseconds. */
+  idle_ms?: number | null;
+  /** Members of the caller's own, which are kept and given back. */
+  metadata?: Record<string, unknown>;
+  /** A name of the caller's own; without one it is always a new sandbox. */
+  name?: string | null;
+  /** What it is. */
+  spec?: KeptSpecInput;
+  /** For how long it exists at most, in milliseconds; it can be extended up to the server's limit. */
+  ttl_ms?: number | null;
+};
+
+/** The state of a kept sandbox. */
+export type SandboxStatus = "starting" | "ready" | "stopped";
+
+/** A kept sandbox. */
+export type SandboxView = {
+  /** When it was created. */
+  created_at: string;
+  /** When it ends, unless it is extended. */
+  expires_at: string;
+  /** The number of its container, from 1: processes of an earlier one are gone. */
+  generation: number;
+  /** Its id. */
+  id: string;
+  /** When its container ends, unless it is used; null while it has none. */
+  idle_at: string | null;
+  /** When it was last used. Looking at it is no use. */
+  last_used_at: string;
+  /** Until when it can be extended. */
+  max_expires_at: string;
+  /** The members of its creator's own. */
+  metadata: Record<string, unknown>;
+  /** The name that its creator gave it. */
+  name: string | null;
+  /** What it is. */
+  spec: KeptSpec;
+  /** Its state. */
+  status: SandboxStatus;
+};
+
+/** Secrets by name. They are never stored and never given back. */
+export type Secrets = Record<string, Content>;
+
+/** How a run's changes are kept apart from its io dir until they are committed. */
+export type StagingMethod = "copy" | "overlay";
+
+/** How a sandbox was started. */
+export type StartKind = "warm" | "cold";
+
+/** A test case of a script: `test.case(name, fn)`. */
+export type TestCase = {
+  /** How long it took. */
+  duration_ms: number;
+  /** The line of the script where it failed. */
+  line?: number | null;
+  /** Why it failed or was skipped, at most */
+  message?: string | null;
+  /** Its name, at most `MAX_TEST_NAME_BYTES` encoded. */
+  name: string;
+  /** How it ended. */
+  status: TestStatus;
+};
+
+/** How a test case ended. */
+export type TestStatus = "passed" | "failed" | "skipped";
+
+/** How long the parts of an execution took, one after another. */
+export type Timing = {
+  /** The wait in a queue; null where there is none. It counts towards no time limit. */
+  queued_ms: number | null;
+  /** From the request in the sandbox to its answer. */
+  run_ms: number;
+  /** How the sandbox was started; null if it was open already. */
+  start: StartKind | null;
+  /** The start of its sandbox; null if that was open already. */
+  start_ms: number | null;
+};
+
+/** A file that a run changed. */
+export type TouchedFile = {
+  /** Its current size; 0 if it was removed. */
+  bytes: number;
+  /** Relative to the io dir; lossy where it is not UTF-8. */
+  name: string;
+  /** The name's bytes, where they are not UTF-8. */
+  name_b64?: string | null;
+  /** The kind of change. */
+  op: FileOp;
+};
+
+/** How changed files were found. */
+export type TouchedSource = "observed" | "scan";
+
+/** The UNIX sockets that commands can connect or send to. Socket pairs (stream and seqpacket) work */
+export type UnixSockets = "none" | "landlock" | "supervised" | "pairs" | "unrestricted";
+
+/** The resources that a run used. null means unknown. */
+export type Usage = {
+  /** Processor time. */
+  cpu_ms: number | null;
+  /** The maximum resident set size, over the sandbox's life so far. */
+  peak_memory_bytes: number | null;
+  /** From when the agent accepted the script until it ended. */
+  wall_ms: number;
+  /** Bytes written to files. */
+  written_bytes: number | null;
+};
+
+/** The lines of a file that are wanted. */
+export type ViewOptions = {
+  /** The maximum number of lines; null for the maximum of a view (2,000 lines, 50 KiB). */
+  limit?: number | null;
+  /** The first line, counted from 1. */
+  offset?: number;
+};
+
+/** The result of `write`. */
+export type WriteData = {
+  /** The size of the content in bytes. */
+  bytes_written: number;
+  /** Whether the file did not exist before. */
+  created: boolean;
+  /** The file. */
+  path: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+};
+
+/** What to do if the file exists. */
+export type WriteMode = "overwrite" | "append" | "create_new";

@@ -1,0 +1,40 @@
+/** Server-sent events out of the pieces of a body. */
+
+/** One event. */
+export interface ServerEvent {
+  id: string;
+  data: string;
+}
+
+/** The most that one event may have. */
+const MAX_EVENT = 64 * 1024 * 1024;
+
+/** Splits text into events, as it comes. */
+export class EventParser {
+  #rest = "";
+  #id = "";
+  #data: string[] = [];
+
+  /** The events that this piece completes. */
+  push(piece: string): ServerEvent[] {
+    if (this.#rest.length + piece.length > MAX_EVENT) throw new Error("a server-sent event is too long");
+    const events: ServerEvent[] = [];
+    const lines = (this.#rest + piece).split("\n");
+    this.#rest = lines.pop() ?? "";
+    for (const raw of lines) {
+      const line = raw.endsWith("\r") ? raw.slice(0, -1) : raw;
+      if (line === "") {
+        if (this.#data.length > 0) events.push({ id: this.#id, data: this.#data.join("\n") });
+        this.#data = [];
+        continue;
+      }
+      const colon = line.indexOf(":");
+      if (colon === 0) continue;
+      const field = colon < 0 ? line : line.slice(0, colon);
+      const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+      if (field === "data") this.#data.push(value);
+      else if (field === "id") this.#id = value;
+    }
+    return events;
+  }
+}

@@ -1,0 +1,256 @@
+/** The files of a sandbox. */
+import { fromBase64, type Path, pathMembers, toBase64 } from "./core/bytes.js";
+import { errorOf, isObject } from "./core/errors.js";
+import { camel, snake } from "./core/names.js";
+import type * as wire from "./core/wire.js";
+import type { Transport } from "./transport/transport.js";
+
+/** What a file is. `other` is a FIFO, a socket or a device. */
+export type FileType = "file" | "directory" | "symlink" | "other";
+
+/** A path in an answer; `pathBytes` is there if it is not UTF-8, and `path` is then for display alone. */
+export interface Named {
+  path: string;
+  pathBytes?: Uint8Array;
+}
+
+/** What a write did. */
+export interface Written extends Named {
+  bytesWritten: number;
+  created: boolean;
+}
+
+/** An entry of a directory. */
+export interface Entry extends Named {
+  name: string;
+  nameBytes?: Uint8Array;
+  type: FileType;
+  size: number;
+  modified: string | null;
+}
+
+/** The entries of a directory. */
+export interface Listing extends Named {
+  entries: Entry[];
+  truncated: boolean;
+}
+
+/** The paths that match a pattern. */
+export interface GlobResult extends Named {
+  matches: (Named & { name: string; nameBytes?: Uint8Array })[];
+  truncated: boolean;
+}
+
+/** A line that matches, or surrounds a match. */
+export interface GrepLine extends Named {
+  name: string;
+  nameBytes?: Uint8Array;
+  line: number;
+  text: string;
+  /** Whether it only surrounds a match. */
+  context?: true;
+  /** Whether it is longer than what is returned. */
+  cut?: true;
+}
+
+/** The lines that match. */
+export interface GrepResult extends Named {
+  lines: GrepLine[];
+  matches: number;
+  files: number;
+  truncated: boolean;
+}
+
+/** What is known of a file. */
+export interface FileStat extends Named {
+  type: FileType;
+  size: number;
+  permissions: string;
+  mode: string;
+  uid: number;
+  gid: number;
+  owner: string;
+  group: string;
+  modified: string | null;
+  accessed: string | null;
+  created: string | null;
+}
+
+/** Content to be written: text in UTF-8, bytes, or pieces of bytes as they come. */
+export type FileContent = string | Uint8Array | AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+
+interface Signal {
+  signal?: AbortSignal | undefined;
+}
+
+/** Files below the io dir: `a.txt`, or `/io/a.txt`. A path is text, or the bytes of one that is not UTF-8. */
+export class Files {
+  readonly #open: () => Transport;
+  readonly #id: string;
+
+  /** @internal */
+  constructor(open: () => Transport, id: string) {
+    this.#open = open;
+    this.#id = id;
+  }
+
+  /** Reads a text in UTF-8. A file that is not UTF-8 is the error `encoding`. */
+  async read(path: Path, options: { offset?: number; limit?: number } & Signal = {}): Promise<string> {
+    return (await this.#content(path, "utf-8", options)) as string;
+  }
+
+  /** Reads bytes. */
+  async readBytes(path: Path, options: { offset?: number; limit?: number } & Signal = {}): Promise<Uint8Array> {
+    return fromBase64(await this.#content(path, "base64", options));
+  }
+
+  /** Reads a file of any size in pieces; all of them are of one file, even if it is replaced meanwhile. */
+  readStream(path: Path, options: Signal = {}): AsyncIterable<Uint8Array> {
+    return this.#open().download(this.#id, path, options);
+  }
+
+  /**
+   * Writes a file, whole or not at all. Text and bytes are sent in one request; what comes in pieces may be large, and
+   * always replaces the file.
+   */
+  async write(
+    path: Path,
+    content: FileContent,
+    options: { mode?: "overwrite" | "append" | "create_new"; parents?: boolean; atomic?: boolean } & Signal = {},
+  ): Promise<Written> {
+    const { signal, ...rest } = options;
+    if (typeof content === "string" || content instanceof Uint8Array) {
+      const body =
+        typeof content === "string"
+          ? { content, encoding: "utf-8" }
+          : { content: toBase64(content), encoding: "base64" };
+      return (await this.#do("write", path, { ...body, ...rest }, signal)) as unknown as Written;
+    }
+    if (Object.values(rest).some((value) => value !== undefined)) {
+      throw errorOf({
+        kind: "usage",
+        message: "content in pieces replaces the file: mode, parents and atomic are for text and bytes",
+      });
+    }
+    const data = await this.#open().upload(this.#id, path, pieces(content), { signal });
+    return camel(data) as Written;
+  }
+
+  /** Replaces text that occurs exactly `count` times (once). */
+  async edit(
+    path: Path,
+    oldText: string,
+    newText: string,
+    options: { count?: number } & Signal = {},
+  ): Promise<Named & { replacements: number }> {
+    const { signal, ...rest } = options;
+    const data = await this.#do("edit", path, { old: oldText, new: newText, ...rest }, signal);
+    return data as unknown as Named & { replacements: number };
+  }
+
+  /** Lists a directory. */
+  async list(
+    path: Path = ".",
+    options: { recursive?: boolean; maxDepth?: number; limit?: number } & Signal = {},
+  ): Promise<Listing> {
+    const { signal, ...rest } = options;
+    return (await this.#do("list", path, rest, signal)) as unknown as Listing;
+  }
+
+  /** Creates a directory, and its parents. */
+  async mkdir(path: Path, options: { parents?: boolean } & Signal = {}): Promise<Named & { created: boolean }> {
+    const { signal, ...rest } = options;
+    return (await this.#do("mkdir", path, rest, signal)) as unknown as Named & { created: boolean };
+  }
+
+  /** Removes a file, or a directory with `recursive`. */
+  async remove(
+    path: Path,
+    options: { recursive?: boolean; force?: boolean } & Signal = {},
+  ): Promise<Named & { removed: boolean; entries: number }> {
+    const { signal, ...rest } = options;
+    const data = await this.#do("remove", path, rest, signal);
+    return data as unknown as Named & { removed: boolean; entries: number };
+  }
+
+  /** Gives a file or a directory another name. */
+  async move(
+    from: Path,
+    to: Path,
+    options: { overwrite?: boolean } & Signal = {},
+  ): Promise<{ from: string; to: string }> {
+    const { signal, ...rest } = options;
+    const data = await this.#perform({ operation: "rename", ...pair(from, to), ...rest }, signal);
+    return data as unknown as { from: string; to: string };
+  }
+
+  /** Copies a file, or a directory with `recursive`. */
+  async copy(
+    from: Path,
+    to: Path,
+    options: { recursive?: boolean; overwrite?: boolean } & Signal = {},
+  ): Promise<{ from: string; to: string; entries: number; bytes: number }> {
+    const { signal, ...rest } = options;
+    const data = await this.#perform({ operation: "copy", ...pair(from, to), ...rest }, signal);
+    return data as unknown as { from: string; to: string; entries: number; bytes: number };
+  }
+
+  /** Whether a path exists. */
+  async exists(path: Path, options: Signal = {}): Promise<boolean> {
+    return (await this.#do("exists", path, {}, options.signal)).exists === true;
+  }
+
+  /** What is known of a file. */
+  async stat(path: Path, options: Signal = {}): Promise<FileStat> {
+    return (await this.#do("stat", path, {}, options.signal)) as unknown as FileStat;
+  }
+
+  /** Finds paths by a pattern. */
+  async glob(
+    pattern: string,
+    options: { path?: Path; hidden?: boolean; limit?: number } & Signal = {},
+  ): Promise<GlobResult> {
+    const { signal, path = ".", ...rest } = options;
+    return (await this.#do("glob", path, { pattern, ...rest }, signal)) as unknown as GlobResult;
+  }
+
+  /** Finds lines by a regular expression. */
+  async grep(
+    pattern: string,
+    options: {
+      path?: Path;
+      glob?: string;
+      context?: number;
+      ignoreCase?: boolean;
+      hidden?: boolean;
+      limit?: number;
+    } & Signal = {},
+  ): Promise<GrepResult> {
+    const { signal, path = ".", ...rest } = options;
+    return (await this.#do("grep", path, { pattern, ...rest }, signal)) as unknown as GrepResult;
+  }
+
+  async #content(path: Path, encoding: string, options: { offset?: number; limit?: number } & Signal): Promise<string> {
+    const { signal, ...rest } = options;
+    const data = await this.#do("read", path, { encoding, ...rest }, signal);
+    return data.content as string;
+  }
+
+  #do(operation: wire.Operation["operation"], path: Path, options: object, signal: AbortSignal | undefined) {
+    const members = { operation, ...pathMembers("path", path), ...snake(options) };
+    return this.#perform(members as wire.Operation, signal);
+  }
+
+  async #perform(operation: wire.Operation, signal: AbortSignal | undefined): Promise<Record<string, unknown>> {
+    const envelope = await this.#open().operation(this.#id, operation, { signal });
+    if (envelope.success && isObject(envelope.data)) return camel(envelope.data) as Record<string, unknown>;
+    const { kind, message, hint } = envelope.error ?? { kind: "internal", message: "an answer without data" };
+    throw errorOf({ kind, message, hint: hint ?? undefined, owner: "operation" });
+  }
+}
+
+const pair = (from: Path, to: Path) => ({ ...pathMembers("from", from), ...pathMembers("to", to) });
+
+async function* pieces(content: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  yield* content;
+}

@@ -1,0 +1,361 @@
+/** The face of the package: a sandbox, its files and its commands. */
+import { errorOf } from "./core/errors.js";
+import {
+  type CommandOptions,
+  type CommandResult,
+  commandRequest,
+  commandResult,
+  failureOf,
+  type Limits,
+  limitsRequest,
+  type OutputEvent,
+  outputReader,
+  type ScriptOptions,
+  type ScriptResult,
+  scriptRequest,
+  scriptResult,
+} from "./core/executions.js";
+import type * as wire from "./core/wire.js";
+import { Files } from "./files.js";
+import { connect } from "./transport/connect.js";
+import type { SandboxSpec, Transport } from "./transport/transport.js";
+
+/** Where sandboxes are: on this machine, or at a server. */
+export interface ConnectOptions {
+  /**
+   * The URL of a server, `https://…`; by default `SANDBOXCTL_SERVER`, unless `binary` or `engine` is given. Without one
+   * the sandboxes are on this machine.
+   */
+  server?: string | undefined;
+  /** The token for the server; by default `SANDBOXCTL_TOKEN`. */
+  token?: string | undefined;
+  /** The path of the `sandboxctl` binary; by default `SANDBOXCTL_BINARY`, or what `PATH` has. */
+  binary?: string | undefined;
+  /** The engine on this machine; by default what the binary finds. */
+  engine?: "auto" | "docker" | "embedded" | undefined;
+}
+
+/** What a sandbox is like. */
+export interface SandboxOptions extends ConnectOptions {
+  /** The image that its commands run in; without one it has scripts and files alone. */
+  image?: string | undefined;
+  /** A directory of this machine that holds its files and outlives it. Without it they end with the sandbox. */
+  ioDir?: string | undefined;
+  /** Its limits. */
+  limits?: Limits | undefined;
+  /** The hosts that its commands may reach: `HOST`, `HOST:PORT`, `*.DOMAIN`. Without it, none. */
+  network?: { allow: readonly string[] } | undefined;
+  /** Its name: creating it again finds it, if it is the same. */
+  name?: string | undefined;
+}
+
+/** How a call may be ended. */
+export interface SignalOption {
+  /** Ends the call: it is cancelled in the sandbox, and rejects with the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+/** What an execution is asked for besides its own options. */
+export interface RunControl extends SignalOption {
+  /** Throw a `SandboxError` unless the status is `ok`. Without it a failure is a result. */
+  check?: boolean | undefined;
+}
+
+/** Options of a command that is run to its end. */
+export interface RunCommandOptions extends CommandOptions, RunControl {
+  /** Gets its stdout while it runs. */
+  onStdout?: ((text: string, bytes: Uint8Array) => void) | undefined;
+  /** Gets its stderr while it runs. */
+  onStderr?: ((text: string, bytes: Uint8Array) => void) | undefined;
+}
+
+/** Options of a script. */
+export interface RunScriptOptions extends ScriptOptions, RunControl {
+  /** Gets each entry of its log while it runs. */
+  onLog?: ((text: string, level: "print" | "warn" | "truncated") => void) | undefined;
+}
+
+/** A sandbox. It ends with `close`, or with the block of an `await using`. */
+export class Sandbox implements AsyncDisposable {
+  /** Its id. */
+  readonly id: string;
+  /** Its files. */
+  readonly files: Files;
+  /** Its commands. */
+  readonly commands: Commands;
+  readonly #transport: Transport;
+  #closing: Promise<void> | undefined;
+
+  private constructor(transport: Transport, id: string) {
+    this.#transport = transport;
+    this.id = id;
+    const open = () => this.#open();
+    this.files = new Files(open, id);
+    this.commands = new Commands(open, id);
+  }
+
+  /** Creates a sandbox. */
+  static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
+    const transport = connect(options);
+    return new Sandbox(transport, await transport.create(specOf(options), { signal: options.signal }));
+  }
+
+  /** Runs a Luau script. */
+  async runScript(script: string | Uint8Array, options: RunScriptOptions = {}): Promise<ScriptResult> {
+    const transport = this.#open();
+    return runScriptWith((request, how) => transport.execute(this.id, request, how), script, options);
+  }
+
+  /** Ends the sandbox, and removes it. A second call waits for the first. */
+  close(): Promise<void> {
+    this.#closing ??= this.#transport.destroy(this.id);
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #open(): Transport {
+    if (this.#closing) {
+      throw errorOf({ kind: "gone", message: `the sandbox ${this.id} is closed`, hint: "create another one" });
+    }
+    return this.#transport;
+  }
+}
+
+type Execute = (
+  request: wire.ExecutionRequest,
+  options: {
+    signal?: AbortSignal | undefined;
+    cancel?: AbortSignal | undefined;
+    onEvent?: ((event: wire.ExecutionEvent) => void) | undefined;
+  },
+) => Promise<wire.ExecutionDocument>;
+
+function specOf(options: SandboxOptions): SandboxSpec {
+  return {
+    image: options.image,
+    ioDir: options.ioDir,
+    limits: limitsRequest(options.limits),
+    allow: options.network?.allow,
+    name: options.name,
+  };
+}
+
+/** Executes; what a listener throws cancels the execution and is thrown. Also returns whether the listener missed some. */
+async function execute(
+  run: Execute,
+  request: wire.ExecutionRequest,
+  listener: ((event: OutputEvent) => void) | undefined,
+  signal: AbortSignal | undefined,
+): Promise<[wire.ExecutionDocument, boolean]> {
+  if (!listener) return [await run(request, { signal }), false];
+  const read = outputReader();
+  let missed = false;
+  const fault = new AbortController();
+  const forward = () => fault.abort(signal?.reason);
+  if (signal?.aborted) forward();
+  signal?.addEventListener("abort", forward, { once: true });
+  const onEvent = (event: wire.ExecutionEvent) => {
+    if (fault.signal.aborted) return;
+    try {
+      const output = read(event);
+      missed ||= output?.type === "omitted";
+      if (output) listener(output);
+    } catch (error) {
+      fault.abort(error);
+    }
+  };
+  try {
+    const document = await run(request, { signal: fault.signal, onEvent });
+    if (fault.signal.aborted) throw fault.signal.reason;
+    return [document, missed];
+  } finally {
+    signal?.removeEventListener("abort", forward);
+  }
+}
+
+async function runScriptWith(run: Execute, script: string | Uint8Array, options: RunScriptOptions) {
+  const { onLog } = options;
+  const listener = onLog && ((event: OutputEvent) => event.type === "log" && onLog(event.text, event.level));
+  const [document, missed] = await execute(run, scriptRequest(script, options), listener, options.signal);
+  return checked(scriptResult(document, missed), options.check);
+}
+
+async function runCommandWith(run: Execute, command: string | Uint8Array, options: RunCommandOptions) {
+  const { onStdout, onStderr } = options;
+  const listener =
+    onStdout || onStderr
+      ? (event: OutputEvent) => {
+          if (event.type === "stdout") onStdout?.(event.text, event.bytes);
+          else if (event.type === "stderr") onStderr?.(event.text, event.bytes);
+        }
+      : undefined;
+  const [document, missed] = await execute(run, commandRequest(command, options), listener, options.signal);
+  return checked(commandResult(document, missed), options.check);
+}
+
+function checked<R extends ScriptResult | CommandResult>(result: R, check: boolean | undefined): R {
+  const failure = check ? failureOf(result) : undefined;
+  if (failure) throw failure;
+  return result;
+}
+
+/** The commands of a sandbox. It needs an image. */
+export class Commands {
+  readonly #open: () => Transport;
+  readonly #id: string;
+
+  /** @internal */
+  constructor(open: () => Transport, id: string) {
+    this.#open = open;
+    this.#id = id;
+  }
+
+  /**
+   * Runs a command to its end. With `args`, `command` is a program; without, it is a line for the shell of the image.
+   */
+  async run(command: string | Uint8Array, options: RunCommandOptions = {}): Promise<CommandResult> {
+    const transport = this.#open();
+    return runCommandWith((request, how) => transport.execute(this.#id, request, how), command, options);
+  }
+
+  /** Starts a command, and returns while it runs. */
+  start(command: string | Uint8Array, options: CommandOptions & SignalOption = {}): CommandHandle {
+    const transport = this.#open();
+    return new CommandHandle((request, how) => transport.execute(this.#id, request, how), command, options);
+  }
+}
+
+/** The bytes of output that a handle keeps for its readers. */
+const KEPT_BYTES = 64 * 1024 * 1024;
+/** What an event counts beside its bytes. */
+const EVENT_BYTES = 128;
+
+/** A command that was started. Its output is read with `for await`, its end with `wait`. */
+export class CommandHandle implements AsyncIterable<OutputEvent> {
+  readonly #cancel = new AbortController();
+  readonly #result: Promise<CommandResult>;
+  readonly #events: OutputEvent[] = [];
+  /** How many events were dropped before the first that is kept. */
+  #dropped = 0;
+  /** How many bytes of output they had. */
+  #droppedBytes = 0;
+  /** Whether the transport left some out. */
+  #missed = false;
+  #bytes = 0;
+  #ended = false;
+  #wake: (() => void)[] = [];
+
+  /** @internal */
+  constructor(run: Execute, command: string | Uint8Array, options: CommandOptions & SignalOption) {
+    const read = outputReader();
+    const onEvent = (event: wire.ExecutionEvent) => {
+      const output = read(event);
+      if (!output) return;
+      this.#missed ||= output.type === "omitted";
+      this.#keep(output);
+      this.#notify();
+    };
+    const how = { signal: options.signal, cancel: this.#cancel.signal, onEvent };
+    this.#result = run(commandRequest(command, options), how)
+      .then((document) => commandResult(document, this.#missed))
+      .finally(() => {
+        this.#ended = true;
+        this.#notify();
+      });
+    // Whoever waits gets the error; nobody has to.
+    this.#result.catch(() => {});
+  }
+
+  /** Waits for its end. Rejects if the sandbox failed, or the signal of the start was aborted. */
+  async wait(options: { check?: boolean } = {}): Promise<CommandResult> {
+    return checked(await this.#result, options.check);
+  }
+
+  /** Kills it with all processes that it started; `wait` then has the status `cancelled`. */
+  async cancel(): Promise<CommandResult> {
+    this.#cancel.abort();
+    return this.#result;
+  }
+
+  /**
+   * What it says, from the start, as it happens; it ends with the command. Each reader gets all of it, unless it is 64
+   * MiB behind: then `omitted` stands for what was dropped, and says how many bytes that were.
+   */
+  async *[Symbol.asyncIterator](): AsyncGenerator<OutputEvent, void, undefined> {
+    let next = 0;
+    let bytes = 0;
+    for (;;) {
+      while (next >= this.#dropped + this.#events.length && !this.#ended) {
+        await new Promise<void>((wake) => this.#wake.push(wake));
+      }
+      if (next < this.#dropped) {
+        const missed = this.#droppedBytes - bytes;
+        next = this.#dropped;
+        bytes = this.#droppedBytes;
+        yield { type: "omitted", bytes: missed };
+        continue;
+      }
+      const event = this.#events[next - this.#dropped];
+      if (!event) break;
+      next += 1;
+      bytes += outputBytes(event);
+      yield event;
+    }
+    await this.#result;
+  }
+
+  #keep(event: OutputEvent): void {
+    this.#events.push(event);
+    this.#bytes += bytesOf(event);
+    if (this.#bytes <= KEPT_BYTES) return;
+    // Half of it at once: dropping from the front takes time.
+    let count = 0;
+    while (this.#bytes > KEPT_BYTES / 2 && count < this.#events.length) {
+      const event = this.#events[count] as OutputEvent;
+      this.#bytes -= bytesOf(event);
+      this.#droppedBytes += outputBytes(event);
+      count += 1;
+    }
+    this.#events.splice(0, count);
+    this.#dropped += count;
+  }
+
+  #notify(): void {
+    for (const wake of this.#wake.splice(0)) wake();
+  }
+}
+
+/** How many bytes of output an event has. */
+function outputBytes(event: OutputEvent): number {
+  return event.type === "stdout" || event.type === "stderr" ? event.bytes.byteLength : 0;
+}
+
+/** What an event takes in memory, about. */
+function bytesOf(event: OutputEvent): number {
+  return EVENT_BYTES + outputBytes(event) + ("text" in event ? event.text.length : 0);
+}
+
+/** Runs a script in a sandbox of its own. */
+export async function runScript(
+  script: string | Uint8Array,
+  options: SandboxOptions & RunScriptOptions = {},
+): Promise<ScriptResult> {
+  const transport = connect(options);
+  const { limits, ...rest } = options;
+  const spec = specOf({ ...rest, limits });
+  return runScriptWith((request, how) => transport.once(spec, request, how), script, rest);
+}
+
+/** Runs a command in a sandbox of its own. */
+export async function exec(
+  command: string | Uint8Array,
+  options: SandboxOptions & RunCommandOptions = {},
+): Promise<CommandResult> {
+  const transport = connect(options);
+  const { limits, ...rest } = options;
+  const spec = specOf({ ...rest, limits });
+  return runCommandWith((request, how) => transport.once(spec, request, how), command, rest);
+}

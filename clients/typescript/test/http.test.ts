@@ -1,0 +1,222 @@
+import assert from "node:assert/strict";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { type TestContext, test } from "node:test";
+import { LimitExceeded, Sandbox, SandboxError, SandboxGone, ServerBusy } from "../src/index.js";
+
+type Handler = (request: IncomingMessage & { text: string }, response: ServerResponse) => void;
+
+const OK = {
+  schema: "sandboxctl.result/1",
+  id: "e1",
+  status: "ok",
+  result: 7,
+  logs: [],
+  logs_truncated: false,
+  exit_code: 0,
+  error: null,
+  engine: "embedded",
+  files_touched: [],
+  files_touched_truncated: false,
+  network: null,
+  limits: null,
+  usage: null,
+};
+
+function json(response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}) {
+  response.writeHead(status, { "content-type": "application/json", ...headers }).end(JSON.stringify(body));
+}
+
+/** A server that answers as the test says, after it has created a sandbox. */
+async function sandboxAt(t: TestContext, handler: Handler): Promise<{ s: Sandbox; seen: string[]; end: () => void }> {
+  const seen: string[] = [];
+  const server = createServer((request, response) => {
+    const pieces: Buffer[] = [];
+    request
+      .on("data", (piece: Buffer) => pieces.push(piece))
+      .on("end", () => {
+        seen.push(`${request.method} ${request.url}`);
+        if (request.url === "/v1/sandboxes") return json(response, 201, { id: "s1" });
+        if (request.method === "DELETE" && request.url === "/v1/sandboxes/s1") return response.writeHead(204).end();
+        return handler(Object.assign(request, { text: Buffer.concat(pieces).toString() }), response);
+      });
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  const s = await Sandbox.create({ server: `http://127.0.0.1:${port}`, token: "secret" });
+  const end = () => {
+    server.close();
+    server.closeAllConnections();
+  };
+  t.after(end);
+  return { s, seen, end };
+}
+
+const envelope = (data: unknown) => ({ success: true, data, error: null, metadata: { duration_ms: 0 } });
+
+test("a request that is refused for now is made again after the time that the server asks for", async (t) => {
+  let calls = 0;
+  const { s } = await sandboxAt(t, (request, response) => {
+    assert.equal(request.headers.authorization, "Bearer secret");
+    calls += 1;
+    if (calls === 1) return json(response, 429, { kind: "rate_limited", detail: "slower" }, { "retry-after": "0" });
+    return json(response, 200, envelope({ path: "/io/a", bytes_written: 1, created: true }));
+  });
+  assert.equal((await s.files.write("a", "x")).bytesWritten, 1);
+  assert.equal(calls, 2);
+});
+
+test("a server that asks for too long a pause is not waited for", async (t) => {
+  const { s } = await sandboxAt(t, (_, response) =>
+    json(response, 429, { kind: "quota_exceeded", detail: "enough" }, { "retry-after": "86400" }),
+  );
+  await assert.rejects(s.files.write("a", "x"), (error) => error instanceof LimitExceeded && error.status === 429);
+});
+
+test("an execution whose connection is lost is asked for again with the same key", async (t) => {
+  const keys: unknown[] = [];
+  const { s } = await sandboxAt(t, (request, response) => {
+    keys.push(request.headers["idempotency-key"]);
+    if (keys.length === 1) return void request.socket.destroy();
+    return json(response, 200, OK);
+  });
+  assert.equal((await s.runScript("return 7")).result, 7);
+  assert.equal(keys.length, 2);
+  assert.ok(keys[0] && keys[0] === keys[1]);
+});
+
+test("a change whose connection is lost is not made twice, and reading is", async (t) => {
+  const operations: string[] = [];
+  const { s } = await sandboxAt(t, (request, response) => {
+    const { operation } = JSON.parse(request.text) as { operation: string };
+    operations.push(operation);
+    if (operations.filter((one) => one === operation).length === 1) return void request.socket.destroy();
+    return json(response, 200, envelope({ path: "a", content: "x" }));
+  });
+  await assert.rejects(s.files.write("a", "x"), (error) => error instanceof ServerBusy && error.kind === "unavailable");
+  assert.equal(await s.files.read("a"), "x");
+  assert.deepEqual(operations, ["write", "read", "read"]);
+});
+
+test("events that break off are resumed after the last one, each is told once, and so is what a server left out", async (t) => {
+  const after: unknown[] = [];
+  const event = (seq: number, rest: object) => `id: ${seq}\ndata: ${JSON.stringify({ seq, time: "", ...rest })}\n\n`;
+  const { s } = await sandboxAt(t, (request, response) => {
+    if (request.method === "POST") return json(response, 202, { id: "e1", status: "queued" });
+    after.push(request.headers["last-event-id"]);
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    const log = (seq: number) => event(seq, { event: "log", level: "print", text: String(seq) });
+    if (after.length === 1) {
+      response.write(log(1) + log(2));
+      return void setImmediate(() => request.socket.destroy());
+    }
+    return response.end(log(2) + log(3) + event(4, { event: "omitted" }) + event(5, { event: "end", document: OK }));
+  });
+  const logs: string[] = [];
+  const result = await s.runScript("return 7", { onLog: (text) => logs.push(text) });
+  assert.equal(result.result, 7);
+  assert.deepEqual(logs, ["1", "2", "3"]);
+  assert.deepEqual(after, ["0", "2"]);
+  assert.equal(result.missed, true);
+});
+
+test("a call that is aborted cancels its execution, though its id had not come yet", async (t) => {
+  const abort = new AbortController();
+  const keys = new Set<unknown>();
+  const { s, seen } = await sandboxAt(t, (request, response) => {
+    if (request.method === "DELETE") return json(response, 200, { ...OK, status: "cancelled" });
+    keys.add(request.headers["idempotency-key"]);
+    // The first answer never comes; the second has the id.
+    if (request.url?.includes("wait")) return abort.abort(new Error("enough"));
+    return json(response, 202, { id: "e1", status: "running" });
+  });
+  await assert.rejects(s.runScript("while true do end", { signal: abort.signal }), /enough/);
+  assert.equal(keys.size, 1);
+  assert.equal(seen.at(-1), "DELETE /v1/executions/e1");
+});
+
+test("what a listener throws ends the execution, and is thrown", async (t) => {
+  const { s, seen } = await sandboxAt(t, (request, response) => {
+    if (request.method === "POST") return json(response, 202, { id: "e1", status: "queued" });
+    if (request.method === "DELETE") return json(response, 200, { ...OK, status: "cancelled" });
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    return void response.write(`data: ${JSON.stringify({ seq: 1, time: "", event: "log", text: "x" })}\n\n`);
+  });
+  const onLog = () => {
+    throw new Error("no more");
+  };
+  await assert.rejects(s.runScript("print(1)", { onLog }), /no more/);
+  assert.equal(seen.at(-1), "DELETE /v1/executions/e1");
+});
+
+test("a wrong token, a sandbox that is gone and an answer of something else have their names", async (t) => {
+  const { s } = await sandboxAt(t, (request, response) => {
+    const { path } = JSON.parse(request.text) as { path: string };
+    if (path === "token") return json(response, 401, { kind: "unauthenticated", detail: "no such token" });
+    if (path === "gone") return json(response, 410, { kind: "gone", detail: "it is gone" });
+    if (path === "short") return response.writeHead(200).end("{");
+    return response.writeHead(500).end("<html>");
+  });
+  const kinds = { token: "unauthenticated", gone: "gone", short: "internal", proxy: "internal" };
+  for (const [path, kind] of Object.entries(kinds)) {
+    await assert.rejects(s.files.write(path, "x"), (error) => {
+      assert.ok(error instanceof SandboxError);
+      assert.ok(!error.message.includes("secret"));
+      assert.equal(error.kind, kind, path);
+      assert.equal(error instanceof SandboxGone, path === "gone");
+      return true;
+    });
+  }
+});
+
+test("what the content of an upload throws is thrown", async (t) => {
+  const { s } = await sandboxAt(t, (_, response) =>
+    json(response, 200, { path: "a", bytes_written: 1, created: true }),
+  );
+  async function* content() {
+    yield new Uint8Array(10);
+    throw new Error("source");
+  }
+  await assert.rejects(s.files.write("a", content()), /source/);
+});
+
+test("a server that is gone is named", async () => {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  const created = Sandbox.create({ server: `http://127.0.0.1:${port}` });
+  await assert.rejects(created, (error) => {
+    assert.ok(error instanceof ServerBusy && error.retryable);
+    assert.match(error.message, new RegExp(`no connection to http://127.0.0.1:${port}: ECONNREFUSED`));
+    return true;
+  });
+});
+
+test("a server that ends in the middle of calls ends them", async (t) => {
+  let waiting = 0;
+  const { s, seen, end } = await sandboxAt(t, () => {
+    waiting += 1;
+    if (waiting === 2) end();
+  });
+  const calls = await Promise.allSettled([s.runScript("return 1"), s.files.write("a", "x")]);
+  for (const each of calls) assert.ok(each.status === "rejected" && each.reason instanceof ServerBusy);
+  assert.equal(seen.length, 3);
+});
+
+test("a server that the environment names is used, unless something of this machine is named", async (t) => {
+  t.after(() => delete process.env.SANDBOXCTL_SERVER);
+  process.env.SANDBOXCTL_SERVER = "nonsense";
+  await assert.rejects(Sandbox.create(), /server: "nonsense" is not a URL/);
+  await assert.rejects(Sandbox.create({ binary: "/nonexistent" }), /does not exist/);
+});
+
+test("options that a server cannot have are refused", async () => {
+  const server = "http://127.0.0.1:1";
+  await assert.rejects(Sandbox.create({ server, ioDir: "out" }), { kind: "usage" });
+  await assert.rejects(Sandbox.create({ server, engine: "docker" }), { kind: "usage" });
+  await assert.rejects(Sandbox.create({ server: "unix:/run/x.sock" }), { kind: "config" });
+  await assert.rejects(Sandbox.create({ server: "nonsense" }), { kind: "config" });
+  await assert.rejects(Sandbox.create({ server, token: "a b" }), { kind: "config" });
+  await assert.rejects(Sandbox.create({ token: "t" }), { kind: "usage" });
+});

@@ -1,0 +1,266 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { chmodSync, copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type TestContext, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { Worker } from "node:worker_threads";
+import { NotFound, PolicyDenied, Sandbox, SandboxError, SandboxGone } from "../src/index.js";
+
+/** The stand-in for the binary; the compiled tests are one directory deeper than their sources. */
+const FAKE = fileURLToPath(new URL("../../test/fake/sandboxctl.mjs", import.meta.url));
+const INDEX = new URL("../src/index.js", import.meta.url).href;
+
+/** A copy of the stand-in: a process of its own. */
+function fake(t: TestContext, mode = "", bits = 0o755): string {
+  const directory = mkdtempSync(join(tmpdir(), "sandboxctl-ts-"));
+  const path = join(directory, "sandboxctl.mjs");
+  if (mode) writeFileSync(path, `#!/bin/sh\nFAKE=${mode} exec "${FAKE}" "$@"\n`);
+  else copyFileSync(FAKE, path);
+  chmodSync(path, bits);
+  t.after(() => rmSync(directory, { recursive: true }));
+  return path;
+}
+
+const forever = () => new Promise<never>(() => {});
+
+test("sandboxes share a process, and their files do not mix", async (t) => {
+  const binary = fake(t);
+  await using one = await Sandbox.create({ binary, ioDir: "out", limits: { memoryBytes: 5 } });
+  await using two = await Sandbox.create({ binary, name: "two", network: { allow: ["example.org"] } });
+  await one.files.write("a", "1");
+  assert.equal(await one.files.read("a"), "1");
+  await assert.rejects(two.files.read("a"), NotFound);
+  const init = JSON.parse(await one.files.read("init")) as Record<string, unknown>;
+  assert.equal(init.rootPath, "io");
+  assert.deepEqual(init.limits, { memory_bytes: 5 });
+  assert.equal(init.projectOutPath, join(process.cwd(), "out"));
+  assert.deepEqual((JSON.parse(await two.files.read("init")) as Record<string, unknown>).allow, ["example.org"]);
+});
+
+test("large files go in pieces, both ways, and one that is left is given up", async (t) => {
+  await using s = await Sandbox.create({ binary: fake(t) });
+  const piece = new Uint8Array(1_000_000).fill(7);
+  async function* content() {
+    for (let i = 0; i < 12; i += 1) yield piece;
+  }
+  assert.equal((await s.files.write("big", content())).bytesWritten, 12_000_000);
+  let bytes = 0;
+  for await (const part of s.files.readStream("big")) bytes += part.byteLength;
+  assert.equal(bytes, 12_000_000);
+  // More than there are slots: each gives its slot back.
+  for (let i = 0; i < 20; i += 1) for await (const _ of s.files.readStream("big")) break;
+  await assert.rejects(async () => {
+    for await (const _ of s.files.readStream("none")) assert.fail();
+  }, NotFound);
+});
+
+test("an upload that is refused, fails at its source or is aborted leaves nothing", async (t) => {
+  await using s = await Sandbox.create({ binary: fake(t) });
+  async function* endless() {
+    for (;;) yield new Uint8Array(100_000);
+  }
+  await assert.rejects(s.files.write("refused", endless()), PolicyDenied);
+  async function* broken() {
+    yield new Uint8Array(10);
+    throw new Error("source");
+  }
+  await assert.rejects(s.files.write("broken", broken()), /source/);
+  const abort = new AbortController();
+  async function* aborted() {
+    yield new Uint8Array(10);
+    abort.abort(new Error("enough"));
+    yield new Uint8Array(10);
+  }
+  await assert.rejects(s.files.write("aborted", aborted(), { signal: abort.signal }), /enough/);
+  for (const path of ["refused", "broken", "aborted"]) assert.equal(await readOr(s, path), undefined);
+  await assert.rejects(s.files.write("a", aborted(), { mode: "append" }), { kind: "usage" });
+});
+
+const readOr = (s: Sandbox, path: string) => s.files.read(path).catch((e) => (e instanceof NotFound ? undefined : e));
+
+test("a thousand concurrent calls are answered, and at most 24 executions are in the process", async (t) => {
+  await using s = await Sandbox.create({ binary: fake(t) });
+  const results = await Promise.all(Array.from({ length: 1000 }, () => s.runScript("slow")));
+  assert.equal(results.length, 1000);
+  const most = (await s.files.read("count")).split(" ")[1];
+  assert.equal(most, "24");
+});
+
+test("calls that fill the pipes in both directions are answered", async (t) => {
+  await using s = await Sandbox.create({ binary: fake(t) });
+  const text = "x".repeat(300_000);
+  const both = async (i: number) => {
+    await s.files.write(`f${i % 7}`, text);
+    return s.files.read(`f${i % 7}`);
+  };
+  const read = await Promise.all(Array.from({ length: 100 }, (_, i) => both(i)));
+  assert.ok(read.every((each) => each === text));
+});
+
+test("a call that is aborted is cancelled in the process, and gives its slot back", async (t) => {
+  await using s = await Sandbox.create({ binary: fake(t) });
+  for (let i = 0; i < 30; i += 1) {
+    const abort = new AbortController();
+    const onLog = () => abort.abort(new Error("enough"));
+    await assert.rejects(s.runScript("wait", { signal: abort.signal, onLog }), /enough/);
+  }
+  assert.equal((await s.files.read("count")).split(" ")[0], "0");
+  await assert.rejects(s.files.read("x", { signal: AbortSignal.abort(new Error("before")) }), /before/);
+});
+
+test("a process that is killed ends every waiting call with SandboxGone, and the next sandbox has a new one", async (t) => {
+  const binary = fake(t);
+  const s = await Sandbox.create({ binary });
+  const { pid } = JSON.parse(await s.files.read("init")) as { pid: number };
+  const waiting = [s.files.read("pending"), s.runScript("wait"), s.files.write("up", pendingContent())];
+  const settled = Promise.allSettled(waiting);
+  await assert.rejects(s.files.read("die"), SandboxGone);
+  for (const end of await settled) {
+    assert.equal(end.status, "rejected");
+    assert.ok(end.status === "rejected" && end.reason instanceof SandboxGone);
+    assert.match(String(end.status === "rejected" && end.reason.message), /ended with signal SIGKILL/);
+  }
+  await assert.rejects(s.files.read("a"), SandboxGone);
+  // It was waited for: it is no zombie.
+  assert.throws(() => process.kill(pid, 0), { code: "ESRCH" });
+  await s.close();
+  await using next = await Sandbox.create({ binary });
+  await next.files.write("a", "1");
+});
+
+async function* pendingContent() {
+  yield new Uint8Array(10);
+  await forever();
+}
+
+test("a sandbox that is closed is gone, and closing it again is no error", async (t) => {
+  const s = await Sandbox.create({ binary: fake(t) });
+  await Promise.all([s.close(), s.close()]);
+  await s.close();
+  await assert.rejects(s.files.read("a"), SandboxGone);
+  await assert.rejects(s.runScript("return 1"), SandboxGone);
+});
+
+test("a binary that is missing, not executable or not found is named, with how to get it", async (t) => {
+  const refused = async (binary: string, how: RegExp) => {
+    await assert.rejects(Sandbox.create({ binary }), (error) => {
+      assert.ok(error instanceof SandboxError && error.kind === "config");
+      assert.match(error.message, how);
+      assert.match(error.hint ?? "", /cargo install/);
+      return true;
+    });
+  };
+  await refused("/nonexistent/sandboxctl", /does not exist/);
+  await refused(tmpdir(), /is not a file/);
+  // For root every file may be executed that anyone may execute.
+  await refused(fake(t, "", 0o644), /is not executable/);
+  const nothing = fake(t);
+  writeFileSync(nothing, "#!/nonexistent/interpreter\n");
+  await assert.rejects(Sandbox.create({ binary: nothing }), { kind: "config", message: /cannot be started/ });
+  const path = process.env.PATH;
+  const named = process.env.SANDBOXCTL_BINARY;
+  process.env.PATH = "/nonexistent";
+  delete process.env.SANDBOXCTL_BINARY;
+  t.after(() => {
+    process.env.PATH = path;
+    if (named !== undefined) process.env.SANDBOXCTL_BINARY = named;
+  });
+  await assert.rejects(Sandbox.create(), { kind: "config", message: "no sandboxctl in PATH" });
+  process.env.SANDBOXCTL_BINARY = "/nonexistent/x";
+  await assert.rejects(Sandbox.create(), /SANDBOXCTL_BINARY: \/nonexistent\/x does not exist/);
+  delete process.env.SANDBOXCTL_BINARY;
+});
+
+test("a binary that speaks another protocol, or none, is refused with both versions", async (t) => {
+  for (const [mode, speaks] of [
+    ["old", "no protocol for clients"],
+    ["newer", "protocol 2"],
+  ] as const) {
+    await assert.rejects(Sandbox.create({ binary: fake(t, mode) }), (error) => {
+      assert.ok(error instanceof SandboxError && error.kind === "config");
+      assert.match(error.message, new RegExp(`sandboxctl 0\\.0\\.9, which speaks ${speaks}; this client is 0\\.1\\.0`));
+      return true;
+    });
+  }
+});
+
+test("a process that cannot start says why", async (t) => {
+  await assert.rejects(Sandbox.create({ binary: fake(t, "silent-death") }), (error) => {
+    assert.ok(error instanceof SandboxError && error.kind === "engine");
+    assert.match(error.message, /ended with exit code 125: error: no engine answers/);
+    return true;
+  });
+});
+
+/** Runs a program against the stand-in; it prints the pid of the process that it started. */
+async function program(t: TestContext, end: string): Promise<{ child: ChildProcess; pid: number }> {
+  const source = `
+    import { Sandbox } from ${JSON.stringify(INDEX)};
+    const s = await Sandbox.create({ binary: ${JSON.stringify(fake(t))} });
+    await s.files.write("a", "1");
+    const { readFileSync } = await import("node:fs");
+    const children = readFileSync(\`/proc/self/task/\${process.pid}/children\`, "utf8").trim();
+    process.stdout.write(children + "\\n");
+    ${end}`;
+  const child = spawn(process.execPath, ["--input-type=module", "-e", source], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  const [first] = (await once(child.stdout, "data")) as [Buffer];
+  return { child, pid: Number(first.toString().trim().split(" ")[0]) };
+}
+
+/** Waits until a process has ended: whoever has to wait for it may be init, or nobody. */
+async function ended(pid: number): Promise<void> {
+  const running = async () => !/\) [ZX] /.test(await readFile(`/proc/${pid}/stat`, "latin1"));
+  while (await running().catch(() => false)) await new Promise((resolve) => setImmediate(resolve));
+}
+
+for (const [how, end] of [
+  ["never closes its sandbox", ""],
+  ["exits in the middle of a call", 'void s.runScript("wait"); process.exit(0);'],
+] as const) {
+  test(`a program that ${how} ends, and its process with it`, { timeout: 20_000 }, async (t) => {
+    const { child, pid } = await program(t, end);
+    const [code] = (await once(child, "exit")) as [number];
+    assert.equal(code, 0);
+    await ended(pid);
+  });
+}
+
+test("a program that is killed takes its process with it", { timeout: 20_000 }, async (t) => {
+  const { child, pid } = await program(t, "setInterval(() => {}, 1000);");
+  child.kill("SIGKILL");
+  await once(child, "exit");
+  await ended(pid);
+});
+
+/** A worker thread that has a sandbox, and the pid of its process. */
+async function worker(t: TestContext, then: string): Promise<{ thread: Worker; pid: number }> {
+  const source = `
+    const { parentPort } = require("node:worker_threads");
+    import(${JSON.stringify(INDEX)}).then(async ({ Sandbox }) => {
+      const s = await Sandbox.create({ binary: ${JSON.stringify(fake(t))} });
+      parentPort.postMessage(JSON.parse(await s.files.read("init")).pid);
+      ${then}
+    });`;
+  const thread = new Worker(source, { eval: true });
+  const [pid] = (await once(thread, "message")) as [number];
+  return { thread, pid };
+}
+
+test("a worker thread has its own process, which ends with it", { timeout: 20_000 }, async (t) => {
+  const { thread, pid } = await worker(t, 'await s.runScript("wait");');
+  assert.match(readFileSync(`/proc/${pid}/cmdline`, "utf8"), /sandboxctl/);
+  await thread.terminate();
+  await ended(pid);
+});
+
+test("a worker thread that closes its sandboxes leaves no zombie", { timeout: 20_000 }, async (t) => {
+  const { thread, pid } = await worker(t, "await s.close();");
+  await once(thread, "exit");
+  assert.equal(existsSync(`/proc/${pid}`), false);
+});
