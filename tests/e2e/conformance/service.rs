@@ -3,12 +3,15 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit,
+};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
@@ -196,6 +199,26 @@ fn script_prints_on_a_service_what_it_prints_here() {
     let refused = service.run(&["run", "s.luau", "--io-dir", "out"]);
     refused.assert_code(2).assert_stderr_has("--io-dir: it is for sandboxes of this machine");
     service.stop();
+}
+
+#[test]
+fn service_that_is_started_with_few_descriptors_serves_more_connections() {
+    let place = Place::new();
+    let mut command = serve(&place, &["--listen", "127.0.0.1:0", "--insecure-no-auth"], &[]);
+    let few = || {
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit })?;
+        Ok(())
+    };
+    // SAFETY: it makes two system calls, and nothing of another thread's.
+    unsafe { command.pre_exec(few) };
+    let service = Service::start(&place, command);
+    let address = service.url.strip_prefix("http://").unwrap();
+    let held: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    service.run(&["run", "-c", "return 1"]).assert_code(0);
+    drop(held);
+    service.signal(Signal::TERM);
+    assert_eq!(service.end().0, Some(0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::refusal::PROBLEM_JSON;
 
 /// How many are told at one time. The others are closed.
-const AT_ONE_TIME: usize = 256;
+const AT_ONE_TIME: usize = 1024;
 /// How long one of them may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of its request is read, so that the kernel does not drop the answer with the rest.
