@@ -10,12 +10,11 @@ use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
 use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
-use crate::mounts::LOOK_INTERVAL;
 use crate::sandbox::Inner;
 use crate::step::Step;
 
@@ -98,7 +97,10 @@ impl Supervisor {
         request: impl Future<Output = Result<T, CallError>>,
         kill_at: Instant,
     ) -> Result<Begun<T>, Error> {
-        self.inner.check_mounts_before_use().await;
+        if self.inner.check_mounts_before_use().await.is_err() {
+            // The judge says so.
+            return Ok(Begun::Lost(Ok(())));
+        }
         tokio::select! {
             biased;
             begun = request => match begun {
@@ -142,8 +144,8 @@ impl Supervisor {
         };
         let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
         let mut is_overrun = false;
-        let mut looks = interval_at(Instant::now() + LOOK_INTERVAL, LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let inner = self.inner.clone();
+        let mut looks = std::pin::pin!(inner.look_at_mounts());
         loop {
             tokio::select! {
                 biased;
@@ -168,8 +170,7 @@ impl Supervisor {
                     kill_at = Instant::now();
                 }
                 () = tokio::time::sleep_until(kill_at) => break,
-                // Whoever is concerned by what is found ends the sandbox.
-                _ = looks.tick() => self.inner.look_at_mounts(),
+                () = &mut looks => {}
             }
         }
         self.our_kill =
@@ -268,7 +269,7 @@ impl Supervisor {
         limits: &Limits,
         usage: &mut Usage,
     ) -> Result<Outcome, Error> {
-        self.inner.check_mounts().await;
+        self.inner.check_mounts(Duration::ZERO).await;
         if let Some(lost) = self.inner.lost_mount()
             && !matches!(self.our_kill, Some(KillReason::Breach(_)))
         {

@@ -152,18 +152,18 @@ impl OperationCall {
         C: Call,
         C::Reply: Send + 'static,
     {
-        self.inner.check_mounts_before_use().await;
         let sink = Arc::new(Changes(self.inner.clone()));
         let reply = self.within(self.inner.session().begin(request, Some(sink))).await?;
         self.answer_to(reply).answer().await
     }
 
-    /// Awaits the sending of a request. It may wait for a permit; every request that holds one has
-    /// a deadline.
+    /// Awaits the sending of a request, once the mounts are as they must be. It may wait for a permit;
+    /// every request that holds one has a deadline.
     pub async fn within<T>(
         &self,
         request: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, Error> {
+        self.inner.check_mounts_before_use().await?;
         match request.await {
             Ok(begun) => Ok(begun),
             Err(error) => Err(failed(&self.inner, error).await),
@@ -281,11 +281,7 @@ impl<T: Send + 'static> Answer<T> {
             Err(error) => return Err(failed(&inner, error).await),
         };
         // One that took its time may have worked below a mount.
-        inner.check_mounts_before_use().await;
-        match inner.lost_mount() {
-            Some(lost) => Err(lost.clone().into()),
-            None => Ok(answer),
-        }
+        inner.check_mounts_before_use().await.map(|()| answer)
     }
 }
 

@@ -158,7 +158,6 @@ impl Writing {
     /// Announces the content.
     pub async fn start(under_way: OperationCall, options: WriteOptions) -> Result<Self, Error> {
         let inner = under_way.inner();
-        inner.check_mounts_before_use().await;
         let path = under_way.wire();
         let WriteOptions { mode, parents, atomic } = options;
         let request = |stream| message::Write { path, mode, parents, atomic, stream };

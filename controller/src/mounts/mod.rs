@@ -15,11 +15,10 @@ pub(crate) mod refusal;
 mod table;
 mod watch;
 
-use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
@@ -28,14 +27,17 @@ pub(crate) use self::policy::ReservedDirs;
 use self::policy::{MountPointsBelow, MountPolicy};
 use self::refusal::MountRefusal;
 use self::table::{MOUNTINFO, MountTable, Opened};
-pub(crate) use self::watch::{LOOK_INTERVAL, MountWatch};
-use self::watch::{MountChanges, MountReader, lock};
+pub(crate) use self::watch::MountWatch;
+use self::watch::{MountChanges, MountReader, Table};
 use crate::error::Error;
 use crate::mounts::policy::refused;
 
 /// How often an inconclusive table is read again before a sandbox is ended because of it: a read
 /// can fail, or race with a change.
 const READ_ATTEMPTS: u32 = 5;
+/// How often a used sandbox's mounts are looked at: the kernel reports no rename of a directory above
+/// a mount point.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Refuses to write something into these directories. It may be missing, or in no directory, such as
 /// a pipe.
@@ -179,7 +181,6 @@ impl MountGuard {
         MountLooks {
             reader: reader.filter(|_| !self.watched.is_empty()),
             watched: self.watched.clone(),
-            last: Mutex::default(),
         }
     }
 
@@ -195,36 +196,20 @@ impl MountGuard {
     }
 }
 
-/// Looks at the mounts of a sandbox before it is used and at the end of a run: the kernel reports no
-/// rename of a directory above a mount point, and nobody looks while a sandbox is idle.
+/// Looks at the mounts of a sandbox whenever it is used: the kernel reports no rename of a directory
+/// above a mount point, and nobody looks while a sandbox is idle.
 #[derive(Debug)]
 pub(crate) struct MountLooks {
     /// `None` if nothing of the host is mounted.
     reader: Option<MountReader>,
     watched: Arc<Vec<Watched>>,
-    /// `None` before the first use, which may be long after the launch.
-    last: Mutex<Option<Instant>>,
 }
 
 impl MountLooks {
-    /// Whether the last look is longer ago than looks are during a run.
-    pub fn is_due(&self) -> bool {
-        let last = *lock(&self.last);
-        self.reader.is_some() && last.is_none_or(|last| last.elapsed() >= LOOK_INTERVAL)
-    }
-
-    /// A mount that certainly must not continue to exist, by the table as it is now.
-    pub async fn lost(&self) -> Option<MountLost> {
-        let (reader, watched) = (self.reader.clone()?, self.watched.clone());
-        let began = Instant::now();
-        // The table can be long.
-        let look = move || {
-            let table = reader.read().map(Arc::new).map_err(Arc::new);
-            watched.iter().filter_map(|it| it.check(&table)).find(MountLost::is_certain)
-        };
-        let lost = tokio::task::spawn_blocking(look).await.ok().flatten();
-        *lock(&self.last) = Some(began);
-        lost
+    /// A mount that certainly must not continue to exist, by the table as it was less than `age` ago.
+    pub async fn lost(&self, age: Duration) -> Option<MountLost> {
+        let table = self.reader.as_ref()?.read(age).await;
+        self.watched.iter().filter_map(|it| it.check(&table)).find(MountLost::is_certain)
     }
 }
 
@@ -248,7 +233,7 @@ async fn lost(mut changes: MountChanges, watched: &[Watched]) -> MountLost {
 }
 
 impl Watched {
-    fn check(&self, table: &Result<Arc<MountTable>, Arc<io::Error>>) -> Option<MountLost> {
+    fn check(&self, table: &Table) -> Option<MountLost> {
         let opened = Opened { file: self.file.as_fd(), mount: self.mount };
         let reason = match table {
             Ok(table) => policy::check_mounts(table, opened).err()?,
@@ -282,4 +267,4 @@ impl MountLost {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

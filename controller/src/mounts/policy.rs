@@ -48,7 +48,7 @@ const PSEUDO_FILE_SYSTEMS: &[&str] = &[
 ];
 
 /// The directories of a controller, which may not exist yet.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ReservedDirs {
     /// Locks, records, caches, programs: in the runtime directory.
     pub state_dir: PathBuf,

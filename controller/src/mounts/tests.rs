@@ -1,6 +1,7 @@
 //! Mount tables that were made up, and what they end.
 
 use std::fs::{self, File};
+use std::io;
 use std::task::Poll;
 
 use super::watch::MadeUp;
@@ -18,6 +19,25 @@ fn table(text: &str) -> io::Result<MountTable> {
 
 fn this() -> String {
     String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap()
+}
+
+/// The table of now, and a file system that is mounted at `m` in `dir`.
+fn with_mount_below(dir: &Path) -> String {
+    let (below, mount) = (dir.canonicalize().unwrap().join("m"), watched(dir).mount);
+    format!("{}{} {mount} 0:999 / {} rw - tmpfs t rw\n", this(), u64::MAX, below.display())
+}
+
+/// Looks at `dir` and this table, which is kept in `dir`.
+fn looks(dir: &Path, text: &str) -> MountLooks {
+    let file = dir.join("mountinfo");
+    fs::write(&file, text).unwrap();
+    let reader = MountReader::of(File::open(file).unwrap());
+    MountLooks { reader: Some(reader), watched: Arc::new(vec![watched(dir)]) }
+}
+
+/// Looks that find a mount below `dir`.
+pub(crate) fn looks_that_find(dir: &Path) -> MountLooks {
+    looks(dir, &with_mount_below(dir))
 }
 
 fn failure() -> io::Result<MountTable> {
@@ -61,9 +81,7 @@ async fn a_mount_point_below_ends_it_at_the_first_look() {
     let below = dir.path().canonicalize().unwrap().join("m");
     let watched = [watched(dir.path())];
     let (made_up, changes) = MadeUp::new();
-    let mount = watched[0].mount;
-    let line = format!("{} {mount} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, below.display());
-    made_up.publish(table(&(this() + &line)));
+    made_up.publish(table(&with_mount_below(dir.path())));
     let lost = lost(changes, &watched).await;
     assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
 }
@@ -71,21 +89,19 @@ async fn a_mount_point_below_ends_it_at_the_first_look() {
 #[tokio::test]
 async fn a_mount_point_that_is_there_at_the_end_is_found_though_nobody_was_told() {
     let dir = tempfile::tempdir().unwrap();
-    let below = dir.path().canonicalize().unwrap().join("m");
-    let watched = Arc::new(vec![watched(dir.path())]);
-    let line =
-        format!("{} {} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, watched[0].mount, below.display());
-    let look = |text: &str| {
-        let file = dir.path().join("mountinfo");
-        fs::write(&file, text).unwrap();
-        let reader = MountReader::of(File::open(file).unwrap());
-        MountLooks { reader: Some(reader), watched: watched.clone(), last: Mutex::default() }
-    };
-    assert_eq!(look(&this()).lost().await, None);
+    let text = with_mount_below(dir.path());
+    let look = |text: &str| looks(dir.path(), text);
+    assert_eq!(look(&this()).lost(Duration::ZERO).await, None);
     // What another look could refute ends nothing.
-    assert_eq!(look("").lost().await, None);
-    let lost = look(&(this() + &line)).lost().await.unwrap();
-    assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
+    assert_eq!(look("").lost(Duration::ZERO).await, None);
+    let looks = look(&this());
+    assert_eq!(looks.lost(Duration::ZERO).await, None);
+    fs::write(dir.path().join("mountinfo"), &text).unwrap();
+    // All looks share the table of one that was just made.
+    assert_eq!(looks.lost(Duration::MAX).await, None);
+    let lost = looks.lost(Duration::ZERO).await.unwrap();
+    let mount_point = dir.path().canonicalize().unwrap().join("m");
+    assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point });
 }
 
 #[tokio::test]
@@ -96,7 +112,7 @@ async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
         state_dir: folder.clone(),
         data_dir: folder.clone(),
         scratch_dir: folder,
-        files: Vec::new(),
+        ..ReservedDirs::default()
     };
     let mut guard = MountGuard::new(&MountWatch::default(), &folders);
     guard.check_path("the io dir", Path::new("")).unwrap();
@@ -114,7 +130,7 @@ async fn files_checked_at_launch_are_not_kept_open() {
         scratch_dir: state.join("scratch"),
         state_dir: state,
         data_dir: data,
-        files: Vec::new(),
+        ..ReservedDirs::default()
     };
     let io = dir.path().join("io");
     fs::create_dir(&io).unwrap();

@@ -3,9 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -16,12 +15,11 @@ use super::table::{MOUNTINFO, MountTable};
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the table is read while something runs: the kernel reports no rename of a directory
-/// above a mount point.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// The mount table, or why it could not be read.
+pub(super) type Table = Result<Arc<MountTable>, Arc<io::Error>>;
 /// The mount table after the last change. `None` before the first one.
-type Latest = Option<Result<Arc<MountTable>, Arc<io::Error>>>;
+type Latest = Option<Table>;
 
 /// Watches the mount table for as long as there are subscribers, once for all of them.
 #[derive(Debug, Clone, Default)]
@@ -42,10 +40,8 @@ struct Reader {
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
-    /// A request to look whether it has changed unreported.
-    look: Notify,
-    /// Whether somebody subscribed since the last table was published, and has seen another one.
-    has_new: AtomicBool,
+    /// The table that was last read for a look, and when that began.
+    looked: Mutex<Option<(Instant, Table)>>,
 }
 
 /// Reads the table when it is asked to.
@@ -58,9 +54,15 @@ impl MountReader {
         Self(Arc::new(Reader::new(Arc::new(mountinfo))))
     }
 
-    /// The table as it is now.
-    pub fn read(&self) -> io::Result<MountTable> {
-        read(&lock(&self.0.mountinfo))
+    /// The table as it was less than `age` ago. All looks share one.
+    pub async fn read(&self, age: Duration) -> Table {
+        if let Some(table) = self.0.looked(age) {
+            return table;
+        }
+        let reader = self.0.clone();
+        // The table can be long.
+        let read = tokio::task::spawn_blocking(move || reader.look(age)).await;
+        read.unwrap_or_else(|error| Err(Arc::new(io::Error::other(error))))
     }
 }
 
@@ -74,13 +76,6 @@ pub(super) struct MountChanges {
 }
 
 impl MountWatch {
-    /// Has the table looked at soon, if anybody watches it: another one is reported.
-    pub(crate) fn look(&self) {
-        if let Some(watcher) = lock(&self.0).upgrade() {
-            watcher.shared.look.notify_one();
-        }
-    }
-
     /// The current table. All later changes are reported.
     pub(super) fn subscribe(&self) -> io::Result<(Arc<MountTable>, MountChanges)> {
         let mut watcher = lock(&self.0);
@@ -97,7 +92,6 @@ impl MountWatch {
         let table = Arc::new(read(&mountinfo)?);
         // What was published until now is older than this table; what is published later is not.
         let latest = reader.latest.subscribe();
-        reader.has_new.store(true, Ordering::Relaxed);
         drop(mountinfo);
         Ok((table, MountChanges { latest, reader, _watcher: Some(watcher) }))
     }
@@ -117,7 +111,6 @@ impl Watcher {
         let shared = reader.clone();
         let task = tokio::spawn(async move {
             loop {
-                let mut only_another = false;
                 tokio::select! {
                     changed = changes.ready(Interest::PRIORITY) => match changed {
                         Ok(mut changed) => changed.clear_ready(),
@@ -125,12 +118,10 @@ impl Watcher {
                         Err(_) => return,
                     },
                     () = reader.again.notified() => {}
-                    () = reader.look.notified() => only_another = true,
                 }
                 // The table can be long.
                 let reader = reader.clone();
-                let publish = move || reader.publish(only_another);
-                if tokio::task::spawn_blocking(publish).await.is_err() {
+                if tokio::task::spawn_blocking(move || reader.publish()).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(READ_INTERVAL).await;
@@ -153,29 +144,35 @@ impl Reader {
             mountinfo: Mutex::new(mountinfo),
             latest,
             again: Notify::new(),
-            look: Notify::new(),
-            has_new: AtomicBool::default(),
+            looked: Mutex::default(),
         }
     }
 
-    /// Publishes the table; or only if it is another one than the last.
-    fn publish(&self, only_another: bool) {
+    fn publish(&self) {
         let mountinfo = lock(&self.mountinfo);
-        let table = read(&mountinfo).map(Arc::new).map_err(Arc::new);
-        let is_known = match (&table, &*self.latest.borrow()) {
-            (Ok(table), Some(Ok(last))) => table == last,
-            _ => false,
-        };
-        let has_new = self.has_new.swap(false, Ordering::Relaxed);
-        if !(only_another && is_known) || has_new {
-            self.latest.send_replace(Some(table));
-        }
+        self.latest.send_replace(Some(read(&mountinfo).map(Arc::new).map_err(Arc::new)));
+    }
+
+    fn looked(&self, age: Duration) -> Option<Table> {
+        let looked = lock(&self.looked);
+        looked.as_ref().filter(|(began, _)| began.elapsed() < age).map(|(_, table)| table.clone())
+    }
+
+    fn look(&self, age: Duration) -> Table {
+        let mountinfo = lock(&self.mountinfo);
+        // Another look may just have read it.
+        self.looked(age).unwrap_or_else(|| {
+            let began = Instant::now();
+            let table = read(&mountinfo).map(Arc::new).map_err(Arc::new);
+            *lock(&self.looked) = Some((began, table.clone()));
+            table
+        })
     }
 }
 
 impl MountChanges {
     /// Waits for the table after the next change, or after several.
-    pub async fn next(&mut self) -> Result<Arc<MountTable>, Arc<io::Error>> {
+    pub async fn next(&mut self) -> Table {
         while self.latest.changed().await.is_ok() {
             if let Some(table) = &*self.latest.borrow_and_update() {
                 return table.clone();
@@ -186,7 +183,7 @@ impl MountChanges {
     }
 
     /// The table after the last change since the subscription, if there was one.
-    pub fn latest(&self) -> Option<Result<Arc<MountTable>, Arc<io::Error>>> {
+    pub fn latest(&self) -> Latest {
         let has_changed = self.latest.has_changed().unwrap_or(false);
         has_changed.then(|| self.latest.borrow().clone()).flatten()
     }
@@ -216,7 +213,7 @@ fn read(mountinfo: &File) -> io::Result<MountTable> {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

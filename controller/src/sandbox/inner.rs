@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
-use crate::mounts::{MountGuard, MountLooks, MountLost};
+use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::removal::{Attempt, RemovalGuard};
@@ -248,11 +248,15 @@ impl Inner {
 
     /// Why the sandbox accepts no more requests, if it has ended.
     pub fn ended(&self) -> Option<Error> {
-        let mut detail = match (self.session.end()?, self.end_cause.get()) {
-            (SessionEnd::Breach(detail), _) => format!("the agent broke the protocol: {detail}"),
-            (SessionEnd::Eof, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
-            (SessionEnd::Eof, Some(EndCause::Outlived(why))) => (*why).to_owned(),
-            (SessionEnd::Eof, None) => "its agent is gone".to_owned(),
+        let mut detail = match (self.session.end(), self.end_cause.get()) {
+            (Some(SessionEnd::Breach(detail)), _) => {
+                format!("the agent broke the protocol: {detail}")
+            }
+            // Whether its container could be killed or not.
+            (_, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
+            (None, _) => return None,
+            (Some(SessionEnd::Eof), Some(EndCause::Outlived(why))) => (*why).to_owned(),
+            (Some(SessionEnd::Eof), None) => "its agent is gone".to_owned(),
         };
         self.redactions.text(&mut detail);
         Some(Error::Ended { detail })
@@ -274,22 +278,26 @@ impl Inner {
         self.ended().unwrap_or_else(|| Error::Ended { detail: "its agent is gone".to_owned() })
     }
 
-    /// Has the mount table looked at, where a mount can have moved below one of its mounts.
-    pub fn look_at_mounts(&self) {
-        self.shared.mount_watch.look();
-    }
-
-    /// Looks at the mount table before the sandbox is used, unless that was done just now.
-    pub async fn check_mounts_before_use(&self) {
-        if self.mount_looks.is_due() {
-            self.check_mounts().await;
+    /// Looks at the mount table regularly, for as long as it is awaited.
+    pub async fn look_at_mounts(&self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            self.check_mounts(LOOK_INTERVAL).await;
         }
     }
 
-    /// Looks at the mount table. A mount that must not be there ends the sandbox.
-    pub async fn check_mounts(&self) {
+    /// Looks at the mount table before the sandbox is used, unless that was done just now. Refuses
+    /// the use if a mount must not be there.
+    pub async fn check_mounts_before_use(&self) -> Result<(), Error> {
+        self.check_mounts(LOOK_INTERVAL).await;
+        self.lost_mount().map_or(Ok(()), |lost| Err(lost.clone().into()))
+    }
+
+    /// Looks at the mount table as it was less than `age` ago. A mount that must not be there ends the
+    /// sandbox, which is not to be used any more even if its container cannot be killed.
+    pub async fn check_mounts(&self, age: Duration) {
         if self.lost_mount().is_none()
-            && let Some(lost) = self.mount_looks.lost().await
+            && let Some(lost) = self.mount_looks.lost(age).await
         {
             _ = self.end_cause.set(EndCause::MountLost(lost));
             if let Err(error) = self.kill().await {

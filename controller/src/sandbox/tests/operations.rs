@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fake::{Scripted, World, greeted};
 use super::*;
+use crate::mounts::tests::looks_that_find;
 
 type Line = Vec<u8>;
 
@@ -436,4 +437,37 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     let error = sandbox.exists("a").await.unwrap_err();
     assert!(error.to_string().contains("idle timeout"), "{error}");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_lost_a_mount_is_not_used_though_it_cannot_be_killed() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        // Whatever is asked of it but to leave.
+        agent.rest().await;
+    });
+    let mut sandbox = world.launch().await.unwrap();
+    let inner = Arc::get_mut(&mut sandbox.inner).unwrap();
+    inner.mount_looks = looks_that_find(world.io.path());
+    world.fake.is_dead.store(true, Ordering::Relaxed);
+    let lost = |error: Error| assert!(matches!(error, Error::MountLost { .. }), "{error}");
+    lost(sandbox.exists("a").await.unwrap_err());
+    lost(sandbox.read("a", ReadOptions::default()).await.unwrap_err());
+    lost(sandbox.write("a", "1", WriteOptions::default()).await.unwrap_err());
+    lost(sandbox.run(Script::new("x")).await.unwrap_err());
+    lost(sandbox.ended().unwrap());
+    assert!(world.fake.calls().contains(&"kill"));
+    assert!(*world.fake.running.borrow());
+}
+
+#[tokio::test]
+async fn a_run_in_a_sandbox_that_lost_a_mount_says_so_though_it_cannot_be_killed() {
+    let world =
+        greeted(async |mut agent: Scripted, _| agent.agent.request().await.map_or((), drop));
+    let mut sandbox = world.launch().await.unwrap();
+    let inner = Arc::get_mut(&mut sandbox.inner).unwrap();
+    inner.mount_looks = looks_that_find(world.io.path());
+    world.fake.is_dead.store(true, Ordering::Relaxed);
+    let result = sandbox.run(Script::new("x")).await.unwrap();
+    let failure = result.outcome.failure().unwrap();
+    assert!(failure.message.contains("cannot stay mounted"), "{}", failure.message);
 }
