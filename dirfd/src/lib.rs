@@ -16,7 +16,7 @@ mod walk;
 
 pub use identity::Identity;
 pub use lock::lock_directory;
-pub use names::{FileState, KnownFiles, link_below};
+pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};

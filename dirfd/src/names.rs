@@ -1,7 +1,7 @@
 //! Files that have several names. A guest can give one file so many that to copy or read it once for
 //! each would fill a disk, or take hours.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::fs::{AtFlags, Stat, linkat};
@@ -55,6 +55,42 @@ impl<T> Default for KnownFiles<T> {
     }
 }
 
+/// How many bytes may be copied that are copies of a file beyond its first: a file has several names,
+/// and each becomes a file, or what is [known](KnownFiles) of it is out of date whenever it is touched.
+#[derive(Debug)]
+pub struct CopyAllowance {
+    copied: HashSet<(u64, u64)>,
+    left: u64,
+}
+
+impl CopyAllowance {
+    /// The bytes of such copies in one result.
+    pub const BYTES: u64 = 1 << 30;
+
+    /// So many bytes.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self { copied: HashSet::new(), left: bytes }
+    }
+
+    /// Takes a copy of a file. `false` if it is not the first, and larger than what is left.
+    pub fn take(&mut self, file: &Stat) -> bool {
+        if file.st_nlink < 2 || self.copied.insert((file.st_dev, file.st_ino)) {
+            return true;
+        }
+        let allocated = u64::try_from(file.st_blocks).unwrap_or(0).saturating_mul(512);
+        let left = self.left.checked_sub(allocated);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}
+
+impl Default for CopyAllowance {
+    fn default() -> Self {
+        Self::new(Self::BYTES)
+    }
+}
+
 /// Gives the file at `path` below `root`, a directory that nobody else changes, another name.
 ///
 /// # Errors
@@ -81,6 +117,8 @@ mod tests {
     use super::*;
     use std::fs::{self, File};
     use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+    use std::time::SystemTime;
 
     use rustix::fs::{Mode, OFlags, mkdirat, openat, stat};
 
@@ -98,6 +136,28 @@ mod tests {
         assert_eq!(known.get(&stat(&single).unwrap()), None);
         fs::write(&other, "22").unwrap();
         assert_eq!(known.get(&stat(&one).unwrap()), None);
+    }
+
+    #[test]
+    fn copies_of_one_file_are_bounded_whatever_changed_of_it_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other, single] = ["one", "other", "single"].map(|name| dir.path().join(name));
+        for file in [&one, &single] {
+            fs::write(file, [1; 8192]).unwrap();
+            // Before that it may have no blocks.
+            File::open(file).unwrap().sync_all().unwrap();
+        }
+        fs::hard_link(&one, &other).unwrap();
+        let mut copies = CopyAllowance::new(20_000);
+        let mut take = |path: &Path| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::now()).unwrap();
+            copies.take(&stat(path).unwrap())
+        };
+        // The first, and 16 KiB.
+        assert!([&one, &other, &one].into_iter().all(|path| take(path)));
+        assert!(!take(&other));
+        assert!((0..9).all(|_| take(&single)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Archives of an artifacts directory. Equal content gives equal bytes: the order, the times and
-//! the owners are fixed, and modes are the manifest's.
+//! Archives of an artifacts directory. Equal trees give equal bytes: the order, the times and the
+//! owners are fixed, and modes are the manifest's. A file that has several names is stored once, where
+//! the format has links.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -11,15 +12,17 @@ use std::path::Path;
 use std::thread;
 
 use flate2::{Compression, GzBuilder};
+use rustix::fs::{Stat, fstat};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
-use sandbox_api::artifacts::{ArtifactMode, CheckDifference};
-use sandbox_dirfd::{SparseReader, hex};
+use sandbox_api::artifacts::{Artifact, ArtifactMode, CheckDifference};
+use sandbox_dirfd::{CopyAllowance, KnownFiles, SparseReader, hex};
 use sha2::{Digest as _, Sha256};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, System, ZipWriter};
 
 use crate::copy;
 use crate::cursor::{Cursor, MissingDir};
+use crate::error::text;
 use crate::verify::{ArtifactsDir, Compare};
 use crate::{Error, Proceed};
 
@@ -105,24 +108,68 @@ impl ArtifactsDir {
             added.map_err(failed)?;
         }
         let mut cursor = Cursor::new(self.root.as_fd(), MissingDir::Fail);
+        let mut added = Added::default();
         for file in &self.manifest.files {
             let path = file.path();
             let opened = copy::open(&mut cursor, path)?;
+            let stat = fstat(&opened).map_err(Error::io("read", path))?;
+            if let Some(first) = added.link(archive, path, &stat, |it: &&Artifact| it.path())? {
+                let content = |it: &Artifact| (it.bytes, it.sha256.clone(), it.mode);
+                if content(first) != content(file) {
+                    return Err(self.differs(CheckDifference::Changed, path));
+                }
+                continue;
+            }
             let content = SparseReader::new(&opened).map_err(failed)?.take(file.bytes);
             let (hasher, bytes, is_cancelled) = (Sha256::new(), 0, false);
             let mut reader = Hashed { content, hasher, bytes, proceed, is_cancelled };
-            let added = archive.add(path, file.mode, file.bytes, &mut reader);
+            let written = archive.add(path, file.mode, file.bytes, &mut reader);
             if reader.is_cancelled {
                 return Err(Error::Cancelled);
             }
-            added.map_err(failed)?;
+            written.map_err(failed)?;
             let is_longer = reader.content.into_inner().read(&mut [0]).map_err(failed)? > 0;
             let sha256 = hex(&reader.hasher.finalize());
             if is_longer || reader.bytes != file.bytes || sha256 != file.sha256 {
                 return Err(self.differs(CheckDifference::Changed, path));
             }
+            added.known.add(&stat, file);
         }
         Ok(())
+    }
+}
+
+/// The files that an archive has, for those with several names.
+pub struct Added<T> {
+    pub known: KnownFiles<T>,
+    copies: CopyAllowance,
+}
+
+impl<T> Default for Added<T> {
+    fn default() -> Self {
+        Self { known: KnownFiles::default(), copies: CopyAllowance::default() }
+    }
+}
+
+impl<T> Added<T> {
+    /// Adds another name of a file that the archive has, and returns that; nothing if the file itself
+    /// is to be added.
+    pub fn link(
+        &mut self,
+        archive: &mut dyn Archive,
+        path: &[u8],
+        file: &Stat,
+        path_of: impl Fn(&T) -> &[u8],
+    ) -> Result<Option<&T>, Error> {
+        if let Some(first) = self.known.get(file)
+            && archive.link(path, path_of(first)).map_err(failed)?
+        {
+            return Ok(Some(first));
+        }
+        match self.copies.take(file) {
+            true => Ok(None),
+            false => Err(Error::TooManyNames { path: text(path) }),
+        }
     }
 }
 
@@ -193,6 +240,9 @@ pub trait Archive {
         size: u64,
         content: &mut dyn Read,
     ) -> io::Result<()>;
+
+    /// Adds another name of a file. `false` if the format has no such thing.
+    fn link(&mut self, path: &[u8], first: &[u8]) -> io::Result<bool>;
 }
 
 impl<W: Write> Archive for tar::Builder<W> {
@@ -203,15 +253,27 @@ impl<W: Write> Archive for tar::Builder<W> {
         size: u64,
         content: &mut dyn Read,
     ) -> io::Result<()> {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Regular);
-        header.set_mode(mode.bits());
-        header.set_mtime(TIME);
-        header.set_uid(0);
-        header.set_gid(0);
+        let mut header = header(tar::EntryType::Regular, mode);
         header.set_size(size);
         self.append_data(&mut header, OsStr::from_bytes(path), content)
     }
+
+    fn link(&mut self, path: &[u8], first: &[u8]) -> io::Result<bool> {
+        let mut header = header(tar::EntryType::Link, ArtifactMode::Plain);
+        let [path, first] = [path, first].map(OsStr::from_bytes);
+        self.append_link(&mut header, path, first).map(|()| true)
+    }
+}
+
+fn header(kind: tar::EntryType, mode: ArtifactMode) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode.bits());
+    header.set_mtime(TIME);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(0);
+    header
 }
 
 /// A writer of the zip format.
@@ -234,6 +296,10 @@ impl<W: Write + Seek> Archive for Zip<W> {
             .name(path);
         self.0.start_file_with_options(options)?;
         io::copy(content, &mut self.0).map(drop)
+    }
+
+    fn link(&mut self, _path: &[u8], _first: &[u8]) -> io::Result<bool> {
+        Ok(false)
     }
 }
 
@@ -378,6 +444,35 @@ mod tests {
             let mode = fs::metadata(to.join("d/program")).unwrap().permissions().mode();
             assert_eq!(mode & 0o111, 0o111, "{name}");
         }
+    }
+
+    #[test]
+    fn file_with_several_names_is_stored_once_and_unpacked_with_them() {
+        use std::os::unix::fs::MetadataExt as _;
+        let place = tree();
+        let noise = place.at("io/noise.bin");
+        for number in 0..9 {
+            let parents = "d/".repeat(number * 10);
+            fs::create_dir_all(place.at(&format!("io/{parents}"))).unwrap();
+            fs::hard_link(&noise, place.at(&format!("io/{parents}name{number}"))).unwrap();
+        }
+        place.collect(&["**"], "out").unwrap();
+        for (name, command) in
+            [("a.tar.zst", "zstd -dc ../a.tar.zst | tar x"), ("a.tar.gz", "tar xzf ../a.tar.gz")]
+        {
+            let size = archive(&place, "out", name).unwrap().len();
+            assert!(size < 1_000_000, "{name}: {size}");
+            let to = place.at(&format!("from-{name}"));
+            fs::create_dir(&to).unwrap();
+            let mut shell = Command::new("sh");
+            let done = shell.args(["-ec", command]).current_dir(&to).output().unwrap();
+            assert!(done.status.success(), "{name}: {done:?}");
+            let check = ArtifactsDir::open(&to).unwrap().verify(&|| true).unwrap();
+            assert_eq!(check.differences, [], "{name}");
+            assert_eq!(fs::metadata(to.join("noise.bin")).unwrap().nlink(), 10, "{name}");
+        }
+        // A zip archive has no links.
+        assert!(archive(&place, "out", "a.zip").unwrap().len() > 7_000_000);
     }
 
     #[test]

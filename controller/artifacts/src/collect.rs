@@ -326,6 +326,31 @@ pub mod tests {
     }
 
     #[test]
+    fn file_with_many_names_that_is_touched_is_copied_at_most_so_often() {
+        let place = Place::new();
+        let file = place.file("0", vec![1; 64 << 10]);
+        File::open(&file).unwrap().sync_all().unwrap();
+        for number in 1..20 {
+            fs::hard_link(&file, place.at(&format!("io/{number}"))).unwrap();
+        }
+        let touch = || {
+            let file = File::options().write(true).open(&file).unwrap();
+            file.set_modified(std::time::SystemTime::now()).unwrap();
+        };
+        let (from, to) = (File::open(place.at("io")).unwrap(), File::open(place.at(".")).unwrap());
+        let mut from = Cursor::new(from.as_fd(), MissingDir::Fail);
+        let mut to = Cursor::new(to.as_fd(), MissingDir::Create);
+        let mut progress = Progress::bounded(300 << 10);
+        let mut names = (0..20).map(|number: u32| number.to_string().into_bytes());
+        let error = names.find_map(|name| {
+            touch();
+            copy(&mut from, &mut to, &name, &mut progress, &|| true).err()
+        });
+        assert!(matches!(error, Some(Error::TooManyNames { .. })), "{error:?}");
+        assert!((2..8).contains(&fs::read_dir(place.at(".")).unwrap().count()));
+    }
+
+    #[test]
     fn files_with_larger_holes_than_are_read_are_an_error_and_nothing_is_written() {
         let place = Place::new();
         place.file("a", "content");

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_api::artifacts::{Artifact, ArtifactMode, spelt};
 use sandbox_dirfd::{
-    FileState, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
+    CopyAllowance, FileState, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -45,6 +45,8 @@ pub fn open(from: &mut Cursor<'_>, path: &[u8]) -> Result<File, Error> {
 pub struct Progress {
     /// Files that have several names: their copies have them too.
     known: KnownFiles<Artifact>,
+    /// For one that is touched after each copy.
+    copies: CopyAllowance,
     holes: HoleAllowance,
 }
 
@@ -54,9 +56,18 @@ impl Progress {
         Self { holes: HoleAllowance::new(u64::MAX), ..Self::default() }
     }
 
-    /// Takes the holes of a file into account.
-    fn count(&self, file: &Stat) -> Result<(), Error> {
-        if self.holes.take(file) { Ok(()) } else { Err(Error::Holes) }
+    #[cfg(test)]
+    pub fn bounded(copies: u64) -> Self {
+        Self { copies: CopyAllowance::new(copies), ..Self::default() }
+    }
+
+    /// Takes a file into account that is copied or read.
+    fn count(&mut self, file: &Stat, path: &[u8]) -> Result<(), Error> {
+        match (self.copies.take(file), self.holes.take(file)) {
+            (true, true) => Ok(()),
+            (false, _) => Err(Error::TooManyNames { path: text(path) }),
+            (_, false) => Err(Error::Holes),
+        }
     }
 }
 
@@ -85,7 +96,7 @@ pub fn copy(
         {
             return Ok(by_name(known, path));
         }
-        progress.count(&before)?;
+        progress.count(&before, path)?;
         let mut target = create(parent, name).map_err(&failed)?;
         let copied = transfer(&source, &mut target, &before, proceed);
         let Content { bytes, sha256, head } = match copied {
@@ -122,7 +133,7 @@ pub fn describe(
         if let Some(known) = progress.known.get(&before) {
             return Ok(by_name(known, path));
         }
-        progress.count(&before)?;
+        progress.count(&before, path)?;
         let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
         let Some(Content { bytes, sha256, head }) = read else { return Err(Error::Cancelled) };
         let after = fstat(&source).map_err(|errno| failed(errno.into()))?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::ErrorKind;
-use sandbox_dirfd::HoleAllowance;
+use sandbox_dirfd::{CopyAllowance, HoleAllowance};
 
 /// A failure. Nothing was written, or what was written is removed.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,13 @@ pub enum Error {
     /// The files have more holes than are read.
     #[error("the files have holes of more than {} GiB together", HoleAllowance::BYTES >> 30)]
     Holes,
+    /// A file that has several names would be copied or stored too often: once for each, because it
+    /// changes after each copy or because the format has no links.
+    #[error("'{path}': copies of files that have several names are more than {} GiB larger than these", CopyAllowance::BYTES >> 30)]
+    TooManyNames {
+        /// One of its names.
+        path: String,
+    },
     /// The directory could not be scanned completely, so that a file may be missing.
     #[error("cannot scan all of {what}: {reason}")]
     Incomplete {
@@ -144,7 +151,7 @@ impl Error {
             Self::NoMatch { .. } | Self::Vanished { .. } => ErrorKind::NotFound,
             Self::SecretName { .. } => ErrorKind::Policy,
             Self::TooMany { .. } => ErrorKind::TooManyFiles,
-            Self::Holes => ErrorKind::TooLarge,
+            Self::Holes | Self::TooManyNames { .. } => ErrorKind::TooLarge,
             Self::Changing { .. } => ErrorKind::Busy,
             Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
@@ -172,6 +179,9 @@ impl Error {
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
             Self::Holes => {
                 Some("leave sparse files out: --artifact '!GLOB'; or archive them in the run")
+            }
+            Self::TooManyNames { .. } => {
+                Some("leave its names but one out; a .tar.zst or .tar.gz archive has hard links")
             }
             Self::Differs { .. } => Some("`sandboxctl artifacts verify DIR` lists all differences"),
             Self::Manifest { .. } => Some("--artifacts-dir of `run` and `exec` makes one"),

@@ -11,7 +11,7 @@ use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_fo
 use sandbox_dirfd::{ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk};
 use sha2::{Digest as _, Sha256};
 
-use crate::archive::{Archive, ArchiveFormat, failed, tar_gzip, tar_zstd};
+use crate::archive::{Added, Archive, ArchiveFormat, failed, tar_gzip, tar_zstd};
 use crate::copy::{Progress, describe, open};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::text;
@@ -100,12 +100,16 @@ impl<'a> KeptFiles<'a> {
         proceed: Proceed<'_>,
     ) -> Result<(), Error> {
         let mut from = Cursor::new(self.root, MissingDir::Fail);
+        let mut added = Added::default();
         for (path, stat) in entries {
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 continue;
             }
             let file = open(&mut from, path)?;
             let stat = rustix::fs::fstat(&file).map_err(Error::io("read", path))?;
+            if added.link(archive, path, &stat, |it: &&Vec<u8>| it)?.is_some() {
+                continue;
+            }
             let size = u64::try_from(stat.st_size).unwrap_or(0);
             let inner = SparseReader::new(&file).map_err(failed)?.take(size);
             let mut content = Exactly { inner, left: size, proceed };
@@ -118,6 +122,7 @@ impl<'a> KeptFiles<'a> {
                     false => Error::Cancelled,
                 },
             )?;
+            added.known.add(&stat, path);
         }
         Ok(())
     }
@@ -175,7 +180,9 @@ fn change(
                     change.sha256 = Some(file.sha256);
                     change.mime = Some(file.mime);
                 }
-                Err(Error::Holes) => change.bytes = u64::try_from(stat.st_size).ok(),
+                Err(Error::Holes | Error::TooManyNames { .. }) => {
+                    change.bytes = u64::try_from(stat.st_size).ok()
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -142,7 +142,7 @@ pub fn digest_files(
             FileType::RegularFile if is_known(&path) => {
                 let sha256 = match describe(&mut from, &path, &mut progress, proceed) {
                     Ok(file) => Some(file.sha256),
-                    Err(Error::Holes) => None,
+                    Err(Error::Holes | Error::TooManyNames { .. }) => None,
                     Err(error) => return Err(error),
                 };
                 files.push(FileDigest { path, sha256 });

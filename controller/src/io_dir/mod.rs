@@ -21,9 +21,10 @@ use sandbox_api::changes::StagingMethod;
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
-use sandbox_staging::{Method, Records, Stage};
+use sandbox_staging::{CopyBounds, Method, Records, Stage};
 
 use crate::error::Error;
+use crate::io_dir::disk::{DiskReserve, FreeSpace};
 use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
 
@@ -56,6 +57,12 @@ pub(crate) struct IoDir {
 
 /// A stage, its files, and the layers of the overlay, if it is to be one.
 type Staged = (Stage, IoDir, Option<Layers>);
+
+/// Why there is no stage.
+struct Unstaged {
+    reason: String,
+    is_disk_full: bool,
+}
 
 /// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
@@ -95,24 +102,20 @@ impl IoDir {
     }
 
     /// Opens an io dir, creating it if it is missing, and stages it: this is the copy, or the upper
-    /// layer of the overlay. `stages` is where it is recorded.
+    /// layer of the overlay. `stages` is where it is recorded, `reserve` what a copy leaves free.
     pub fn staged(
         given: &Path,
         records: &Path,
         stages: &Records,
-        method: StagingMethod,
+        (method, reserve): (StagingMethod, DiskReserve),
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
-        let refuse = |reason: String| Error::IoDir {
-            path: given.to_owned(),
-            reason: format!("it cannot be staged: {reason}"),
-        };
         let io_dir = Self::make(given, records)?;
-        let (stage, opened, overlay) = match io_dir.stage(stages, method, reached) {
+        let (stage, opened, overlay) = match io_dir.stage(stages, method, reserve, reached) {
             Ok(staged) => staged,
-            Err(reason) => {
+            Err(Unstaged { reason, is_disk_full }) => {
                 io_dir.release();
-                return Err(refuse(reason));
+                return Err(Error::Stage { path: given.to_owned(), reason, is_disk_full });
             }
         };
         let Self { path, source: lower, identity, hold, made, .. } = io_dir;
@@ -132,17 +135,24 @@ impl IoDir {
         &self,
         records: &Records,
         method: StagingMethod,
+        reserve: DiskReserve,
         reached: &mut dyn FnMut(&'static str),
-    ) -> Result<Staged, String> {
+    ) -> Result<Staged, Unstaged> {
         if method == StagingMethod::Overlay {
             match self.overlay(records, reached) {
                 Ok(staged) => return Ok(staged),
                 Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
             }
         }
-        let stage = Stage::create(self.fd(), &self.path, records, Method::Copy, reached);
-        let stage = stage.map_err(|error| error.to_string())?;
-        let files = Self::open_at(&stage.path())?;
+        let size = FreeSpace::of(self.fd()).map_or(0, |space| space.size);
+        let bounds = CopyBounds { reserve: reserve.of(size), ..CopyBounds::default() };
+        let stage = Stage::create(self.fd(), &self.path, records, Method::Copy, bounds, reached);
+        let stage = stage.map_err(|error| Unstaged {
+            is_disk_full: error.is_disk_full(),
+            reason: error.to_string(),
+        })?;
+        let opened = Self::open_at(&stage.path());
+        let files = opened.map_err(|reason| Unstaged { reason, is_disk_full: false })?;
         Ok((stage, files, None))
     }
 
@@ -151,7 +161,8 @@ impl IoDir {
         records: &Records,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
-        let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, reached);
+        let bounds = CopyBounds::default();
+        let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
         let files = Self::open_at(&stage.path())?;
         let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();

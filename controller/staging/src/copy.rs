@@ -1,6 +1,6 @@
 //! A private copy of a tree, and what is recorded to find out later what changed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
-    copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, futimens,
-    ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, symlinkat, utimensat,
+    copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, fstatvfs, ftruncate,
+    futimens, ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{KnownFiles, link_below, next_data, remove_tree};
+use sandbox_dirfd::{CopyAllowance, KnownFiles, link_below, next_data, remove_tree};
 
 use crate::error::StageError;
 use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_for_tick};
@@ -21,9 +21,6 @@ use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_
 const TRIES: usize = 4;
 /// The size of a buffer, where the kernel cannot copy.
 const BUFFER: usize = 256 << 10;
-/// How many bytes a copy may have beyond what it is a copy of, because each name of a file becomes a
-/// file: a run can leave thousands of names of a large file.
-const MAX_SEPARATED: u64 = 1 << 30;
 /// Extended attributes that are copied: what the user set, and ACLs.
 const ATTRIBUTES: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
 
@@ -50,14 +47,20 @@ pub(crate) struct Baseline {
     pub entries: BTreeMap<Box<[u8]>, Copied>,
 }
 
-/// What becomes of files with several names.
-enum SeveralNames {
-    /// As many files: a change of one must be no change of another. The files, and the size of their
-    /// copies beyond the first of each.
-    Separate { files: HashSet<(u64, u64)>, bytes: u64 },
-    /// One file with these names: a copy of what a guest left must not be larger than that. The paths of
-    /// files that are copied.
-    Kept(KnownFiles<Box<[u8]>>),
+/// How much a copy may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyBounds {
+    /// The bytes of the filesystem that stay free.
+    pub reserve: u64,
+    /// The bytes of copies of files beyond the first of each: every name of a file becomes a file, and a
+    /// run can leave thousands of names of a large file.
+    pub repeated: u64,
+}
+
+impl Default for CopyBounds {
+    fn default() -> Self {
+        Self { reserve: 0, repeated: CopyAllowance::BYTES }
+    }
 }
 
 /// Copies everything below `from` into the empty directory `to`, except sockets, devices, and what is
@@ -66,15 +69,18 @@ pub(crate) fn copy_tree(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     skipped: &dyn Fn(&CStr, &Stat) -> bool,
+    bounds: CopyBounds,
 ) -> Result<Baseline, StageError> {
-    copy_with(from, to, skipped, SeveralNames::Separate { files: HashSet::new(), bytes: 0 })
+    // A change of one name must be no change of another.
+    copy_with(from, to, skipped, bounds, None)
 }
 
 fn copy_with(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     skipped: &dyn Fn(&CStr, &Stat) -> bool,
-    several_names: SeveralNames,
+    bounds: CopyBounds,
+    linked: Option<KnownFiles<Box<[u8]>>>,
 ) -> Result<Baseline, StageError> {
     let at = StageError::at(b".");
     let (from, to) = (
@@ -86,7 +92,9 @@ fn copy_with(
         skipped,
         device: original.st_dev,
         root: to.as_fd(),
-        several_names,
+        reserve: bounds.reserve,
+        copies: CopyAllowance::new(bounds.repeated),
+        linked,
         seen: Seen::default(),
         copied: BTreeMap::new(),
     };
@@ -123,8 +131,9 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
     let directory = openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
     let copied = directory.map_err(failed).and_then(|to| {
         let everything = |_: &CStr, _: &Stat| false;
-        copy_with(from, to.as_fd(), &everything, SeveralNames::Kept(KnownFiles::default()))
-            .map(drop)
+        // A copy of what a guest left must not be larger than that.
+        let linked = Some(KnownFiles::default());
+        copy_with(from, to.as_fd(), &everything, CopyBounds::default(), linked).map(drop)
     });
     if copied.is_err() {
         _ = remove_tree(parent.as_fd(), name);
@@ -137,7 +146,10 @@ struct Copying<'a> {
     device: u64,
     /// The root of the copy.
     root: BorrowedFd<'a>,
-    several_names: SeveralNames,
+    reserve: u64,
+    copies: CopyAllowance,
+    /// The paths of files that have several names, if these are to be names of one copy.
+    linked: Option<KnownFiles<Box<[u8]>>>,
     seen: Seen,
     copied: BTreeMap<Box<[u8]>, Copied>,
 }
@@ -185,28 +197,18 @@ impl Copying<'_> {
         path: &[u8],
     ) -> Result<Option<Stat>, StageError> {
         if let Ok(stat) = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
-            match &mut self.several_names {
-                // Whatever changed of it meanwhile.
-                SeveralNames::Separate { files, bytes } => {
-                    if stat.st_nlink > 1 && !files.insert((stat.st_dev, stat.st_ino)) {
-                        *bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
-                    }
-                    if *bytes > MAX_SEPARATED {
-                        return Err(StageError::TooManyNames { path: path.to_owned() });
-                    }
-                }
-                SeveralNames::Kept(files) => {
-                    if let Some(first) = files.get(&stat)
-                        && link_below(self.root, first, (to, name.to_bytes())).is_ok()
-                    {
-                        return Ok(Some(stat));
-                    }
-                }
+            if let Some(first) = self.linked.as_ref().and_then(|linked| linked.get(&stat))
+                && link_below(self.root, first, (to, name.to_bytes())).is_ok()
+            {
+                return Ok(Some(stat));
+            }
+            if !self.copies.take(&stat) {
+                return Err(StageError::TooManyNames { path: path.to_owned() });
             }
         }
-        let copied = copy_file(from, to, name, path)?;
-        if let (SeveralNames::Kept(files), Some(stat)) = (&mut self.several_names, &copied) {
-            files.add(stat, path.into());
+        let copied = copy_file(from, to, name, path, self.reserve)?;
+        if let (Some(linked), Some(stat)) = (&mut self.linked, &copied) {
+            linked.add(stat, path.into());
         }
         Ok(copied)
     }
@@ -245,6 +247,7 @@ fn copy_file(
     to: BorrowedFd<'_>,
     name: &CStr,
     path: &[u8],
+    reserve: u64,
 ) -> Result<Option<Stat>, StageError> {
     let at = StageError::at(path);
     let from = match open(from, name, OFlags::empty()) {
@@ -260,7 +263,7 @@ fn copy_file(
     let to = openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(&at)?;
     for _ in 0..TRIES {
         let before = fstat(&from).map_err(&at)?;
-        content(&from, &to, &before)
+        content(&from, &to, &before, reserve)
             .map_err(|source| StageError::Path { path: path.to_owned(), source })?;
         let after = fstat(&from).map_err(&at)?;
         if Stamp::of(&before) == Stamp::of(&after) {
@@ -272,10 +275,16 @@ fn copy_file(
 }
 
 /// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes.
-fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<()> {
+fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Result<()> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if size == 0 || ioctl_ficlone(to, from).is_ok() {
         return Ok(ftruncate(to, size)?);
+    }
+    let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+    let room = fstatvfs(to)?;
+    if room.f_bavail.saturating_mul(room.f_frsize) < reserve.saturating_add(data) {
+        let why = "a copy of it leaves less space than the disk reserve";
+        return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }
     ftruncate(to, 0)?;
     ftruncate(to, size)?;

@@ -22,7 +22,7 @@ use sandbox_dirfd::{Root, random_hex, remove_opened_tree};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, copy_tree, finish, times};
+use crate::copy::{Baseline, CopyBounds, copy_tree, finish, times};
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::overlay;
@@ -89,8 +89,8 @@ pub(crate) struct Location {
 }
 
 impl Stage {
-    /// Creates a stage of the io dir. `io_path` is its path, without links. `reached` is called between
-    /// the steps.
+    /// Creates a stage of the io dir. `io_path` is its path, without links. `bounds` is for a copy.
+    /// `reached` is called between the steps.
     ///
     /// # Errors
     ///
@@ -101,6 +101,7 @@ impl Stage {
         io_path: &Path,
         records: &Records,
         method: Method,
+        bounds: CopyBounds,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
@@ -111,7 +112,8 @@ impl Stage {
             match Location::make(io_dir, io_path, parent, &name, records, reached) {
                 Ok((at, record)) => {
                     let records = records.clone();
-                    return Self::fill(io_dir, at, (records, record), method, reached);
+                    let records = (records, record);
+                    return Self::fill(io_dir, at, records, (method, bounds), reached);
                 }
                 Err(error) => last = Some((parent, error)),
             }
@@ -124,7 +126,7 @@ impl Stage {
         io_dir: BorrowedFd<'_>,
         at: Location,
         (records, record): (Records, Record),
-        method: Method,
+        (method, bounds): (Method, CopyBounds),
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let staged = (|| {
@@ -137,7 +139,7 @@ impl Stage {
                 Method::Copy => {
                     let is_stage =
                         |name: &CStr, _: &Stat| name.to_bytes().starts_with(PREFIX.as_bytes());
-                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_stage)?;
+                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_stage, bounds)?;
                     Before::Copied(Arc::new(copied))
                 }
                 Method::Overlay => at.layer(&io_dir, &files).map_err(failed)?,

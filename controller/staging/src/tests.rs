@@ -15,7 +15,7 @@ use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::{Commit, Comparison, Method, Records, Stage, StageError, copy_out};
+use crate::{Commit, Comparison, CopyBounds, Method, Records, Stage, StageError, copy_out};
 
 /// An io dir in a directory of its own, and the state directory.
 struct Place {
@@ -48,6 +48,16 @@ impl Place {
         records.next().unwrap().unwrap().path()
     }
 
+    fn create(
+        &self,
+        io_dir: &File,
+        method: Method,
+        bounds: CopyBounds,
+    ) -> Result<Stage, StageError> {
+        let (io, records) = (self.io(), self.records());
+        Stage::create(io_dir.as_fd(), &io, &records, method, bounds, &mut |_| {})
+    }
+
     fn stage(&self) -> Run {
         self.run(Method::Copy)
     }
@@ -55,8 +65,7 @@ impl Place {
     /// A run that has begun.
     fn run(&self, method: Method) -> Run {
         let io_dir = File::open(self.io()).unwrap();
-        let stage = Stage::create(io_dir.as_fd(), &self.io(), &self.records(), method, &mut |_| {})
-            .unwrap();
+        let stage = self.create(&io_dir, method, CopyBounds::default()).unwrap();
         let view = match stage.work() {
             None => File::open(stage.path()).unwrap().into(),
             Some(work) => overlay(&io_dir, &File::open(stage.path()).unwrap(), work),
@@ -65,7 +74,7 @@ impl Place {
         Run { stage, view }
     }
 
-    fn write(&self, path: &str, content: &str) {
+    fn write(&self, path: &str, content: impl AsRef<[u8]>) {
         let path = self.io().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
@@ -570,6 +579,47 @@ fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
 }
 
 #[test]
+fn copy_with_a_file_for_each_name_is_bounded_and_leaves_nothing() {
+    let place = Place::new();
+    place.write("first", [1; 64 << 10]);
+    File::open(place.io().join("first")).unwrap().sync_all().unwrap();
+    for name in ["second", "third"] {
+        fs::hard_link(place.io().join("first"), place.io().join(name)).unwrap();
+    }
+    let io_dir = File::open(place.io()).unwrap();
+    let bounded = |repeated| CopyBounds { repeated, ..CopyBounds::default() };
+    let error = place.create(&io_dir, Method::Copy, bounded(100 << 10)).unwrap_err();
+    assert!(matches!(&error, StageError::TooManyNames { path } if path == b"third"), "{error}");
+    assert!(!error.is_disk_full());
+    place.assert_clean();
+    drop(place.create(&io_dir, Method::Copy, bounded(256 << 10)).unwrap());
+}
+
+#[test]
+fn copy_that_would_use_the_disk_reserve_is_not_made() {
+    let place = Place::new();
+    place.write("empty", "");
+    place.write("file", [1; 64 << 10]);
+    File::open(place.io().join("file")).unwrap().sync_all().unwrap();
+    let io_dir = File::open(place.io()).unwrap();
+    let room = rustix::fs::fstatvfs(&io_dir).unwrap();
+    let reserve = room.f_blocks * room.f_frsize;
+    let bounds = CopyBounds { reserve, ..CopyBounds::default() };
+    match place.create(&io_dir, Method::Copy, bounds) {
+        Err(error) => {
+            assert!(error.is_disk_full() && error.to_string().contains("disk reserve"), "{error}");
+        }
+        // A clone uses no space.
+        Ok(stage) => {
+            let clone = File::create(stage.path().join("clone")).unwrap();
+            let file = File::open(place.io().join("file")).unwrap();
+            rustix::fs::ioctl_ficlone(&clone, &file).unwrap();
+        }
+    }
+    place.assert_clean();
+}
+
+#[test]
 fn content_of_a_file_with_many_names_is_read_once() {
     let place = Place::new();
     let run = place.stage();
@@ -619,9 +669,7 @@ fn what_cannot_be_staged_leaves_nothing() {
     }
     fs::create_dir_all(deep).unwrap();
     let io_dir = File::open(place.io()).unwrap();
-    let error =
-        Stage::create(io_dir.as_fd(), &place.io(), &place.records(), Method::Copy, &mut |_| {})
-            .unwrap_err();
+    let error = place.create(&io_dir, Method::Copy, CopyBounds::default()).unwrap_err();
     assert!(error.to_string().contains("more than 128 directories"), "{error}");
     place.assert_clean();
 }

@@ -143,9 +143,12 @@ impl Opened {
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
             match is_staged {
-                true => IoDir::staged(dir, &made, stages, method, &mut |point| {
-                    hold(Point::Stage(point), || false);
-                }),
+                true => {
+                    let how = (method, shared.disk_reserve);
+                    IoDir::staged(dir, &made, stages, how, &mut |point| {
+                        hold(Point::Stage(point), || false);
+                    })
+                }
                 false => IoDir::make(dir, &made),
             }
         };
