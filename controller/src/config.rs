@@ -38,6 +38,11 @@ pub struct Config {
     /// Files of the caller's that no sandbox may write, in any directory that is mounted: those that
     /// decide what runs outside of sandboxes, such as a CI runner's. They may not exist yet.
     pub reserved_files: Vec<PathBuf>,
+    /// What a service of this user keeps, which no sandbox may use.
+    pub service_dir: Option<PathBuf>,
+    /// Directories in `service_dir`, for the service itself: what is below them are io dirs of its
+    /// sandboxes.
+    pub service_io_dirs: Vec<PathBuf>,
     /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
     pub disk_reserve: DiskReserve,
 }
@@ -58,6 +63,8 @@ impl Config {
             sweep: Sweep::Regularly,
             audit: None,
             reserved_files: Vec::new(),
+            service_dir: None,
+            service_io_dirs: Vec::new(),
             disk_reserve: DiskReserve::default(),
         }
     }
@@ -67,6 +74,8 @@ impl Config {
             state_dir: self.state_dir.clone(),
             data_dir: self.engine.embedded.data_dir.clone(),
             scratch_dir: self.scratch_dir.clone(),
+            service_dir: self.service_dir.clone(),
+            service_io_dirs: self.service_io_dirs.clone(),
             files: self.reserved_files.clone(),
         }
     }

@@ -22,6 +22,7 @@ use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::gc::{reap, state_dir};
 use crate::mounts::MountWatch;
+use crate::mounts::refusal::MountRefusal;
 use crate::pool::{Claim, PoolHandle};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
@@ -83,7 +84,12 @@ impl Controller {
     ///
     /// [`Error`] if no engine responds, or if the configuration is invalid.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
+        let audit = config.audit.as_deref().map_or(Ok(Audit::off()), |file| {
+            let refused =
+                |it: MountRefusal| Error::Audit { path: file.into(), reason: it.to_string() };
+            config.check_output(file).map_err(refused)?;
+            Audit::open(file)
+        })?;
         let boot_id = state_dir::boot_id()?;
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();

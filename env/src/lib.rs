@@ -33,7 +33,7 @@ pub fn variable_of(key: &str) -> String {
 }
 
 /// Settings whose variable must have an absolute path.
-const ABSOLUTE: &[&str] = &["audit.file", "engine.data_dir", "io.scratch_dir"];
+const ABSOLUTE: &[&str] = &["audit.file", "engine.data_dir", "io.scratch_dir", "server.data_dir"];
 
 /// The environment does not give a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +131,7 @@ impl Environment {
         config.scratch_dir = path("io.scratch_dir").unwrap_or_else(|| self.scratch_dir());
         config.agent = self.agent();
         config.audit = path("audit.file").map(|file| self.working_directory.join(file));
+        config.service_dir = path("server.data_dir").map(|dir| self.working_directory.join(dir));
         if let Some(reserve) = setting("limits.disk_reserve") {
             config.disk_reserve = reserve.parse()?;
         }
@@ -183,11 +184,13 @@ mod tests {
             ("SANDBOXCTL_LIMITS_DISK_RESERVE", "2GiB"),
             ("SANDBOXCTL_LIMITS_TIMEOUT", "5s"),
             ("SANDBOXCTL_POLICY_CONFINEMENT", "best-effort"),
+            ("SANDBOXCTL_SERVER_DATA_DIR", "/service"),
             ("XDG_RUNTIME_DIR", "/"),
         ])
         .unwrap();
         assert_eq!(config.audit, Some("/var/log/audit".into()));
         assert_eq!(config.scratch_dir, Path::new("/scratch"));
+        assert_eq!(config.service_dir, Some("/service".into()));
         assert_eq!(config.state_dir, Path::new("/sandboxctl"));
         assert_eq!(config.disk_reserve, "2GiB".parse().unwrap());
         assert_eq!(config.confinement, ConfinementPolicy::BestEffort);

@@ -57,6 +57,10 @@ pub(crate) struct ReservedDirs {
     pub data_dir: PathBuf,
     /// Fresh io dirs of other sandboxes.
     pub scratch_dir: PathBuf,
+    /// What a service keeps, if there is one.
+    pub service_dir: Option<PathBuf>,
+    /// Directories in `service_dir`: what is below them are io dirs of this service's sandboxes.
+    pub service_io_dirs: Vec<PathBuf>,
     /// Files of the caller's that no sandbox may write. They may not exist yet.
     pub files: Vec<PathBuf>,
 }
@@ -65,7 +69,7 @@ pub(crate) struct ReservedDirs {
 #[derive(Debug)]
 pub(super) struct MountPolicy {
     table: Arc<MountTable>,
-    own: [ReservedDir; 3],
+    own: Vec<ReservedDir>,
     files: Vec<(PathBuf, Location)>,
     devices: Location,
 }
@@ -75,6 +79,15 @@ struct ReservedDir {
     name: &'static str,
     path: PathBuf,
     location: Location,
+    /// What is below these may be mounted all the same.
+    io_dirs: Vec<Location>,
+}
+
+impl ReservedDir {
+    fn reserves(&self, location: &Location) -> bool {
+        let is_below = |of: &Location| of != location && of.path_to(location).is_some();
+        self.location.path_to(location).is_some() && !self.io_dirs.iter().any(is_below)
+    }
 }
 
 /// How to treat a directory with mount points below it.
@@ -92,15 +105,20 @@ impl MountPolicy {
             Ok(located) => Ok(located.location),
             Err(reason) => Err(refused(what, path, reason)),
         };
-        let own = |name: &'static str, path: &PathBuf| {
+        let reserve = |name: &'static str, path: &PathBuf, io_dirs: &[PathBuf]| {
             let location = locate(&format!("the {name}"), path)?;
-            Ok::<_, Error>(ReservedDir { name, path: path.clone(), location })
+            let io_dirs = io_dirs.iter().map(|it| locate("a directory of io dirs", it));
+            let io_dirs = io_dirs.collect::<Result<_, Error>>()?;
+            Ok::<_, Error>(ReservedDir { name, path: path.clone(), location, io_dirs })
         };
-        let own = [
-            own("state directory", &folders.state_dir)?,
-            own("data directory", &folders.data_dir)?,
-            own("scratch directory", &folders.scratch_dir)?,
+        let mut own = vec![
+            reserve("state directory", &folders.state_dir, &[])?,
+            reserve("data directory", &folders.data_dir, &[])?,
+            reserve("scratch directory", &folders.scratch_dir, &[])?,
         ];
+        if let Some(path) = &folders.service_dir {
+            own.push(reserve("service's data directory", path, &folders.service_io_dirs)?);
+        }
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
         // One that is nowhere cannot be written.
         let file = |path: &PathBuf| Some((path.clone(), place(&table, path).ok()?.location));
@@ -120,20 +138,10 @@ impl MountPolicy {
 
     /// Refuses a path of one's own directories, for what is written and not mounted.
     pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
-        let is_missing = |it: &&Path| it.symlink_metadata().is_err();
-        if path.ancestors().take_while(is_missing).any(|it| it.ends_with("..")) {
-            let reason = "it leads through `..` of a directory that does not exist".to_owned();
-            return Err(MountRefusal::Unknown { reason });
-        }
-        let is_dangling = |it: &Path| it.is_symlink() && it.metadata().is_err();
-        if path.ancestors().skip(1).any(is_dangling) {
-            let reason = "it leads through a link to what does not exist".to_owned();
-            return Err(MountRefusal::Unknown { reason });
-        }
         match place(&self.table, path) {
             Ok(located) => {
                 let is_in = |own: &&ReservedDir| located.location.path_to(&own.location).is_some();
-                if is_missing(&path)
+                if !path.exists()
                     && let Some(ReservedDir { name, path, .. }) = self.own.iter().find(is_in)
                 {
                     // It would be made with content of a sandbox's.
@@ -162,16 +170,16 @@ impl MountPolicy {
         let located = locate(&self.table, opened)?;
         self.check_place(&located)?;
         let mut hidden = Vec::new();
-        for ReservedDir { name, path, location } in &self.own {
+        for ReservedDir { name, path, location, .. } in &self.own {
             let Some(rest) = located.location.path_to(location) else { continue };
-            match rest.to_str() {
-                // One that does not exist can be made while the sandbox runs: now it can be hidden.
-                Some(rest) if access == Access::Read && make(path) => hidden.push(rest),
-                _ => {
-                    let folder = path.clone();
-                    return Err(MountRefusal::ParentOfReservedDir { name, folder });
-                }
-            }
+            let folder = path.clone();
+            let Some(rest) = rest.to_str().filter(|_| access == Access::Read) else {
+                return Err(MountRefusal::ParentOfReservedDir { name, folder });
+            };
+            // One that does not exist can be made while the sandbox runs: now it can be hidden.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.map_err(|error| MountRefusal::unhidden(name, folder, &error))?;
+            hidden.push(rest);
         }
         // What is below another one is hidden with it.
         let all = hidden.clone();
@@ -201,19 +209,13 @@ impl MountPolicy {
     }
 
     fn check_own(&self, location: &Location) -> Result<(), MountRefusal> {
-        match self.own.iter().find(|folder| folder.location.path_to(location).is_some()) {
+        match self.own.iter().find(|folder| folder.reserves(location)) {
             Some(ReservedDir { name, path, .. }) => {
                 Err(MountRefusal::ReservedDir { name, folder: path.clone() })
             }
             None => Ok(()),
         }
     }
-}
-
-/// Makes a directory that is not there, for its owner alone, and says whether there is one.
-fn make(path: &Path) -> bool {
-    _ = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    path.is_dir()
 }
 
 /// Refuses an open file or directory below which anything is mounted.

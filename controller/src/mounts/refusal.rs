@@ -42,6 +42,17 @@ pub enum MountRefusal {
         /// The path of that directory.
         folder: PathBuf,
     },
+    /// It contains one of the controller's own directories, which does not exist and cannot be made:
+    /// only one that exists can be hidden.
+    #[error("the {name} {} in it would have to be hidden, and cannot be made: {reason}", .folder.display())]
+    UnhiddenDir {
+        /// `state directory` or `data directory`.
+        name: &'static str,
+        /// The path of that directory.
+        folder: PathBuf,
+        /// The system's error.
+        reason: String,
+    },
     /// It contains a file that decides what runs outside of sandboxes.
     #[error("{} is in it", .file.display())]
     ParentOfReservedFile {
@@ -64,6 +75,10 @@ impl MountRefusal {
         Self::Unknown { reason: error.to_string() }
     }
 
+    pub(super) fn unhidden(name: &'static str, folder: PathBuf, error: &io::Error) -> Self {
+        Self::UnhiddenDir { name, folder, reason: error.to_string() }
+    }
+
     /// How to fix it.
     #[must_use]
     pub fn hint(&self) -> String {
@@ -79,6 +94,10 @@ impl MountRefusal {
             | Self::ParentOfReservedDir { .. }
             | Self::ParentOfReservedFile { .. } => {
                 "give another directory: what is there decides what runs outside of sandboxes"
+            }
+            Self::UnhiddenDir { folder, .. } => {
+                let folder = folder.display();
+                return format!("make {folder}, or give a directory that does not contain it");
             }
             Self::NotListed => {
                 "give a path in this process's mount namespace; the root of a chroot must be a mount \

@@ -5,12 +5,15 @@ use std::ffi::OsString;
 use std::ops::Bound;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
 
 pub(super) const MOUNTINFO: &str = "/proc/self/mountinfo";
+const O_PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// Most links in a path, as the kernel has it.
+const MAX_LINKS: u32 = 40;
 
 /// A file or directory by its place in its filesystem. Bind mounts give one directory many paths on
 /// the host, and links even more, but it has one location.
@@ -118,21 +121,32 @@ impl MountTable {
         Ok(Some(Located { location: mount.root.below(rest), fs_type }))
     }
 
-    /// The location of a path, following links. The missing part of a path is located where it
-    /// would be created.
+    /// The location of a path, following links, those to what does not exist too. The missing part of
+    /// a path is located where it would be created.
     pub fn locate_path(&self, path: &Path) -> io::Result<Option<Located<'_>>> {
-        let path = std::path::absolute(path)?;
-        for existing in path.ancestors() {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let Ok(opened) = rustix::fs::open(existing, flags, Mode::empty()) else { continue };
+        let mut path = std::path::absolute(path)?;
+        for _ in 0..=MAX_LINKS {
+            let open = |it: &Path| rustix::fs::open(it, O_PATH, Mode::empty()).ok();
+            let existing = path.ancestors().find_map(|it| Some((it, open(it)?)));
+            let Some((existing, opened)) = existing else { return Ok(None) };
             let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
+            let mut names = missing.components();
+            let first = names.next().map(|name| existing.join(name));
+            if let Some(target) = first.and_then(|it| it.read_link().ok()) {
+                path = existing.join(target).join(names.as_path());
+                continue;
+            }
+            if missing.components().any(|name| name == Component::ParentDir) {
+                let why = "it leads through `..` of a directory that does not exist";
+                return Err(io::Error::new(io::ErrorKind::NotFound, why));
+            }
             let located = self.locate(Opened::new(opened.as_fd())?)?;
             return Ok(located.map(|Located { location, fs_type }| Located {
                 location: location.below(missing),
                 fs_type,
             }));
         }
-        Ok(None)
+        Err(rustix::io::Errno::LOOP.into())
     }
 
     /// A mount point below a directory, by its path on the host. It counts through whichever path

@@ -6,6 +6,8 @@ use std::time::Duration;
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Ceiling, Limits, Pull, RootFs, SandboxSpec};
 
+use crate::files;
+
 /// The configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
@@ -180,5 +182,11 @@ impl ServiceConfig {
             engine_patience: Duration::from_secs(60),
             kept: KeptBounds::default(),
         }
+    }
+
+    /// The directory of what executions left, and of the io dirs of sandboxes that are kept.
+    #[must_use]
+    pub fn files_dir(&self) -> PathBuf {
+        self.data_dir.join(files::NAME)
     }
 }

@@ -28,7 +28,7 @@ const MAX_ENTRIES: u64 = 10_000;
 const SIZE: WalkBounds =
     WalkBounds { entries: 1_000_000, depth: 128, time: Duration::from_secs(10) };
 /// The name of the directory in the data directory.
-const NAME: &str = "files";
+pub(crate) const NAME: &str = "files";
 
 /// The directories of files.
 #[derive(Debug)]

@@ -345,6 +345,38 @@ fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
 }
 
 #[test]
+fn what_a_service_keeps_is_neither_mounted_nor_seen() {
+    let place = Place::new();
+    place.write("service/files/a/f", "");
+    place.write("seen", "");
+    let data_dir = place.path("service");
+    let text = format!("[server]\ndata_dir = '{}'\n", data_dir.display());
+    let config = place.write("c.toml", text);
+    let run =
+        |flags: &[&str]| run(&place, &[&["--config", config.to_str().unwrap()], flags].concat());
+    for path in ["service", "service/files", "service/files/a", "service/new"] {
+        let refused = run(&["--io-dir", path]);
+        assert_refused(&refused, "as the io dir: it is in the service's data directory ");
+    }
+    let refused = run(&["--in", "service/files/a/f:x"]);
+    assert_refused(&refused, "as the input 'x': it is in the service's data directory ");
+    assert_refused(&run(&["--io-dir", "."]), "is in it");
+    let source = "return { kept = #fs.list('/in/x/service'), seen = fs.exists('/in/x/seen') }";
+    let config = config.to_str().unwrap();
+    let ended =
+        place.sandboxctl(["run", "--config", config, "--in", ".:x", "-c", source, "--json"]);
+    let document = place.document(ended.assert_code(0));
+    assert_eq!(document["result"], json!({"kept": 0, "seen": true}));
+    // Nor by the service itself, as the io dir of all.
+    for io_dir in ["service/files", "."] {
+        let serve = ["serve", "--data-dir", "service", "--io-dir", io_dir];
+        let flags = ["--listen", "127.0.0.1:0", "--insecure-no-auth"];
+        let refused = place.sandboxctl(serve.iter().chain(&flags));
+        refused.assert_code(2).assert_stderr_has("the service's data directory");
+    }
+}
+
+#[test]
 fn own_folders_are_hidden_in_an_input_that_holds_them() {
     let provided = Rootfs::busybox().provide();
     let place = Place::new();

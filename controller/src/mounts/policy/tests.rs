@@ -27,6 +27,8 @@ impl Host {
             state_dir: self.path("own/state"),
             data_dir: self.path("own/data"),
             scratch_dir: self.path("own/scratch"),
+            service_dir: Some(self.path("service")),
+            service_io_dirs: vec![self.path("service/files")],
             files: vec![self.path("runner/later/env")],
         };
         let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
@@ -108,9 +110,38 @@ fn nothing_is_written_into_own_folders_by_any_path() {
     // What makes them, or a way to them.
     fs::rename(host.path("own"), host.path("gone")).unwrap();
     symlink(host.path("own"), host.path("dangling")).unwrap();
-    for name in ["own", "dangling/new"] {
+    for name in ["own", "dangling", "dangling/data/a", "dangling/../own/data", "own/a/../data"] {
         host.policy().check_output(&host.path(name)).unwrap_err();
     }
+    assert_eq!(host.policy().check_output(&host.path("dangling/a")), Ok(()));
+}
+
+#[test]
+fn service_reserves_what_it_keeps_but_for_the_io_dirs_of_its_sandboxes() {
+    let host = Host::new();
+    fs::create_dir_all(host.path("service/files/a/b")).unwrap();
+    for access in [Access::Read, Access::Write] {
+        for name in ["service", "service/files"] {
+            let refused = host.check(name, access).unwrap_err();
+            assert!(matches!(refused, MountRefusal::ReservedDir { .. }), "{name}: {refused}");
+        }
+        assert_eq!(host.check("service/files/a", access), Ok(Vec::new()));
+        assert_eq!(host.check("service/files/a/b", access), Ok(Vec::new()));
+    }
+    let refused = host.check(".", Access::Write).unwrap_err();
+    assert!(matches!(refused, MountRefusal::ParentOfReservedDir { .. }), "{refused}");
+    assert!(host.check(".", Access::Read).unwrap().contains(&"service".to_owned()));
+}
+
+#[test]
+fn own_folder_that_can_be_neither_made_nor_hidden_is_named_with_the_reason() {
+    let host = Host::new();
+    fs::write(host.path("own/data"), "").unwrap();
+    let refused = host.check("own", Access::Read).unwrap_err();
+    let (text, folder) = (refused.to_string(), host.path("own/data"));
+    assert!(matches!(refused, MountRefusal::UnhiddenDir { .. }), "{text}");
+    assert!(text.contains(folder.to_str().unwrap()) && text.ends_with("(os error 17)"), "{text}");
+    assert!(refused.hint().starts_with(&format!("make {}", folder.display())));
 }
 
 #[test]

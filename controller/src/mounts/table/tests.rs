@@ -118,6 +118,15 @@ fn a_path_is_located_through_links_and_where_it_is_missing() {
     let missing = locate(&dir.path().join("link/a/b"));
     assert_eq!(there.path_to(&missing), Some(Path::new("a/b")));
     assert_eq!(missing.path_to(&there), None);
+    // A link to what does not exist leads there.
+    for (name, target) in [("one", "link/new"), ("other", "one/a"), ("loop", "loop")] {
+        std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
+    }
+    let behind = locate(&dir.path().join("other/b"));
+    assert_eq!(there.path_to(&behind), Some(Path::new("new/a/b")));
+    for path in ["loop/a", "new/../a"] {
+        table.locate_path(&dir.path().join(path)).unwrap_err();
+    }
     let opened = fs::File::open(dir.path().join("link")).unwrap();
     let opened = Opened::new(opened.as_fd()).unwrap();
     assert_eq!(table.locate(opened).unwrap().unwrap().location, there);

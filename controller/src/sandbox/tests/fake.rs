@@ -233,7 +233,7 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
             state_dir: state.path().join("s"),
             data_dir: state.path().join("data"),
             scratch_dir: state.path().join("scratch"),
-            files: Vec::new(),
+            ..ReservedDirs::default()
         },
         mount_watch: MountWatch::default(),
     });

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs::DirBuilder;
 use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -35,7 +35,7 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
         IoPosture::Off => None,
         // Each subject has files of its own: it would read those of others otherwise.
         IoPosture::PrivatePerExecution | IoPosture::Shared(_) => {
-            Some(private_dir(service.data_dir.join("mcp"))?)
+            Some(private_dir(io_dirs(&service.data_dir))?)
         }
     };
     let settings = Settings {
@@ -51,6 +51,11 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
             .unwrap_or(NonZeroU32::MIN),
     };
     Ok(HttpOptions { settings, io_dirs, quotas: None })
+}
+
+/// Where the io dirs of its callers are.
+pub fn io_dirs(data_dir: &Path) -> PathBuf {
+    data_dir.join("mcp")
 }
 
 fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {

@@ -10,9 +10,11 @@ use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata};
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
+use super::mcp;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
+use crate::target::is_in;
 
 /// What a service is told.
 pub struct Plan {
@@ -79,10 +81,12 @@ impl Plan {
                 .with_hint("--tls-cert FILE --tls-key FILE"));
             }
         };
+        let service = service(args, settings, data_dir)?;
+        controller.service_io_dirs = vec![service.files_dir(), mcp::io_dirs(&service.data_dir)];
         Ok(Self {
             endpoint,
             controller,
-            service: service(args, settings, here.join(data_dir))?,
+            service,
             http: HttpConfig {
                 connections: ConnectionLimits {
                     connections: settings.count(Key::ServerMaxConnections).unwrap_or(1),
@@ -119,6 +123,12 @@ fn service(
                 let why = format!("{}: {}", dir.display(), crate::input::reason(&error));
                 Error::usage("--io-dir", why).with_hint("name a directory that exists")
             })?;
+            if is_in(&dir, &data_dir) || is_in(&data_dir, &dir) {
+                let (dir, data_dir) = (dir.display(), data_dir.display());
+                let why =
+                    format!("{dir} and the service's data directory {data_dir} are in each other");
+                return Err(Error::usage("--io-dir", why).with_hint("name a directory elsewhere"));
+            }
             IoPosture::Shared(dir)
         }
         // Scripts of others have no files unless that is wanted.
