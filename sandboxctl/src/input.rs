@@ -201,6 +201,20 @@ fn open_at_once(file: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(file)
 }
 
+/// Opens a file that was found to be regular. What has its name by now may be something else, which
+/// is not waited for.
+///
+/// # Errors
+///
+/// If it cannot be opened, or is no regular file.
+pub fn open_file(file: &Path) -> io::Result<File> {
+    let opened = open_at_once(file)?;
+    match opened.metadata()?.is_file() {
+        true => Ok(opened),
+        false => Err(io::Error::other("not a regular file; `-` takes what a pipe has, from stdin")),
+    }
+}
+
 /// A script that is run.
 #[derive(Debug, Clone, Copy)]
 pub enum ScriptArgument<'a> {
@@ -407,6 +421,19 @@ mod tests {
         assert_eq!(argument("k="), Ok(("k".into(), String::new())));
         assert!(argument("k").is_err());
         assert!(argument("=v").is_err());
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), rustix::fs::Mode::RUSR).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        assert!(open_file(&at("file")).is_ok());
+        for other in [at("fifo"), folder.path().to_owned(), "/dev/null".into()] {
+            let error = open_file(&other).unwrap_err().to_string();
+            assert!(error.starts_with("not a regular file"), "{}: {error}", other.display());
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, fstat};
 use sandbox_api::Failure;
+use sandbox_controller::Config;
 use sandbox_dirfd::random_hex;
 
 use self::files::Links;
@@ -172,14 +173,17 @@ impl Ci {
         self.files.iter().map(|(name, file)| (*name, &**file))
     }
 
-    /// Refuses an io dir that contains a file of the runner: what runs could write outputs.
+    /// Refuses files of the runner in the io dir, where what runs could write outputs, and in a
+    /// directory of sandboxctl's own.
     ///
     /// # Errors
     ///
-    /// If it does.
-    pub fn check_io_dir(&self, io_dir: Option<&Path>) -> Result<(), Error> {
-        let checked =
-            self.files().try_for_each(|(name, file)| target::refuse_in_io_dir(name, file, io_dir));
+    /// If there are some.
+    pub fn check_files(&self, io_dir: Option<&Path>, config: &Config) -> Result<(), Error> {
+        let checked = self.files().try_for_each(|(name, file)| {
+            target::refuse_in_io_dir(name, file, io_dir)?;
+            target::refuse_own(name, file, config)
+        });
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) =
             checked.is_ok().then_some(Links::Followed);
         checked

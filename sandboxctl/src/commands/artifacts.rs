@@ -41,11 +41,14 @@ pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8,
             }
             Ok(u8::from(!diff.differences.is_empty()))
         }
-        ArtifactsCommand::Archive { dir, output } => archive(dir.as_path(), &output).map(|()| 0),
+        ArtifactsCommand::Archive { dir, output } => {
+            archive(context, dir.as_path(), &output).map(|()| 0)
+        }
     }
 }
 
-fn archive(dir: &Path, file: &Path) -> Result<(), Error> {
+fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> {
+    context.check_output("--output", file)?;
     let name = format!("--output {}", file.display());
     let format = ArchiveFormat::of(file).ok_or_else(|| {
         Error::usage(&name, "its name does not say which format to write")

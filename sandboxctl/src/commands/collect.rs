@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::render;
 use crate::signals::Signals;
+use crate::target;
 
 /// The exit code if artifacts cannot be copied, and nothing else failed.
 pub const FAILED: u8 = 125;
@@ -73,6 +74,8 @@ impl Artifacts {
         let others: Vec<_> = io_dir.into_iter().chain(inputs).collect();
         let destination =
             Destination::new(dir, &others).map_err(|error| refuse("--artifacts-dir", &error))?;
+        // What is elsewhere may be so by a link that a guest left in the io dir.
+        target::refuse_in_io_dir("--artifacts-dir", dir, spec.io_dir.as_deref())?;
         let unmatched = if args.is_optional { Unmatched::Allow } else { Unmatched::Refuse };
         Ok(Self(Some(Request { selection, destination: Some(destination), unmatched })))
     }

@@ -96,8 +96,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     }
     let subject = vec![reports::command(&line, &command.secrets)];
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
-    reports::check_io_dir(context, spec.io_dir.as_deref())?;
     let config = context.controller(&settings);
+    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
     let session = Session {
         context,
         settings: &settings,

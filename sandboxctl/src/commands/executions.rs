@@ -76,6 +76,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     }
                 }
                 ExecutionsCommand::Download { id, path, output: file } => {
+                    context.check_output("--output", &file)?;
                     let content = client.download(id.as_str(), path.as_deref()).await?;
                     save(output, content, &file).await?;
                 }

@@ -102,6 +102,7 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
             .with_controller(async |controller| controller.image_save(tokio::io::stdout()).await)?;
         return Ok(0);
     }
+    context.check_output("FILE", file)?;
     let saved = context.with_controller(async |controller| {
         let target = Target::open(file).map_err(|error| unusable(file, &error))?;
         let writer = target.writer().map_err(|error| unusable(file, &error))?;

@@ -14,6 +14,7 @@ pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
         context.output.write(pages[0].1.as_bytes())?;
         return Ok(0);
     };
+    context.check_output("--dir", dir)?;
     fs::create_dir_all(dir)
         .and_then(|()| {
             pages.iter().try_for_each(|(name, page)| fs::write(dir.join(format!("{name}.1")), page))

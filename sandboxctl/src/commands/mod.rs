@@ -32,6 +32,8 @@ mod tools;
 mod touched;
 mod transfer;
 
+use std::path::Path;
+
 use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
 use crate::ci::{CiMode, Stdout};
@@ -40,6 +42,7 @@ use crate::config::{Flags, Settings};
 use crate::error::Error;
 use crate::output::Output;
 use crate::signals::Signals;
+use crate::target;
 use sandbox_env::Environment;
 
 /// The context of every command.
@@ -123,6 +126,11 @@ impl Context<'_> {
     /// The configuration of the controller.
     fn controller(&self, settings: &Settings) -> Config {
         settings.controller(&self.environment)
+    }
+
+    /// Refuses to write into a directory of sandboxctl's own. `what` is the argument that names it.
+    fn check_output(&self, what: &str, path: &Path) -> Result<(), Error> {
+        target::refuse_own(what, path, &self.controller(&self.settings()?))
     }
 
     /// Connects, works, and waits until everything that is to be removed is removed. Leftovers of

@@ -481,6 +481,7 @@ pub fn keys(context: &Context<'_>, command: &KeysCommand) -> Result<u8, Error> {
     let mut public = file.clone().into_os_string();
     public.push(".pub");
     let public = PathBuf::from(public);
+    context.check_output("FILE", file)?;
     let key = SigningKey::generate()
         .map_err(|source| Error::System { what: "random bytes".to_owned(), source })?;
     create(file, 0o600, &key.to_pem())?;

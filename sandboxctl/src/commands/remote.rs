@@ -1,7 +1,6 @@
 //! `run` and `exec` on a service: what is sent there, and how it is followed to its end.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +17,7 @@ use serde_json::{Map, Value};
 use super::Context;
 use crate::config::{Key, Layer, Settings};
 use crate::error::{Error, Signal};
-use crate::input::{self, InputArgument, reason};
+use crate::input::{self, InputArgument, open_file, reason};
 use crate::output::Output;
 use crate::remote::{self, Client, Events};
 use crate::render;
@@ -98,7 +97,7 @@ fn contents(
             InputSource::Path(path) => {
                 let mut bytes = Vec::new();
                 let read =
-                    File::open(&path).and_then(|it| it.take(left + 1).read_to_end(&mut bytes));
+                    open_file(&path).and_then(|it| it.take(left + 1).read_to_end(&mut bytes));
                 read.map_err(|error| Error::usage(&*flag, reason(&error)))?;
                 bytes
             }

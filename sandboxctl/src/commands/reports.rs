@@ -135,23 +135,28 @@ pub fn named_files(
     Ok(files)
 }
 
-/// From here on errors are told in the files of the runner, unless one is in the io dir that is set.
+/// From here on errors are told in the files of the runner, unless one is in the io dir that is set, or
+/// in a directory of sandboxctl's own.
 pub fn begin_files(context: &Context<'_>, settings: &Settings) {
     if let (Some(ci), Ok(io_dir)) =
         (context.output.ci(), settings.io_dir(&context.environment.working_directory))
     {
         // The io dir that it is in the end is checked too.
-        _ = ci.check_io_dir(Some(&io_dir));
+        _ = ci.check_files(Some(&io_dir), &context.controller(settings));
     }
 }
 
-/// Refuses an io dir that contains files of the runner.
+/// Refuses files of the runner in the io dir, or in a directory of sandboxctl's own.
 ///
 /// # Errors
 ///
-/// If it does.
-pub fn check_io_dir(context: &Context<'_>, io_dir: Option<&Path>) -> Result<(), Error> {
-    context.output.ci().map_or(Ok(()), |ci| ci.check_io_dir(io_dir))
+/// If there are some.
+pub fn check_runner_files(
+    context: &Context<'_>,
+    io_dir: Option<&Path>,
+    config: &Config,
+) -> Result<(), Error> {
+    context.output.ci().map_or(Ok(()), |ci| ci.check_files(io_dir, config))
 }
 
 /// Writes the reports. One that cannot be written is an error, and does not change how a failed run

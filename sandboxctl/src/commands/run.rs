@@ -74,8 +74,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         spec.io_dir.as_deref(),
         scripts.iter().map(reports::script).collect(),
     )?;
-    reports::check_io_dir(context, spec.io_dir.as_deref())?;
     let config = context.controller(&settings);
+    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
     let session = Session {
         context,
         settings: &settings,

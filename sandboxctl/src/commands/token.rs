@@ -43,6 +43,7 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
 
 pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Error> {
     let ServerCommand::Backup { file, data_dir } = command;
+    context.check_output("FILE", file)?;
     store(context, data_dir)?.backup(file)?;
     Ok(0)
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
 
 use super::text::TerminalText;
+use crate::input::open_file;
 use crate::render::StyledText;
 
 /// The longest piece.
@@ -52,7 +53,7 @@ impl Source {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         if found.is_file() {
-            let file = File::open(path)?;
+            let file = open_file(path)?;
             return Self::start(move || Ok(file), Some(found.len()));
         }
         // Opening a pipe waits for its writer.

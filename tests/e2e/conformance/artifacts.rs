@@ -188,7 +188,8 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
     let own = place.state().join("sandboxctl").join("out");
     let own = own.to_str().unwrap();
     let report = format!("junit={own}");
-    let outputs: [&[&str]; 5] = [
+    let outputs: [&[&str]; 6] = [
+        &["--audit", own],
         &["--artifact", "*", "--artifacts-dir", own],
         &["--commit", "never", "--keep-staged", own],
         &["--changes", own],
@@ -203,6 +204,53 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
     }
     let copied = place.sandboxctl(["fs", "--io-dir", "io", "cp", ":a", own]);
     copied.assert_code(2).assert_stderr_has("hint: give another directory");
+    for variable in ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"] {
+        let mut step = place.command(["run", "a.luau", "--io-dir", "io"]);
+        let ended = step.env("GITHUB_ACTIONS", "true").env(variable, own).output().unwrap();
+        let log = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{log}");
+        assert!(log.contains(variable) && log.contains("it is in the state directory"), "{log}");
+    }
+    assert!(!place.path("io").exists());
+    // Nor what else the command line names.
+    place.write("artifacts/manifest.json", "{}");
+    let archive = format!("{own}.tar.gz");
+    let download = ["executions", "--server", "http://127.0.0.1:1", "download", "aaaaaaaaaaaaaaaa"];
+    let others: [&[&str]; 6] = [
+        &["artifacts", "archive", "artifacts", "-o", &archive],
+        &[&download[..], &["-o", own]].concat(),
+        &["image", "save", own],
+        &["keys", "new", own],
+        &["server", "backup", own, "--data-dir", "service"],
+        &["man", "--dir", own],
+    ];
+    for other in others {
+        let refused = place.sandboxctl(other);
+        refused.assert_code(2).assert_stderr_has("it is in the state directory");
+    }
+    assert!(!Path::new(own).exists());
+}
+
+#[test]
+fn link_that_a_guest_left_in_the_io_dir_leads_no_output_elsewhere() {
+    let place = Place::new();
+    place.write("a.luau", "fs.write('ran', 'x')");
+    place.write("sandbox-files/a", "guest");
+    place.write("file", "old");
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    symlink("../elsewhere", place.path("sandbox-files/link")).unwrap();
+    symlink("../file", place.path("sandbox-files/b")).unwrap();
+    for to in ["sandbox-files/b", "sandbox-files/link/c", "sandbox-files/link", "sandbox-files/new"]
+    {
+        let refused = place.sandboxctl(["fs", "cp", ":a", to]);
+        refused.assert_code(2).assert_stderr_has("is in the io dir");
+        refused.assert_stderr_has("hint: a path that begins with a colon is the sandbox's");
+    }
+    let run = ["run", "a.luau", "--artifact", "**", "--artifacts-dir", "sandbox-files/link/out"];
+    place.sandboxctl(run).assert_code(2).assert_stderr_has("is in the io dir");
+    assert_eq!(place.read("file"), "old");
+    assert_eq!(std::fs::read_dir(place.path("elsewhere")).unwrap().count(), 0);
+    assert!(!place.path("sandbox-files/ran").exists());
 }
 
 #[test]

@@ -56,6 +56,9 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let config = context.controller(&settings);
     if let FsCommand::Cp { to: Side::Host(path), .. } = &args.command {
         target::refuse_own("TO", path, &config)?;
+        // A link that a guest left there may lead anywhere.
+        target::refuse_in_io_dir("TO", path, spec.io_dir.as_deref())
+            .map_err(|error| error.with_hint("a path that begins with a colon is the sandbox's"))?;
     }
     let work = Work::prepare(args)?;
     if stdin(&args.command).is_some() && io::stdin().is_terminal() {
