@@ -151,7 +151,7 @@ impl IoDir {
             is_disk_full: error.is_disk_full(),
             reason: error.to_string(),
         })?;
-        let opened = Self::open_at(&stage.path());
+        let opened = Self::of_stage(&stage);
         let files = opened.map_err(|reason| Unstaged { reason, is_disk_full: false })?;
         Ok((stage, files, None))
     }
@@ -164,7 +164,7 @@ impl IoDir {
         let bounds = CopyBounds::default();
         let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
-        let files = Self::open_at(&stage.path())?;
+        let files = Self::of_stage(&stage)?;
         let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
         let work = Arc::new(work.map_err(|error| error.to_string())?);
         let (lower, upper) = (self.files.clone(), files.files.clone());
@@ -192,7 +192,17 @@ impl IoDir {
             return Err("it is not a directory".to_owned());
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?;
+        Self::of(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?)
+    }
+
+    /// The files of a stage. By now its path may lead elsewhere: it is beside the io dir, or in it,
+    /// where another run may write.
+    fn of_stage(stage: &Stage) -> Result<Self, String> {
+        stage.files().try_clone_to_owned().map_err(|error| error.to_string()).and_then(Self::of)
+    }
+
+    fn of(fd: OwnedFd) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
         let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
         let path = path_of(&fd).map_err(io)?;
         if path == Path::new("/") {

@@ -146,3 +146,30 @@ fn a_nonce_is_read_through_the_io_dir_and_goes() {
     drop(nonce);
     assert!(!path.exists());
 }
+
+#[test]
+fn stage_that_another_run_replaces_by_a_link_is_not_followed() {
+    for method in [StagingMethod::Copy, StagingMethod::Overlay] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("outside/files")).unwrap();
+        fs::create_dir(at("io")).unwrap();
+        let is_stage = |name: &str| name.starts_with(".sandboxctl-stage-");
+        // The io dir's parent is another run's io dir.
+        let mut replace = |point: &str| {
+            if point == "filled" {
+                let entries = fs::read_dir(dir.path()).unwrap();
+                let mut names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
+                let stage = at(&names.find(|name| is_stage(name)).unwrap());
+                fs::rename(&stage, at("moved")).unwrap();
+                symlink(at("outside"), &stage).unwrap();
+            }
+        };
+        let stages = Records::new(&at("records"), at("lock"), "boot".to_owned());
+        let how = (method, DiskReserve::default());
+        let staged = IoDir::staged(&at("io"), &at("made"), &stages, how, &mut replace).unwrap();
+        assert_eq!(staged.path(), at("moved/files"), "{method:?}");
+        staged.release();
+        assert_eq!(fs::read_dir(at("outside/files")).unwrap().count(), 0);
+    }
+}

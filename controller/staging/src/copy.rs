@@ -90,7 +90,6 @@ fn copy_with(
     let original = fstat(&from).map_err(&at)?;
     let mut copying = Copying {
         skipped,
-        device: original.st_dev,
         root: to.as_fd(),
         reserve: bounds.reserve,
         copies: CopyAllowance::new(bounds.repeated),
@@ -143,7 +142,6 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
 
 struct Copying<'a> {
     skipped: &'a dyn Fn(&CStr, &Stat) -> bool,
-    device: u64,
     /// The root of the copy.
     root: BorrowedFd<'a>,
     reserve: u64,
@@ -230,9 +228,6 @@ impl Copying<'_> {
             opened => opened.map_err(&at)?,
         };
         let original = fstat(&from).map_err(&at)?;
-        if original.st_dev != self.device {
-            return Err(StageError::MountPoint { path: path.to_owned() });
-        }
         mkdirat(to, name, Mode::RWXU).map_err(&at)?;
         let to = open(to, name, OFlags::DIRECTORY).map_err(&at)?;
         self.directory(from.as_fd(), to.as_fd(), path, depth + 1)?;

@@ -69,7 +69,11 @@ impl StageError {
     }
 
     pub(crate) fn at(path: &[u8]) -> impl Fn(Errno) -> Self {
-        move |errno| Self::Path { path: path.to_owned(), source: errno.into() }
+        move |errno| match errno {
+            // Nothing else is opened where a mount could be.
+            Errno::XDEV => Self::MountPoint { path: path.to_owned() },
+            _ => Self::Path { path: path.to_owned(), source: errno.into() },
+        }
     }
 
     pub(crate) fn stage(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

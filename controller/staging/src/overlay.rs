@@ -246,9 +246,6 @@ impl Comparing<'_> {
         if before.is_directory() {
             let at = StageError::at(path);
             let directory = open(parent.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            if fstat(&directory).map_err(&at)?.st_dev != before.dev {
-                return Err(StageError::MountPoint { path: path.to_owned() });
-            }
             self.removed_below(&directory, path, depth.below(path)?)?;
         }
         Ok(())

@@ -158,10 +158,10 @@ impl Stage {
         }
     }
 
-    /// The path of the copy, or of the upper layer.
+    /// The copy, or the upper layer.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.at.path.join(FILES)
+    pub fn files(&self) -> BorrowedFd<'_> {
+        self.files.as_fd()
     }
 
     /// The work directory of the overlay; `None` if this is a copy.

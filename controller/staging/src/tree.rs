@@ -3,11 +3,11 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, fstat, openat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, StatxFlags, statat};
 use rustix::io::{Errno, Result};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
-use sandbox_dirfd::retry;
+use sandbox_dirfd::{open_child, retry};
 
 use crate::error::StageError;
 
@@ -107,11 +107,10 @@ pub(crate) fn born(parent: BorrowedFd<'_>, name: &CStr) -> Born {
 }
 
 /// Opens a file or directory to read it, without following a link or waiting for a FIFO, and where
-/// that is allowed without changing when it was last read.
+/// that is allowed without changing when it was last read. A mount is `EXDEV`.
 pub(crate) fn open(parent: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match retry(|| openat(parent, name, flags | OFlags::NOATIME, Mode::empty())) {
-        Err(Errno::PERM) => retry(|| openat(parent, name, flags, Mode::empty())),
+    match retry(|| open_child(parent, name.to_bytes(), flags | OFlags::NOATIME)) {
+        Err(Errno::PERM) => retry(|| open_child(parent, name.to_bytes(), flags)),
         opened => opened,
     }
 }
@@ -157,15 +156,13 @@ pub(crate) fn walk(
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     let root_fd = open(root, c".", OFlags::DIRECTORY).map_err(StageError::at(b"."))?;
-    let device = fstat(&root_fd).map_err(StageError::at(b"."))?.st_dev;
-    walk_in(root_fd.as_fd(), b"", 0, device, see)
+    walk_in(root_fd.as_fd(), b"", 0, see)
 }
 
 fn walk_in(
     directory: BorrowedFd<'_>,
     path: &[u8],
     depth: usize,
-    device: u64,
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     for (name, stat) in entries(directory).map_err(StageError::at(path))? {
@@ -179,10 +176,7 @@ fn walk_in(
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 opened => opened.map_err(StageError::at(&path))?,
             };
-            if fstat(&below).map_err(StageError::at(&path))?.st_dev != device {
-                return Err(StageError::MountPoint { path: path.into() });
-            }
-            walk_in(below.as_fd(), &path, depth + 1, device, see)?;
+            walk_in(below.as_fd(), &path, depth + 1, see)?;
         }
     }
     Ok(())

@@ -9,9 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
