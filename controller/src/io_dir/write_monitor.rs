@@ -48,6 +48,9 @@ const STOP_TICK: Duration = Duration::from_millis(5);
 
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Why nothing may go on.
+const UNMEASURED: &str =
+    "the io dir could not be measured within 30 s, so no limit of what is written there holds";
 /// Why a staged io dir grows by more than what was written.
 const COPIES: &str = " (a file that was there is copied when it is first written)";
 
@@ -133,6 +136,8 @@ struct Reading {
     /// the commands were stopped.
     is_backed: bool,
     space: Option<FreeSpace>,
+    /// There was no answer in time, and the rest is of the last one.
+    is_missing: bool,
 }
 
 impl WriteMonitor {
@@ -174,8 +179,10 @@ impl WriteMonitor {
     /// Why nothing may run: commands could write without limit where it cannot be measured, or
     /// there is no space that they may use. An earlier command may have caused this.
     pub fn refusal(&self) -> Option<ScriptError> {
-        let before = self.before.as_ref()?;
         let refuse = |kind, why| Some(failure(kind, format!("nothing was started: {why}")));
+        let Some(before) = &self.before else {
+            return refuse(ErrorKind::WriteLimit, UNMEASURED.to_owned());
+        };
         if let Some(unseen) = unseen(before.snapshot.coverage) {
             return refuse(ErrorKind::TooManyFiles, unseen);
         }
@@ -184,7 +191,7 @@ impl WriteMonitor {
     }
 
     /// Waits until the io dir has grown beyond the limits, or its filesystem has less free space
-    /// than the reserve: for ever, if that cannot be measured.
+    /// than the reserve, or can no longer be measured.
     pub async fn passed(&self) -> ScriptError {
         let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();
@@ -195,6 +202,7 @@ impl WriteMonitor {
             let reading = *measured.borrow_and_update();
             let Some(limit) = before.baseline.passed(&reading, &self.limits) else { continue };
             let limit = match limit.kind {
+                _ if reading.is_missing => limit,
                 // The filesystem itself reports this.
                 ErrorKind::DiskFull => limit,
                 ErrorKind::WriteLimit if reading.is_backed => limit,
@@ -235,7 +243,7 @@ impl WriteMonitor {
         };
         let Some(before) = self.before else { return (unknown, None) };
         let Some((after, ..)) = snapshot(&self.io_dir, &self.limits).await else {
-            return (unknown, None);
+            return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned())));
         };
         let (usage, coverage) = (after.usage, after.coverage);
         let reading = Reading::new(usage, coverage, None);
@@ -258,6 +266,7 @@ impl Reading {
             unexplained: 0,
             is_backed: false,
             space,
+            is_missing: false,
         }
     }
 
@@ -294,6 +303,9 @@ impl Baseline {
     }
 
     fn passed(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
+        if now.is_missing {
+            return Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned()));
+        }
         self.grown(now, limits).or_else(|| {
             let little = too_little(now.space?, self.reserve)?;
             let grown = now.usage.bytes.saturating_sub(self.usage.bytes);
@@ -536,11 +548,13 @@ impl Watch {
             let Some(Scan { unnamed, named: (named, coverage), space: after, written }) = scanned
             else {
                 self.pace.record_scan(now, ended, space, Found::Nothing);
+                self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
             self.written = written;
             let (bytes, entries) = (unnamed.bytes, unnamed.entries);
-            let mut reading = Reading { unnamed: DiskUsage { bytes, entries }, space, ..last };
+            let found = DiskUsage { bytes, entries };
+            let mut reading = Reading { unnamed: found, space, is_missing: false, ..last };
             reading = reading.with_named((named, coverage));
             if depth == Depth::Everything {
                 (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);

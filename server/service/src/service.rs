@@ -16,6 +16,7 @@ use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, RwLock, watch};
 
+use crate::archive::Readers;
 use crate::config::{Quotas, ServiceConfig};
 use crate::counters::{Counters, Counting};
 use crate::error::ServiceError;
@@ -115,6 +116,7 @@ pub(crate) struct Core {
     pub files: Files,
     pub counting: Counting,
     pub kept: KeptSandboxes,
+    pub readers: Readers,
     state: Mutex<State>,
     /// Events wait for the store.
     pub events_due: Arc<Notify>,
@@ -271,6 +273,7 @@ impl Service {
             files,
             counting: Counting::default(),
             kept: KeptSandboxes::default(),
+            readers: Readers::default(),
             state: Mutex::new(state),
             events_due: Arc::default(),
             ended: Arc::default(),

@@ -57,6 +57,9 @@ fn unlinked_files_of_others_are_not_counted_at_the_end() {
         let reading = Reading::new(now, ScanCoverage::All, None);
         baseline.of_names().passed(&reading, &limits).map(|limit| limit.kind)
     };
+    let missing = Reading { is_missing: true, ..Reading::new(named, ScanCoverage::All, None) };
+    let limit = baseline.passed(&missing, &limits).unwrap();
+    assert_eq!(limit.kind, ErrorKind::WriteLimit, "what is not measured is within no limit");
     assert_eq!(passed(most), None);
     assert_eq!(passed(most + 1), Some(ErrorKind::WriteLimit));
 }
@@ -125,4 +128,12 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
     assert_eq!(ledger.enter(met(510), [left(4900), left(4400)], true), 0);
     assert_eq!(ledger.unexplained(met(510), left(4400)), 0);
     assert_eq!(ledger.unexplained(met(510), None), 0);
+}
+
+#[test]
+fn nothing_is_started_in_an_io_dir_that_was_not_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let io_dir = Arc::new(IoDir::open(dir.path()).unwrap());
+    let monitor = WriteMonitor { io_dir, limits: Limits::default(), before: None };
+    assert_eq!(monitor.refusal().unwrap().kind, ErrorKind::WriteLimit);
 }
