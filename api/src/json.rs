@@ -13,7 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::limits::millis;
+use crate::time::millis;
 
 /// The JSON form of a `T`.
 pub trait Form<T>: Serialize + DeserializeOwned {

@@ -42,7 +42,7 @@ pub use failure::{Failure, exit_code, operation_hint};
 pub use images::{ImageInfo, ProgramImage};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
-    OverCeiling, millis,
+    OverCeiling,
 };
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use operation::{Envelope, Operation};
@@ -66,4 +66,5 @@ pub use spec::{
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
 pub use test_cases::test_failure;
+pub use time::millis;
 pub use timing::{StartKind, Timing};

@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Form, Millis};
+use crate::time::millis;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -744,11 +745,6 @@ impl Limits {
             cpu_seconds: None,
         }
     }
-}
-
-/// Whole milliseconds, saturating.
-pub fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::encoding::Encoding;
 use super::files::{OperationStats, ViewOptions, WriteMode};
 use crate::failure::Failure;
-use crate::limits::millis;
+use crate::time::millis;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $word:literal $variant:ident {

@@ -1,9 +1,15 @@
-//! Points in time, formatted in RFC 3339, in UTC.
+//! Durations in milliseconds, and points in time in RFC 3339, in UTC.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+/// Whole milliseconds, saturating.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// The schema of a time in RFC 3339.
 pub(crate) struct Rfc3339;

@@ -1,14 +1,11 @@
 //! What is looked for: an automaton of all secrets, with what a stream must know of its states.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::nfa::noncontiguous::NFA;
 use sandbox_protocol::limits::MIN_SECRET_BYTES;
-
-use crate::stream::Stream;
 
 /// What stands in the place of a secret. It is shorter than any of them.
 pub const MASK: &str = "***";
@@ -116,29 +113,5 @@ impl Patterns {
 
     pub(crate) fn node(&self, state: StateID) -> Node {
         self.nodes.get(state.as_usize()).copied().unwrap_or_default()
-    }
-
-    /// Bytes without the secrets. Nothing follows them: an end that is more than half of a secret
-    /// is replaced too, because whoever made it may have cut it.
-    #[must_use]
-    pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        let mut stream = Stream::default();
-        let mut replaced = Vec::new();
-        stream.push(self, bytes, &mut replaced);
-        stream.flush(self, &mut replaced);
-        // A mask is shorter than what it stands for.
-        match replaced.len() == bytes.len() {
-            true => Cow::Borrowed(bytes),
-            false => Cow::Owned(replaced),
-        }
-    }
-
-    /// The same, in place.
-    pub fn text(&self, text: &mut String) {
-        if let Cow::Owned(replaced) = self.bytes(text.as_bytes()) {
-            // A secret that is not UTF-8 may begin inside a character.
-            *text = String::from_utf8(replaced)
-                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! with which a pattern begins. Every other byte is decided, and passed on at once. Time and memory
 //! are linear in the bytes: each is looked at once, and kept at most once.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use aho_corasick::automaton::StateID;
@@ -105,5 +106,31 @@ impl Stream {
             None => drop(taken),
         }
         self.passed = until;
+    }
+}
+
+impl Patterns {
+    /// Bytes without the secrets. Nothing follows them: an end that is more than half of a secret
+    /// is replaced too, because whoever made it may have cut it.
+    #[must_use]
+    pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let mut stream = Stream::default();
+        let mut replaced = Vec::new();
+        stream.push(self, bytes, &mut replaced);
+        stream.flush(self, &mut replaced);
+        // A mask is shorter than what it stands for.
+        match replaced.len() == bytes.len() {
+            true => Cow::Borrowed(bytes),
+            false => Cow::Owned(replaced),
+        }
+    }
+
+    /// The same, in place.
+    pub fn text(&self, text: &mut String) {
+        if let Cow::Owned(replaced) = self.bytes(text.as_bytes()) {
+            // A secret that is not UTF-8 may begin inside a character.
+            *text = String::from_utf8(replaced)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        }
     }
 }

@@ -3,26 +3,24 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::io::{BufRead as _, BufReader, Read};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::io::{BufRead as _, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::rc::Rc;
 
 use crate::budget::Budget;
 use crate::error::{RootfsError, TarProblem};
+use crate::section::Section;
 use crate::stream::{Compression, Metered, Plain};
-use crate::tar::{Entries, Kind, Source, SparseExtent};
+use crate::tar::{Entries, Kind, SparseExtent};
 
 /// The maximum length of a chain of links between members. `docker save` writes a link if an image
 /// has a layer twice.
 const MAX_LINKS: usize = 4;
-/// Buffer size for reading a layer from the file.
-const PIECE: usize = 128 << 10;
 
 /// An image archive.
 #[derive(Debug)]
 pub(super) struct Archive {
-    file: Rc<File>,
+    whole: Section,
     members: HashMap<Vec<u8>, Member>,
 }
 
@@ -58,7 +56,8 @@ impl Archive {
             io::copy(&mut Metered::new(Plain::new(reader)?, &budget), &mut plain)?;
             whole = Section::whole(plain)?;
         }
-        Ok(Self { file: whole.file.clone(), members: members(whole, budget)? })
+        let members = members(whole.clone(), budget)?;
+        Ok(Self { whole, members })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -72,10 +71,7 @@ impl Archive {
         for _ in 0..=MAX_LINKS {
             match self.members.get(&name).ok_or_else(missing)? {
                 Member::Link(other) => name.clone_from(other),
-                &Member::Content(SparseExtent { offset, length }) => {
-                    let file = self.file.clone();
-                    return Ok(Section { file, at: offset, end: offset + length });
-                }
+                Member::Content(extent) => return Ok(self.whole.part(*extent)),
             }
         }
         Err(missing())
@@ -106,7 +102,10 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
         let member = match entry.kind {
             Kind::File => match *entry.extents.as_slice() {
                 [SparseExtent { offset: 0, length }] if length == entry.size => {
-                    Some(Member::Content(SparseExtent { offset: entries.source().at, length }))
+                    Some(Member::Content(SparseExtent {
+                        offset: entries.source().position(),
+                        length,
+                    }))
                 }
                 _ => return Err(TarProblem::Sparse.into()),
             },
@@ -144,45 +143,4 @@ pub(super) fn shown(text: &[u8]) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// A part of a file.
-#[derive(Debug, Clone)]
-pub(super) struct Section {
-    file: Rc<File>,
-    at: u64,
-    end: u64,
-}
-
-impl Section {
-    fn whole(file: File) -> io::Result<Self> {
-        Ok(Self { at: 0, end: file.metadata()?.len(), file: Rc::new(file) })
-    }
-
-    pub const fn length(&self) -> u64 {
-        self.end - self.at
-    }
-
-    pub fn buffered(self) -> BufReader<Self> {
-        BufReader::with_capacity(PIECE, self)
-    }
-}
-
-impl Read for Section {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.length()).unwrap_or(usize::MAX).min(buffer.len());
-        let count = self.file.read_at(&mut buffer[..most], self.at)?;
-        self.at += count as u64;
-        Ok(count)
-    }
-}
-
-impl Source for Section {
-    fn skip(&mut self, bytes: u64) -> io::Result<()> {
-        if bytes > self.length() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.at += bytes;
-        Ok(())
-    }
 }

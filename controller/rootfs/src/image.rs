@@ -10,10 +10,11 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use sha2::{Digest as _, Sha256};
 
-use crate::archive::{Archive, Section, shown};
+use crate::archive::{Archive, shown};
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::error::RootfsError;
+use crate::section::Section;
 
 /// The maximum nesting of indexes. Tools write one in one.
 const MAX_DEPTH: usize = 4;

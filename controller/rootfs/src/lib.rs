@@ -21,6 +21,7 @@ mod error;
 pub mod fuzz;
 mod image;
 mod layer;
+mod section;
 mod stream;
 mod tar;
 #[cfg(test)]

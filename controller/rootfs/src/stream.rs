@@ -7,10 +7,10 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use sha2::{Digest as _, Sha256};
 
-use crate::archive::Section;
 use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::error::RootfsError;
+use crate::section::Section;
 use crate::tar::Source;
 
 /// Buffer size for skipping.
