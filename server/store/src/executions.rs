@@ -251,7 +251,8 @@ impl Store {
             let Finish { id, status, document, stored_bytes, usage, ended_at, events } = finish;
             let mut update = connection.prepare_cached(
                 "UPDATE executions
-                 SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL
+                 SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL,
+                    last_event = max(last_event, ?6)
                  WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject",
             )?;
             let ended = update
@@ -261,7 +262,8 @@ impl Store {
                         status.as_str(),
                         document,
                         signed(stored_bytes),
-                        ended_at.unix_millis()
+                        ended_at.unix_millis(),
+                        last_number(&events).unwrap_or(0),
                     ],
                     |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)),
                 )
@@ -282,10 +284,14 @@ impl Store {
         self.write(move |connection| {
             let mut query = connection
                 .prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND ended_at IS NULL")?;
+            let mut update = connection.prepare_cached(
+                "UPDATE executions SET last_event = max(last_event, ?2) WHERE seq = ?1",
+            )?;
             for (id, events) in events {
                 let seq: Option<i64> = query.query_row([&id], |row| row.get(0)).optional()?;
-                if let Some(seq) = seq {
+                if let (Some(seq), Some(last)) = (seq, last_number(&events)) {
                     insert_events(connection, seq, &events)?;
+                    update.execute(params![seq, last])?;
                 }
             }
             Ok(())
@@ -421,12 +427,18 @@ impl Store {
         }
         if !query.statuses.is_empty() {
             sql.push(')');
+            let is_open =
+                |status| matches!(status, &ExecutionStatus::Queued | &ExecutionStatus::Running);
+            if query.statuses.iter().all(is_open) {
+                // There are few of them, and an index has them.
+                sql.push_str(" AND ended_at IS NULL");
+            }
         }
         let limit = query.limit.clamp(1, EXECUTION_PAGE);
         sql.push_str(" ORDER BY seq DESC LIMIT ?");
         values.push(types::Value::Integer(signed(limit as u64 + 1)));
         self.read(|connection| {
-            let mut query = connection.prepare(&sql)?;
+            let mut query = connection.prepare_cached(&sql)?;
             let mut rows = query.query(params_from_iter(values))?;
             let mut page = ExecutionPage::default();
             let mut last = 0;
@@ -450,7 +462,8 @@ impl Store {
     pub fn recover(&self) -> Result<Recovered, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare(&format!(
-                "SELECT {SUMMARY}, subject, has_secrets, last_event FROM executions
+                "SELECT {SUMMARY}, subject, has_secrets, last_event
+                 FROM executions INDEXED BY executions_under_way
                  WHERE ended_at IS NULL ORDER BY seq"
             ))?;
             let mut rows = query.query([])?;
@@ -503,13 +516,11 @@ fn insert_events(
     for event in events {
         insert.execute(params![seq, signed(event.number), event.json])?;
     }
-    if let Some(last) = events.iter().map(|event| event.number).max() {
-        let mut update = connection.prepare_cached(
-            "UPDATE executions SET last_event = max(last_event, ?2) WHERE seq = ?1",
-        )?;
-        update.execute(params![seq, signed(last)])?;
-    }
     Ok(())
+}
+
+fn last_number(events: &[StoredEvent]) -> Option<i64> {
+    events.iter().map(|event| signed(event.number)).max()
 }
 
 fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {

@@ -217,6 +217,8 @@ fn connect(database: &Path) -> Result<Connection, StoreError> {
     // No other threading mode is needed: each connection is used by one thread at a time.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(database, flags)?;
+    #[cfg(test)]
+    let connection = tests::count_steps(connection, database)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
     connection.pragma_update(None, "foreign_keys", true)?;

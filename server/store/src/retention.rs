@@ -1,7 +1,7 @@
 //! Executions that are not kept any longer: first they are hidden, then their files are removed,
 //! then they are forgotten. An interruption leaves nothing that the next call does not find.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 use sandbox_api::service::Time;
 
 use crate::Store;
@@ -20,19 +20,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, StoreError> {
-        // Found by a reader: it looks at every execution, and nobody is to wait for that. What has
-        // ended stays as it is until then.
-        let due: Vec<i64> = self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT seq FROM (
-                    SELECT seq, ended_at,
-                        sum(stored_bytes) OVER (ORDER BY ended_at DESC, seq DESC) AS newer
-                    FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired)
-                 WHERE ended_at < ?1 OR newer > ?2 ORDER BY ended_at, seq LIMIT ?3",
-            )?;
-            let due = params![before.unix_millis(), signed(max_bytes), BATCH];
-            Ok(query.query_map(due, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
-        })?;
+        let due = self.read(|connection| due(connection, before, signed(max_bytes)))?;
         if !due.is_empty() {
             self.write(move |connection| {
                 let mut hide = connection
@@ -80,4 +68,26 @@ impl Store {
             Ok(query.query_row([], |row| row.get(0)).optional()?.map(Time::from_unix_millis))
         })
     }
+}
+
+/// The oldest executions, as far as they ended before a time, or are more than `max_bytes` together
+/// with all newer ones. No other one is looked at.
+fn due(connection: &Connection, before: Time, max_bytes: i64) -> Result<Vec<i64>, StoreError> {
+    let mut stored = connection.prepare_cached(
+        "SELECT (SELECT ifnull(sum(bytes), 0) FROM stored)
+            - (SELECT ifnull(sum(stored_bytes), 0) FROM executions WHERE is_expired)",
+    )?;
+    let mut kept: i64 = stored.query_row([], |row| row.get(0))?;
+    let mut oldest = connection.prepare_cached(
+        "SELECT seq, ended_at, stored_bytes FROM executions
+         WHERE ended_at IS NOT NULL AND NOT is_expired ORDER BY ended_at, seq LIMIT ?1",
+    )?;
+    let (mut rows, mut due) = (oldest.query([BATCH])?, Vec::new());
+    while let Some(row) = rows.next()?
+        && (row.get::<_, i64>(1)? < before.unix_millis() || kept > max_bytes)
+    {
+        due.push(row.get(0)?);
+        kept -= row.get::<_, i64>(2)?;
+    }
+    Ok(due)
 }

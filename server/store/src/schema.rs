@@ -86,6 +86,29 @@ const MIGRATIONS: &[&str] = &[
         last_used_at INTEGER
     ) STRICT;
     ",
+    // 3: the stored bytes of each subject, and indexes of what is looked for among all that has ended.
+    "
+    CREATE TABLE stored (
+        subject TEXT PRIMARY KEY,
+        bytes INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO stored SELECT subject, sum(stored_bytes) FROM executions GROUP BY subject;
+    CREATE TRIGGER stored_more AFTER UPDATE OF stored_bytes ON executions BEGIN
+        INSERT INTO stored VALUES (new.subject, new.stored_bytes - old.stored_bytes)
+            ON CONFLICT (subject) DO UPDATE SET bytes = bytes + excluded.bytes;
+    END;
+    CREATE TRIGGER stored_less AFTER DELETE ON executions BEGIN
+        UPDATE stored SET bytes = bytes - old.stored_bytes WHERE subject = old.subject;
+    END;
+    DROP INDEX executions_under_way;
+    DROP INDEX executions_by_end;
+    CREATE INDEX executions_under_way ON executions (subject, seq) WHERE ended_at IS NULL;
+    CREATE INDEX executions_by_end ON executions (ended_at)
+        WHERE ended_at IS NOT NULL AND NOT is_expired;
+    CREATE INDEX executions_hidden ON executions (seq) WHERE is_expired;
+    CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, seq)
+        WHERE sandbox IS NOT NULL;
+    ",
 ];
 
 /// The newest version.
@@ -183,13 +206,19 @@ mod tests {
             }
             old.pragma_update(None, "user_version", before as i64).unwrap();
             old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-            let row = "INSERT INTO usage VALUES ('s', 1, 2, 3, 4, 5)";
-            old.execute(row, []).unwrap();
+            let rows = "INSERT INTO usage VALUES ('s', 1, 2, 3, 4, 5);
+                INSERT INTO executions
+                    (id, subject, kind, status, has_secrets, metadata, created_at, stored_bytes)
+                    VALUES ('a', 's', 'script', 'ok', 0, '{}', 1, 6), ('b', 's', '', '', 0, '', 1, 7)";
+            old.execute_batch(rows).unwrap();
             migrate(&mut old, path, Migration::Allowed).unwrap();
             assert_eq!(version(&old), VERSION);
             assert_eq!(tables(&old), tables(&new));
             let kept: i64 = old.query_row("SELECT cpu_ms FROM usage", [], |it| it.get(0)).unwrap();
             assert_eq!(kept, 3);
+            let stored: i64 =
+                old.query_row("SELECT bytes FROM stored", [], |it| it.get(0)).unwrap();
+            assert_eq!(stored, 6 + 7);
         }
     }
 

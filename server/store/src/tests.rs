@@ -1,12 +1,13 @@
 //! The store on real files.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,26 @@ fn finish(id: &str, ended: i64) -> Finish {
 
 fn event(number: u64) -> StoredEvent {
     StoredEvent { number, json: format!(r#"{{"seq":{number}}}"#) }
+}
+
+/// The steps that SQLite's machine has made for each database: what a row more costs, it costs in steps.
+static STEPS: LazyLock<Mutex<HashMap<PathBuf, Arc<AtomicU64>>>> = LazyLock::new(Mutex::default);
+
+fn steps(database: &Path) -> Arc<AtomicU64> {
+    STEPS.lock().unwrap().entry(database.to_owned()).or_default().clone()
+}
+
+pub(crate) fn count_steps(
+    mut connection: Connection,
+    database: &Path,
+) -> Result<Connection, StoreError> {
+    let steps = steps(database);
+    let count = move || {
+        steps.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    connection.progress_handler(1, Some(count))?;
+    Ok(connection)
 }
 
 fn data_dir() -> (tempfile::TempDir, Store) {
@@ -230,6 +251,76 @@ fn ended_executions_are_hidden_before_they_are_forgotten() {
     assert_eq!(store.known(&["c", "d"].map(str::to_owned)).unwrap(), ["c", "d"]);
     let usage = store.usage(&subject("alice")).unwrap();
     assert_eq!((usage.executions, usage.stored_bytes), (3, 200));
+}
+
+/// The steps of everything that a service asks of a store again and again, on one with so many
+/// executions that have ended.
+fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
+    let (dir, store) = data_dir();
+    let alice = subject("alice");
+    for number in 0..ended {
+        let id = format!("old{number}");
+        let sandbox = (number % 2 == 0).then(|| "old".to_owned());
+        store.accept(NewExecution { sandbox, ..new(&id, 1) }).unwrap();
+        store.finish(finish(&id, number)).unwrap();
+    }
+    let steps = steps(&dir.path().join("data").join(DATABASE));
+    let mut each = Vec::new();
+    let mut count = |what, call: &dyn Fn()| {
+        let before = steps.load(Ordering::Relaxed);
+        call();
+        each.push((what, steps.load(Ordering::Relaxed) - before));
+    };
+    let key = Some(("k".to_owned(), "d".to_owned()));
+    let new = || NewExecution { key: key.clone(), sandbox: Some("s".to_owned()), ..new("a", 1) };
+    count("accept", &|| _ = store.accept(new()).unwrap());
+    count("key", &|| assert!(store.find_key(&alice, "k", "d").unwrap().is_some()));
+    count("request", &|| _ = store.request("a").unwrap());
+    count("list what waits", &|| {
+        let statuses = vec![ExecutionStatus::Queued, ExecutionStatus::Running];
+        let query = ExecutionQuery { statuses, limit: 9, ..ExecutionQuery::default() };
+        assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 1);
+    });
+    count("recover", &|| assert_eq!(store.recover().unwrap().queued.len(), 1));
+    count("run", &|| store.mark_running("a", Time::from_unix_millis(2)).unwrap());
+    count("append events", &|| {
+        store.append_events(vec![("a".to_owned(), vec![event(1)])]).unwrap();
+    });
+    count("finish", &|| store.finish(finish("a", ended + 1)).unwrap());
+    count("get", &|| assert!(store.execution(&alice, "a").unwrap().is_some()));
+    count("events", &|| assert_eq!(store.events("a", 0, 9).unwrap().len(), 1));
+    count("last event", &|| assert!(store.last_event("a").unwrap().is_some()));
+    count("list", &|| {
+        let query = ExecutionQuery { limit: 3, ..ExecutionQuery::default() };
+        assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 3);
+    });
+    count("list a sandbox", &|| {
+        let query =
+            ExecutionQuery { sandbox: Some("s".to_owned()), limit: 9, ..Default::default() };
+        assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 1);
+    });
+    let stored = 100 * u64::try_from(ended + 1).unwrap();
+    count("stored bytes", &|| assert_eq!(store.stored_bytes(&alice).unwrap(), stored));
+    count("usage", &|| assert_eq!(store.usage(&alice).unwrap().stored_bytes, stored));
+    count("usage of a day", &|| {
+        _ = store.usage_since(&alice, Time::from_unix_millis(1)).unwrap();
+    });
+    let nothing = Time::from_unix_millis(0);
+    count("expire nothing", &|| assert!(store.expire(nothing, stored).unwrap().is_empty()));
+    count("expire one", &|| assert_eq!(store.expire(nothing, stored - 1).unwrap(), ["old0"]));
+    count("oldest end", &|| assert!(store.oldest_end().unwrap().is_some()));
+    count("forget", &|| store.forget(vec!["old0".to_owned()]).unwrap());
+    assert_eq!(store.stored_bytes(&alice).unwrap(), stored - 100);
+    each
+}
+
+#[test]
+fn what_has_ended_costs_later_requests_nothing() {
+    let (few, many) = (steps_beside(5), steps_beside(400));
+    for ((what, few), (_, many)) in few.into_iter().zip(many) {
+        // A look at each of the others would be some steps for each.
+        assert!(few > 0 && many < few + 100, "{what}: {few} steps, then {many}");
+    }
 }
 
 #[test]
@@ -587,7 +678,17 @@ enum Step {
     Accept,
     Run,
     Finish,
+    Forget,
     Reopen,
+}
+
+/// The bytes of all rows, added up.
+fn sum_of_rows(store: &Store) -> u64 {
+    let sum = |connection: &Connection| {
+        let sum = "SELECT ifnull(sum(stored_bytes), 0) FROM executions";
+        Ok(connection.query_row(sum, [], |row| row.get::<_, i64>(0))?)
+    };
+    u64::try_from(store.read(sum).unwrap()).unwrap()
 }
 
 proptest! {
@@ -595,7 +696,9 @@ proptest! {
 
     #[test]
     fn states_only_go_forward(steps in prop::collection::vec(
-        (0_usize..3, prop::sample::select(vec![Step::Accept, Step::Run, Step::Finish, Step::Reopen])),
+        (0_usize..3, prop::sample::select(vec![
+            Step::Accept, Step::Run, Step::Finish, Step::Forget, Step::Reopen,
+        ])),
         0..24,
     )) {
         let (dir, mut store) = data_dir();
@@ -620,11 +723,18 @@ proptest! {
                     prop_assert_eq!(ended, *state == 1 || *state == 2);
                     *state = if ended { 3 } else { *state };
                 }
+                Step::Forget => {
+                    let ended = store.expire(Time::from_unix_millis(4), u64::MAX).unwrap();
+                    prop_assert_eq!(ended.len(), states.iter().filter(|it| **it == 3).count());
+                    store.forget(ended).unwrap();
+                    states = states.map(|it| if it == 3 { 0 } else { it });
+                }
                 Step::Reopen => {
                     drop(store);
                     store = Store::open(&path).unwrap();
                 }
             }
+            prop_assert_eq!(store.stored_bytes(&subject("alice")).unwrap(), sum_of_rows(&store));
         }
         let recovered = store.recover().unwrap();
         let count = |state| states.iter().filter(|it| **it == state).count();

@@ -1,6 +1,6 @@
 //! What subjects have used.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use sandbox_api::service::{Subject, Time};
 
 use crate::error::StoreError;
@@ -60,12 +60,26 @@ impl Store {
         self.write(move |connection| add(connection, subject.as_str(), ended_at, &used))
     }
 
+    /// The bytes of results and files that are stored of a subject now.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
+        self.read(|connection| {
+            let mut query =
+                connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
+            let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
+            Ok(bytes.map_or(0, executions::unsigned))
+        })
+    }
+
     fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT ifnull(sum(executions), 0), ifnull(sum(cpu_ms), 0), ifnull(sum(wall_ms), 0),
                     ifnull(sum(written_bytes), 0),
-                    (SELECT ifnull(sum(stored_bytes), 0) FROM executions WHERE subject = ?1)
+                    ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0)
                  FROM usage WHERE subject = ?1 AND day >= ?2",
             )?;
             let usage = query.query_row(params![subject.as_str(), day], |row| {
