@@ -370,6 +370,12 @@ fn options_of<T: DeserializeOwned>(
 }
 
 impl Operation {
+    /// Whether it may make what is stored larger.
+    #[must_use]
+    pub const fn stores(&self) -> bool {
+        matches!(self, Self::Write(_) | Self::Edit(_) | Self::Copy(_))
+    }
+
     /// Parses an operation.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 pub use event::{EventBody, EventsSchema, ExecutionEvent, OutputStream, UnreadableEvent};
 pub use execution::{
@@ -64,6 +65,12 @@ impl Subject {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of a directory that is this subject's alone: a subject may be any text.
+    #[must_use]
+    pub fn directory_name(&self) -> String {
+        sandbox_dirfd::hex(&Sha256::digest(&self.0))
     }
 }
 
@@ -209,6 +216,17 @@ mod tests {
         assert_eq!("1970-01-01T01:00:00+01:00".parse(), Ok(Time::from_unix_millis(0)));
         assert!("yesterday".parse::<Time>().is_err());
         assert!(serde_json::from_str::<Time>("1").is_err());
+    }
+
+    #[test]
+    fn subject_of_any_text_has_a_directory_of_its_own() {
+        let name = |subject: &str| Subject::new(subject).unwrap().directory_name();
+        for subject in ["a", "../../etc", "A", "a/b", "ü", &"x".repeat(255)] {
+            let name = name(subject);
+            assert_eq!(name.len(), 64, "{subject}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+        }
+        assert_ne!(name("a"), name("A"));
     }
 
     #[test]

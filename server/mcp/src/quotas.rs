@@ -13,6 +13,9 @@ pub trait Quotas: fmt::Debug + Send + Sync + 'static {
     /// Waits for the turn of a script or a command. Whoever stops waiting gives it up.
     fn turn<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<Box<dyn Turn>, Failure>>;
 
+    /// Refuses what would make the files of the subject larger, if they are as large as they may be.
+    fn check_stored<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<(), Failure>>;
+
     /// A place for a sandbox that is kept, until it is dropped.
     ///
     /// # Errors
@@ -37,6 +40,10 @@ pub(crate) struct Account {
 impl Account {
     pub async fn turn(&self) -> Result<Box<dyn Turn>, Failure> {
         self.quotas.turn(&self.subject).await
+    }
+
+    pub async fn check_stored(&self) -> Result<(), Failure> {
+        self.quotas.check_stored(&self.subject).await
     }
 
     pub fn sandbox_place(&self) -> Result<Box<dyn Any + Send>, Failure> {

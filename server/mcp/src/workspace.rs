@@ -343,6 +343,11 @@ impl Workspace {
     /// and the next one gets another sandbox.
     pub(crate) async fn perform(&self, operation: Operation) -> Result<Envelope, Failure> {
         let _permit = self.operations.acquire().await.map_err(|_| cancelled())?;
+        if let Some(account) = &self.account
+            && operation.stores()
+        {
+            account.check_stored().await?;
+        }
         let sandbox = self.kept().await?;
         Ok(sandbox.perform(operation).await)
     }

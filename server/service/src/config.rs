@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
+#[cfg(doc)]
+use sandbox_api::service::Subject;
 use sandbox_api::{ByteSize, Ceiling, Limits, Pull, RootFs, SandboxSpec};
 
 use crate::files;
@@ -11,7 +13,8 @@ use crate::files;
 /// The configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// The directory of the service alone: its store, and below `files` what executions left. The
+    /// The directory of the service alone: its store, and below `files` what executions left, below
+    /// `mcp` what agents keep. The
     /// controller's [`scratch_dir`](sandbox_controller::Config::scratch_dir) must be on the same file
     /// system.
     pub data_dir: PathBuf,
@@ -159,6 +162,13 @@ impl Default for KeptBounds {
 }
 
 impl ServiceConfig {
+    /// The directory with [one of each subject](Subject::directory_name) that has files without
+    /// executions and kept sandboxes: those that agents keep. They count as stored.
+    #[must_use]
+    pub fn subject_dirs(&self) -> PathBuf {
+        self.data_dir.join("mcp")
+    }
+
     /// The defaults with this data directory: no files for scripts, no images, no hosts.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {

@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat,
+};
 use rustix::io::Errno;
 use sandbox_api::ErrorKind;
 use sandbox_api::changes::ChangeManifest;
@@ -27,6 +29,9 @@ const MAX_ENTRIES: u64 = 10_000;
 /// How much of a directory is looked at to know its size.
 const SIZE: WalkBounds =
     WalkBounds { entries: 1_000_000, depth: 128, time: Duration::from_secs(10) };
+/// How a directory is opened.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// The name of the directory in the data directory.
 pub(crate) const NAME: &str = "files";
 
@@ -80,8 +85,7 @@ impl Files {
     }
 
     fn directory(&self, id: &str) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&self.root, id, flags, Mode::empty())
+        openat(&self.root, id, DIRECTORY, Mode::empty())
     }
 
     /// What is not there is empty: an execution that leaves nothing has no directory.
@@ -205,14 +209,7 @@ impl Files {
 
     /// The bytes on the disk of the files of this id.
     pub fn bytes(&self, id: &str) -> u64 {
-        let Ok(directory) = self.directory(id) else { return 0 };
-        let mut bytes = 0_u64;
-        walk(&directory, SIZE, |_, _, stat| {
-            // Allocated, because a file may have holes; one that is linked twice counts twice.
-            bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
-            Visit::Enter
-        });
-        bytes
+        self.directory(id).map_or(0, |directory| bytes(&directory))
     }
 
     /// Removes the directory of this id if it is empty.
@@ -236,6 +233,21 @@ impl Files {
         }
         Ok(ids)
     }
+}
+
+/// The bytes on the disk below a directory of the service.
+pub(crate) fn bytes_below(path: &Path) -> u64 {
+    openat(CWD, path, DIRECTORY, Mode::empty()).map_or(0, |directory| bytes(&directory))
+}
+
+fn bytes(directory: &OwnedFd) -> u64 {
+    let mut bytes = 0_u64;
+    walk(directory, SIZE, |_, _, stat| {
+        // Allocated, because a file may have holes; one that is linked twice counts twice.
+        bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+        Visit::Enter
+    });
+    bytes
 }
 
 fn entry(path: &[u8], stat: &Stat) -> FileEntry {
@@ -305,7 +317,7 @@ mod tests {
         fs::write(dir.path().join("secret"), "secret").unwrap();
         symlink(dir.path().join("secret"), at.join("link")).unwrap();
         symlink(dir.path(), at.join("up")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, at.join("fifo"), Mode::RUSR).unwrap();
+        rustix::fs::mkfifoat(CWD, at.join("fifo"), Mode::RUSR).unwrap();
         (dir, files)
     }
 

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use sandbox_api::SandboxSpec;
@@ -26,6 +26,7 @@ use crate::plan::{metadata, plan_kept};
 use crate::records::Records;
 use crate::runner::Machine;
 use crate::service::{Core, Place, Service};
+use crate::size::Size;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -76,20 +77,8 @@ pub(crate) struct KeptSandbox {
     /// Held while its container is started or removed.
     container: tokio::sync::Mutex<Option<Arc<dyn Machine>>>,
     is_deleted: AtomicBool,
-    size: Mutex<Size>,
+    size: Size,
 }
-
-/// The size of a sandbox's files when it was last measured.
-struct Size {
-    bytes: u64,
-    /// It may be another now.
-    is_stale: bool,
-    /// Before this it is not measured again: looking costs a small part of the time.
-    not_before: Option<Instant>,
-}
-
-/// A sandbox is measured again after so many times as long as the last time took.
-const SIZE_PAUSE: u32 = 10;
 
 struct Info {
     generation: u64,
@@ -133,7 +122,7 @@ impl Drop for Use {
         info.uses -= 1;
         info.last_used_at = Time::now();
         drop(info);
-        lock(&self.kept.size).is_stale = true;
+        self.kept.size.changed();
         self.changed.notify_one();
     }
 }
@@ -153,7 +142,7 @@ impl KeptSandbox {
             info: Mutex::new(info),
             container: tokio::sync::Mutex::default(),
             is_deleted: AtomicBool::new(false),
-            size: Mutex::new(Size { bytes: 0, is_stale: true, not_before: None }),
+            size: Size::default(),
         }
     }
 
@@ -253,6 +242,11 @@ impl KeptSandboxes {
         state.check_room(subject, quota, most)?;
         *state.places.entry(subject.clone()).or_default() += 1;
         Ok(())
+    }
+
+    /// Whether a front end keeps one of this subject.
+    pub fn has_place(&self, subject: &Subject) -> bool {
+        self.state().places.contains_key(subject)
     }
 
     /// Such a sandbox is gone.
@@ -433,30 +427,12 @@ impl Core {
         let own = self.kept.all().into_iter().filter(|kept| kept.record.subject == *subject);
         let mut bytes = 0_u64;
         for kept in own {
-            bytes = bytes.saturating_add(self.measure(&kept).await);
+            let (core, id) = (self.clone(), kept.record.id.clone());
+            let is_in_use = kept.info().uses > 0;
+            let size = kept.size.bytes(is_in_use, move || core.files.bytes(&id)).await;
+            bytes = bytes.saturating_add(size);
         }
         bytes
-    }
-
-    async fn measure(self: &Arc<Self>, kept: &KeptSandbox) -> u64 {
-        let is_in_use = kept.info().uses > 0;
-        {
-            let mut size = lock(&kept.size);
-            let is_due = size.not_before.is_none_or(|at| Instant::now() >= at);
-            if !(is_due && (size.is_stale || is_in_use)) {
-                return size.bytes;
-            }
-            // A use that ends meanwhile makes it stale again.
-            size.is_stale = false;
-        }
-        let (core, id, since) = (self.clone(), kept.record.id.clone(), Instant::now());
-        let measured = crate::blocking(move || Ok(core.files.bytes(&id))).await;
-        let mut size = lock(&kept.size);
-        if let Ok(bytes) = measured {
-            size.bytes = bytes;
-        }
-        size.not_before = Some(Instant::now() + since.elapsed() * SIZE_PAUSE);
-        size.bytes
     }
 
     /// Removes its container, if nothing uses it.

@@ -26,6 +26,7 @@ mod records;
 mod runner;
 mod schedule;
 mod service;
+mod size;
 #[cfg(test)]
 mod tests;
 mod turn;

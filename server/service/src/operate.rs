@@ -94,7 +94,7 @@ impl Service {
         generation: Option<u64>,
         operation: Operation,
     ) -> Result<Done<Envelope>, ServiceError> {
-        if matches!(operation, Operation::Write(_) | Operation::Copy(_)) {
+        if operation.stores() {
             self.core.check_stored(subject).await?;
         }
         let in_use = self.begin_use(subject, sandbox, generation).await?;

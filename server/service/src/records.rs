@@ -153,9 +153,14 @@ impl Records {
             cpu_ms: usage.cpu_ms,
             wall_ms: usage.wall_ms,
             written_bytes: usage.written_bytes,
-            stored_bytes: usage.stored_bytes,
             ..UsageTotals::default()
         })
+    }
+
+    /// The bytes of results and of files of executions that are stored of a subject.
+    pub async fn stored_bytes(&self, subject: &Subject) -> Result<u64, ServiceError> {
+        let subject = subject.clone();
+        self.call(move |store| store.stored_bytes(&subject)).await
     }
 
     /// Adds something that ended to what its subject has used.

@@ -29,7 +29,7 @@ use crate::rate::Rates;
 use crate::records::Records;
 use crate::runner::{Cancel, Runner};
 use crate::schedule::{Bounds, Schedule};
-use crate::turn::Turn;
+use crate::turn::{SubjectDirs, Turn};
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
@@ -117,6 +117,7 @@ pub(crate) struct Core {
     pub counting: Counting,
     pub kept: KeptSandboxes,
     pub readers: Readers,
+    pub subject_dirs: SubjectDirs,
     state: Mutex<State>,
     /// Events wait for the store.
     pub events_due: Arc<Notify>,
@@ -164,6 +165,11 @@ impl Core {
 
     pub fn quotas(&self) -> Quotas {
         self.state().quotas
+    }
+
+    /// Whether something of a subject runs, or a front end keeps a sandbox of it.
+    pub fn is_active(&self, subject: &Subject) -> bool {
+        self.state().schedule.of(subject).1 > 0 || self.kept.has_place(subject)
     }
 
     /// Starts what may run now.
@@ -274,6 +280,7 @@ impl Service {
             counting: Counting::default(),
             kept: KeptSandboxes::default(),
             readers: Readers::default(),
+            subject_dirs: SubjectDirs::default(),
             state: Mutex::new(state),
             events_due: Arc::default(),
             ended: Arc::default(),
@@ -450,10 +457,12 @@ impl Service {
     ///
     /// If the store fails.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let totals = self.core.totals(subject).await?;
+        let totals = self.core.records.usage(subject).await?;
+        let stored_bytes = self.core.stored_bytes(subject).await?;
         let (queued, running) = self.core.state().schedule.of(subject);
         let sandboxes = self.core.kept.count_of(subject) as u64;
-        Ok(UsageTotals { queued: queued as u64, running: running as u64, sandboxes, ..totals })
+        let (queued, running) = (queued as u64, running as u64);
+        Ok(UsageTotals { queued, running, sandboxes, stored_bytes, ..totals })
     }
 
     /// What it has done since it started.
@@ -730,17 +739,17 @@ impl Core {
         Ok(Reserved { core: self.clone(), subject: subject.clone(), of })
     }
 
-    /// What a subject has used ever, and the bytes that are kept of it now.
-    async fn totals(self: &Arc<Self>, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let mut totals = self.records.usage(subject).await?;
-        totals.stored_bytes = totals.stored_bytes.saturating_add(self.kept_bytes(subject).await);
-        Ok(totals)
+    /// The bytes that are kept of a subject now: its results, and all files.
+    async fn stored_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
+        let results = self.records.stored_bytes(subject).await?;
+        let kept = self.kept_bytes(subject).await;
+        Ok(results.saturating_add(kept).saturating_add(self.subject_dir_bytes(subject).await))
     }
 
     /// Refuses what would store more for a subject that has as much as it may.
     pub async fn check_stored(self: &Arc<Self>, subject: &Subject) -> Result<(), ServiceError> {
         if let Some(stored) = self.quotas().stored
-            && self.totals(subject).await?.stored_bytes >= stored.as_u64()
+            && self.stored_bytes(subject).await? >= stored.as_u64()
         {
             Counting::add(&self.counting.refused_quota);
             return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });

@@ -1,9 +1,10 @@
 //! Turns and places of what a front end runs and keeps itself, such as the tools of agents. They have
 //! the queue, the quotas and the usage of executions and kept sandboxes, and are neither: they are not
-//! stored, and nobody finds them by an id.
+//! stored, and nobody finds them by an id. What they leave is in a directory of their subject.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::service::{Subject, Time};
 use sandbox_api::{Status, Usage};
@@ -12,8 +13,10 @@ use tokio::sync::oneshot;
 
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::files::bytes_below;
 use crate::live::Queued;
 use crate::service::{Core, Service};
+use crate::size::Size;
 
 /// The turn of something that a front end runs itself. It counts as a running execution of its subject
 /// until it is dropped.
@@ -58,14 +61,45 @@ impl Turn {
     }
 }
 
+/// The sizes of the directories of subjects, of those that have one.
+#[derive(Debug, Default)]
+pub(crate) struct SubjectDirs(Mutex<HashMap<Subject, Arc<Size>>>);
+
+impl SubjectDirs {
+    fn sizes(&self) -> MutexGuard<'_, HashMap<Subject, Arc<Size>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, subject: &Subject) {
+        if let Some(size) = self.sizes().get(subject) {
+            size.changed();
+        }
+    }
+}
+
+impl Core {
+    /// The bytes of the files that front ends keep of a subject.
+    pub async fn subject_dir_bytes(&self, subject: &Subject) -> u64 {
+        let size = self.subject_dirs.sizes().entry(subject.clone()).or_default().clone();
+        let directory = self.config.subject_dirs().join(subject.directory_name());
+        let bytes = size.bytes(self.is_active(subject), move || bytes_below(&directory)).await;
+        if bytes == 0 {
+            self.subject_dirs.sizes().remove(subject);
+        }
+        bytes
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
+        self.core.subject_dirs.changed(&self.subject);
         self.core.end_turn(&self.subject);
     }
 }
 
 impl Drop for SandboxPlace {
     fn drop(&mut self) {
+        self.core.subject_dirs.changed(&self.subject);
         self.core.kept.end_place(&self.subject);
     }
 }
@@ -102,6 +136,16 @@ impl Service {
         let waiter = Waiter { core, subject, id: random_hex::<12>() };
         reserved.fill(waiter.id.clone(), Queued::Turn(sender));
         granted.await.map_err(|_| ServiceError::ShuttingDown)
+    }
+
+    /// Refuses what would make the files that a front end keeps of a subject larger, if the subject has
+    /// as much as it may.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::QuotaExceeded`]; if the store fails.
+    pub async fn check_stored(&self, subject: &Subject) -> Result<(), ServiceError> {
+        self.core.check_stored(subject).await
     }
 
     /// Counts a sandbox that a front end keeps itself.

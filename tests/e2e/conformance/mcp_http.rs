@@ -410,6 +410,29 @@ fn calls_of_agents_have_the_rate_of_executions() {
 }
 
 #[test]
+fn files_of_agents_have_the_quota_of_stored_bytes() {
+    let place = Place::new();
+    let quota = [("SANDBOXCTL_SERVER_QUOTA_STORED_BYTES", "64KiB"), FILES];
+    let service = Service::with(&place, &[], &quota);
+    let client = Client::new(&service);
+    let write = |bytes: usize| json!({ "path": "a", "content": "x".repeat(bytes) });
+    client.data("write_file", write(100_000));
+    let full = "the quota of stored bytes is used up (busy)";
+    let is_full = |text: String| assert!(text.contains(full), "{text}");
+    is_full(client.call("write_file", write(1)).failure());
+    is_full(client.call("execute_script", json!({ "script": "return 1" })).failure());
+    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    assert_eq!(submit().0, 429);
+    let stored = || service.usage()["stored_bytes"].as_u64().unwrap();
+    assert!(stored() >= 100_000);
+    client.data("remove", json!({ "path": "a" }));
+    eventually("what was removed does not count", || (stored() < 64 << 10).then_some(()));
+    assert_eq!(client.data("execute_script", json!({ "script": "return 1" }))["result"], 1);
+    assert_eq!(submit().0, 200);
+    service.stop();
+}
+
+#[test]
 fn calls_of_agents_have_the_turns_and_processor_time_of_executions() {
     let place = Place::new();
     let quotas = [

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs::DirBuilder;
 use std::num::NonZeroU32;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -35,7 +35,7 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
         IoPosture::Off => None,
         // Each subject has files of its own: it would read those of others otherwise.
         IoPosture::PrivatePerExecution | IoPosture::Shared(_) => {
-            Some(private_dir(io_dirs(&service.data_dir))?)
+            Some(private_dir(service.subject_dirs())?)
         }
     };
     let settings = Settings {
@@ -51,11 +51,6 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
             .unwrap_or(NonZeroU32::MIN),
     };
     Ok(HttpOptions { settings, io_dirs, quotas: None })
-}
-
-/// Where the io dirs of its callers are.
-pub fn io_dirs(data_dir: &Path) -> PathBuf {
-    data_dir.join("mcp")
 }
 
 fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
@@ -79,6 +74,10 @@ impl Quotas for ServiceQuotas {
             Ok(Box::new(ServiceTurn(turn)) as Box<dyn Turn>)
         }
         .boxed()
+    }
+
+    fn check_stored<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.0.check_stored(subject).await.map_err(|error| refused(&error)) }.boxed()
     }
 
     fn sandbox_place(&self, subject: &Subject) -> Result<Box<dyn Any + Send>, Failure> {

@@ -10,7 +10,6 @@ use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata};
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
-use super::mcp;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
@@ -82,7 +81,7 @@ impl Plan {
             }
         };
         let service = service(args, settings, data_dir)?;
-        controller.service_io_dirs = vec![service.files_dir(), mcp::io_dirs(&service.data_dir)];
+        controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
         Ok(Self {
             endpoint,
             controller,

@@ -2,7 +2,6 @@
 //! carries its [`Subject`] as an extension.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +18,6 @@ use rmcp::model::{ErrorData, Extensions};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -65,15 +63,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory's name for a subject, which may be any text.
-fn directory_name(subject: &Subject) -> String {
-    let mut name = String::with_capacity(64);
-    for byte in Sha256::digest(subject.as_str()) {
-        _ = write!(name, "{byte:02x}");
-    }
-    name
-}
-
 impl Workspaces {
     /// The workspace of a request's subject.
     pub fn of_request(&self, extensions: &Extensions) -> Result<Arc<Workspace>, ErrorData> {
@@ -95,7 +84,7 @@ impl Workspaces {
         if workspaces.len() >= MAX_WORKSPACES {
             return Err(ErrorData::internal_error("too many subjects at one time", None));
         }
-        let io_dir = self.io_dirs.as_ref().map(|base| base.join(directory_name(subject)));
+        let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
         let account =
             self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
         let (controller, settings) = (self.controller.clone(), self.settings.clone());
@@ -228,20 +217,4 @@ fn busy() -> Response {
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn subject_of_any_text_has_a_directory_of_its_own() {
-        let name = |subject: &str| directory_name(&Subject::new(subject).unwrap());
-        for subject in ["a", "../../etc", "A", "a/b", "ü", &"x".repeat(255)] {
-            let name = name(subject);
-            assert_eq!(name.len(), 64, "{subject}");
-            assert!(name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
-        }
-        assert_ne!(name("a"), name("A"));
-    }
 }

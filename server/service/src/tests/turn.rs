@@ -101,6 +101,40 @@ fn sandbox_that_a_front_end_keeps_is_one_of_the_quota() {
 }
 
 #[test]
+fn files_that_a_front_end_keeps_count_as_stored() {
+    let world = World::new();
+    let directory = world.data_dir().join("mcp").join(me().directory_name());
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("a");
+    let stored = |subject| world.block_on(world.service().usage(subject)).unwrap().stored_bytes;
+    assert_eq!(stored(me()), 0);
+    // What a turn leaves is known when it is over, and what is there at a start is known at once.
+    let turn = world.turn(me()).unwrap();
+    std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+    world.end(turn, Usage::default());
+    world.until_true(|| stored(me()) >= 1 << 20);
+    assert_eq!(stored(other()), 0);
+    let mut world = world;
+    world.restart();
+    let quotas = Quotas { stored: Some(ByteSize::b(1 << 20)), ..Quotas::default() };
+    world.service().set_quotas(quotas);
+    for error in [
+        world.turn(me()).unwrap_err(),
+        world.submit_as(me(), "return 1").unwrap_err(),
+        world.block_on(world.service().check_stored(me())).unwrap_err(),
+    ] {
+        let is_stored = matches!(error, ServiceError::QuotaExceeded { what: "stored bytes", .. });
+        assert!(is_stored, "{error}");
+    }
+    drop(world.turn(other()).unwrap());
+    // The file tools make room.
+    let place = world.service().sandbox_place(me()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    drop(place);
+    world.until_true(|| world.turn(me()).is_ok());
+}
+
+#[test]
 fn shutdown_grants_no_turn() {
     let world = World::with(|config| config.concurrency = 1);
     let turn = world.turn(me()).unwrap();
