@@ -1,4 +1,5 @@
-"""A client of the Python SDK, of either generation, against a service and `sandboxctl mcp`.
+"""A client of the Python SDK, of either generation, against a service and `sandboxctl mcp`. The second
+generation speaks the stateless revision, and one that begins with `initialize`.
 
 mcp_client.py URL TOKEN PROGRAM ARGUMENT...
 """
@@ -9,6 +10,11 @@ import sys
 
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+
+try:  # The second generation has a client around the session.
+    from mcp import Client
+except ImportError:
+    Client = None
 
 
 @contextlib.asynccontextmanager
@@ -34,39 +40,52 @@ def of(result, new, old):
     return getattr(result, new) if hasattr(result, new) else getattr(result, old)
 
 
-async def use(*target):
-    async with streams(*target) as (read, write):
-        async with ClientSession(read, write) as session:
-            await session.initialize()
-            names = [tool.name for tool in (await session.list_tools()).tools]
-            assert names[:2] == ["execute_script", "read_file"], names
+@contextlib.asynccontextmanager
+async def connected(mode, *target):
+    if Client:
+        async with Client(streams(*target), mode=mode) as client:
+            is_stateless = client.protocol_version == "2026-07-28"
+            assert is_stateless == (mode == "auto"), client.protocol_version
+            yield client
+    else:
+        async with streams(*target) as (read, write):
+            async with ClientSession(read, write) as session:
+                await session.initialize()
+                yield session
 
-            async def call(name, **arguments):
-                result = await session.call_tool(name, arguments)
-                assert not of(result, "is_error", "isError"), result
-                return result
 
-            script = "fs.write('data.csv', 'n,sq\\n1,1\\n2,4\\n') return { rows = 2 }"
-            result = await call("execute_script", script=script)
-            assert of(result, "structured_content", "structuredContent")["result"] == {"rows": 2}
-            link = result.content[1]
-            contents = (await session.read_resource(link.uri)).contents
-            assert contents[0].text == "n,sq\n1,1\n2,4\n", contents
-            await call("edit_file", path="data.csv", old="2,4", new="2,four")
-            found = await call("grep", pattern="four")
-            lines = of(found, "structured_content", "structuredContent")["lines"]
-            assert lines[0]["line"] == 3, lines
-            await call("remove", path="data.csv")
-            failed = await session.call_tool("execute_script", {"script": "error('boom')"})
-            assert of(failed, "is_error", "isError")
-            assert failed.content[0].text.startswith("Script execution error: script:1: boom")
-    print(target[0], "ok")
+async def use(mode, *target):
+    async with connected(mode, *target) as session:
+        names = [tool.name for tool in (await session.list_tools()).tools]
+        assert names[:2] == ["execute_script", "read_file"], names
+
+        async def call(name, **arguments):
+            result = await session.call_tool(name, arguments)
+            assert not of(result, "is_error", "isError"), result
+            return result
+
+        script = "fs.write('data.csv', 'n,sq\\n1,1\\n2,4\\n') return { rows = 2 }"
+        result = await call("execute_script", script=script)
+        assert of(result, "structured_content", "structuredContent")["result"] == {"rows": 2}
+        link = result.content[1]
+        contents = (await session.read_resource(link.uri)).contents
+        assert contents[0].text == "n,sq\n1,1\n2,4\n", contents
+        await call("edit_file", path="data.csv", old="2,4", new="2,four")
+        found = await call("grep", pattern="four")
+        lines = of(found, "structured_content", "structuredContent")["lines"]
+        assert lines[0]["line"] == 3, lines
+        await call("remove", path="data.csv")
+        failed = await session.call_tool("execute_script", {"script": "error('boom')"})
+        assert of(failed, "is_error", "isError")
+        assert failed.content[0].text.startswith("Script execution error: script:1: boom")
+    print(target[0], mode, "ok")
 
 
 async def main():
     url, token, *program = sys.argv[1:]
-    await use(url, token)
-    await use(*program)
+    for mode in ["auto", "legacy"] if Client else ["legacy"]:
+        await use(mode, url, token)
+        await use(mode, *program)
 
 
 asyncio.run(main())
