@@ -85,7 +85,8 @@ impl Store {
         })
     }
 
-    /// Records what changes of a sandbox: its generation, its last use, its expiry.
+    /// Records what changes of a sandbox: its generation, its last use, its expiry. Each only grows,
+    /// in whichever order those who change them arrive.
     ///
     /// # Errors
     ///
@@ -100,8 +101,9 @@ impl Store {
         let id = id.to_owned();
         self.write(move |connection| {
             let mut update = connection.prepare_cached(
-                "UPDATE sandboxes SET generation = ?2, last_used_at = ?3,
-                    expires_at = min(?4, max_expires_at) WHERE id = ?1",
+                "UPDATE sandboxes SET generation = max(generation, ?2),
+                    last_used_at = max(last_used_at, ?3),
+                    expires_at = max(expires_at, min(?4, max_expires_at)) WHERE id = ?1",
             )?;
             let (used, expires) = (last_used_at.unix_millis(), expires_at.unix_millis());
             match update.execute(params![id, signed(generation), used, expires])? {

@@ -353,6 +353,10 @@ fn name_of_a_kept_sandbox_is_taken_once_by_a_subject() {
     assert_eq!(store.sandboxes().unwrap().len(), 2);
     assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
 }
+    // What was read before another change does not take that back.
+    let early = Time::from_unix_millis(3);
+    store.update_sandbox("a", 1, early, early).unwrap();
+    assert_eq!(store.sandbox("a").unwrap().unwrap(), after);
 
 #[test]
 fn token_is_revoked_once_and_its_use_is_recorded() {
