@@ -112,6 +112,11 @@ impl Use {
 
     /// Whether it started a generation that is not the first.
     pub const fn is_restart(&self) -> bool {
+    /// Whether it started its container.
+    pub const fn is_new(&self) -> bool {
+        self.is_new
+    }
+
         self.is_new && self.generation > 1
     }
 }

@@ -12,7 +12,7 @@ use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::{Envelope, Failure, Operation, SandboxSpec};
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{Controller, Error, Sandbox};
-use sandbox_server::execution::{self, Work};
+use sandbox_server::execution::{self, Told, Work};
 pub(crate) use sandbox_server::execution::{Cancel, Ran, Sink};
 use tokio::sync::watch;
 
@@ -72,6 +72,8 @@ pub(crate) struct Job {
     pub work: Work,
     /// How long it waited in the queue, in milliseconds.
     pub queued_ms: u64,
+    /// Whether its sandbox was started for it.
+    pub is_started_for_it: bool,
     /// Becomes true to cancel it; once more to kill it.
     pub cancel: watch::Receiver<Cancel>,
 }
@@ -176,8 +178,9 @@ impl Runner for Arc<Controller> {
 impl Machine for Sandbox {
     fn run<'a>(&'a self, run: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
         async move {
-            let Job { id, work, queued_ms, cancel } = run;
-            Ok(execution::run(self, work, Some(&id), Some(queued_ms), cancel, sink).await?)
+            let Job { id, work, queued_ms, is_started_for_it, cancel } = run;
+            let told = Told { id: Some(&id), queued_ms: Some(queued_ms), is_started_for_it };
+            Ok(execution::run(self, work, told, cancel, sink).await?)
         }
         .boxed()
     }

@@ -148,7 +148,13 @@ impl Core {
             self.remove(machine);
             return Err(error.into());
         }
-        let job = Job { id: live.id.clone(), work, queued_ms, cancel: live.cancel.subscribe() };
+        let job = Job {
+            id: live.id.clone(),
+            work,
+            queued_ms,
+            is_started_for_it: true,
+            cancel: live.cancel.subscribe(),
+        };
         let ran = machine
             .run(job, &|body| {
                 self.report(live, body);
@@ -183,8 +189,11 @@ impl Core {
             used = self.use_kept(&live.subject, place) => used?,
             _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
         };
-        self.mark_running(live, StoredAs::Queued).await?;
-        let job = Job { id: live.id.clone(), work, queued_ms, cancel };
+        let (generation, is_restart) = (used.generation(), used.is_restart());
+        let of = UsedGeneration { generation, is_restart };
+        self.mark_running(live, StoredAs::Queued, Some(of)).await?;
+        let is_started_for_it = used.is_new();
+        let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
         let ran = used
             .machine()
             .run(job, &|body| {

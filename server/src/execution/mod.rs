@@ -4,4 +4,4 @@ mod request;
 mod run;
 
 pub use request::{RequestError, Work};
-pub use run::{Cancel, Ran, Sink, run};
+pub use run::{Cancel, Ran, Sink, Told, run};

@@ -1,12 +1,13 @@
 //! Runs a script or a command in a sandbox to its end, and reports what happens meanwhile.
 
 use std::convert::Infallible;
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use sandbox_api::service::{EventBody, OutputStream};
+use sandbox_api::service::{EventBody, ExecutionDocuments, ExecutionKind, OutputStream};
 use sandbox_api::{
-    CancelCause, Command, DEFAULT_COLLECTED_BYTES, ExecDocument, ResultDocument, Script, Status,
-    Usage,
+    CancelCause, Command, DEFAULT_COLLECTED_BYTES, ErrorKind, ExecDocument, Failure,
+    ResultDocument, Script, Status, Usage, millis,
 };
 use sandbox_controller::{CancelHandle, Error, ExecStream, RefusedHosts, Sandbox};
 use tokio::sync::watch;
@@ -41,7 +42,25 @@ pub struct Ran {
     pub usage: Usage,
 }
 
-/// Runs it. Its document has the id that is given, if one is, and no path of the host.
+/// What a document says beside what happened in the sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    /// The execution's id.
+    pub id: Option<&'a str>,
+    /// How long it waited in a queue so far, in milliseconds; `None` where there is none.
+    pub queued_ms: Option<u64>,
+    /// Whether its sandbox was started for it: otherwise that start is not its own.
+    pub is_started_for_it: bool,
+}
+
+impl Default for Told<'_> {
+    fn default() -> Self {
+        Self { id: None, queued_ms: None, is_started_for_it: true }
+    }
+}
+
+/// Runs it. Its document has the id that is given, if one is, and no path of the host. One that is
+/// cancelled while it waits for the sandbox, where another script runs, ends without having run.
 ///
 /// # Errors
 ///
@@ -49,15 +68,46 @@ pub struct Ran {
 pub async fn run(
     sandbox: &Sandbox,
     work: Work,
-    id: Option<&str>,
-    queued_ms: Option<u64>,
+    told: Told<'_>,
     cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
     match work {
-        Work::Script(script) => run_script(sandbox, script, id, queued_ms, cancel, sink).await,
-        Work::Command(command) => run_command(sandbox, command, id, queued_ms, cancel, sink).await,
+        Work::Script(script) => run_script(sandbox, script, told, cancel, sink).await,
+        Work::Command(command) => run_command(sandbox, command, told, cancel, sink).await,
     }
+}
+
+/// Waits until the sandbox takes it, which is a wait in a queue; `None` if it is cancelled before.
+async fn begun<T>(
+    starting: impl Future<Output = Result<T, Error>>,
+    cancel: &mut watch::Receiver<Cancel>,
+    told: &mut Told<'_>,
+) -> Result<Option<T>, Error> {
+    let since = Instant::now();
+    let started = tokio::select! {
+        biased;
+        started = starting => started?,
+        _ = cancelled(cancel, Cancel::No) => return Ok(None),
+    };
+    told.queued_ms = told.queued_ms.map(|queued| queued.saturating_add(millis(since.elapsed())));
+    Ok(Some(started))
+}
+
+/// The end of what was cancelled before it began.
+fn not_begun(kind: ExecutionKind, told: Told<'_>) -> Result<Ran, Error> {
+    let failure = Failure::new(ErrorKind::Cancelled, "cancelled before it began", None);
+    let id = told.id.unwrap_or_default();
+    let mut document = ExecutionDocuments::failed(kind, id, Status::Cancelled, failure);
+    if told.id.is_none() {
+        match &mut document {
+            ExecutionDocuments::Script(document) => document.id = None,
+            ExecutionDocuments::Command(document) => document.id = None,
+        }
+    }
+    let (exit_code, usage) = (document.process_exit_code(), Usage::default());
+    let document = document.to_json().map_err(unencodable)?;
+    Ok(Ran { document, status: Status::Cancelled, exit_code, usage })
 }
 
 /// Waits until it is to be cancelled, further than `so_far`.
@@ -98,12 +148,13 @@ async fn report_refused(mut hosts: RefusedHosts, sink: Sink<'_>) -> Infallible {
 async fn run_script(
     sandbox: &Sandbox,
     script: Script,
-    id: Option<&str>,
-    queued_ms: Option<u64>,
-    cancel: watch::Receiver<Cancel>,
+    mut told: Told<'_>,
+    mut cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
-    let mut run = sandbox.start(script).await?;
+    let Some(mut run) = begun(sandbox.start(script), &mut cancel, &mut told).await? else {
+        return not_begun(ExecutionKind::Script, told);
+    };
     let cancelling = cancel_when_asked(cancel, run.cancel_handle());
     let following = async {
         while let Some(entry) = run.next_log().await {
@@ -119,11 +170,10 @@ async fn run_script(
         sink(EventBody::Test { case: case.clone() }).await;
     }
     let mut document = ResultDocument::from(&result);
-    if let Some(id) = id {
+    if let Some(id) = told.id {
         document.id = Some(id.into());
     }
-    document.execution.io_dir = None;
-    set_queued(&mut document.execution, queued_ms);
+    tell(&mut document.execution, told);
     let (status, exit_code, usage) = (document.status, document.exit_code, result.usage);
     Ok(Ran { document: encode(&document)?, status, exit_code, usage })
 }
@@ -131,12 +181,14 @@ async fn run_script(
 async fn run_command(
     sandbox: &Sandbox,
     command: Command,
-    id: Option<&str>,
-    queued_ms: Option<u64>,
-    cancel: watch::Receiver<Cancel>,
+    mut told: Told<'_>,
+    mut cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
-    let mut execution = sandbox.start_exec(command).await?;
+    let starting = sandbox.start_exec(command);
+    let Some(mut execution) = begun(starting, &mut cancel, &mut told).await? else {
+        return not_begun(ExecutionKind::Command, told);
+    };
     let cancelling = cancel_when_asked(cancel, execution.cancel_handle());
     let refusing = report_refused(execution.refused_hosts(), sink);
     let following = async {
@@ -164,22 +216,55 @@ async fn run_command(
         never = cancelling => match never {},
     };
     let mut document = ExecDocument::from(&result);
-    if let Some(id) = id {
+    if let Some(id) = told.id {
         document.id = Some(id.into());
     }
-    document.execution.io_dir = None;
-    set_queued(&mut document.execution, queued_ms);
+    tell(&mut document.execution, told);
     let (status, exit_code, usage) = (document.status, result.outcome.exit_code(), result.usage);
     Ok(Ran { document: encode(&document)?, status, exit_code, usage })
 }
 
-fn set_queued(document: &mut sandbox_api::ExecutionDocument<'_>, queued_ms: Option<u64>) {
+/// What is not of the sandbox, in a document without a path of the host.
+fn tell(document: &mut sandbox_api::ExecutionDocument<'_>, told: Told<'_>) {
+    document.io_dir = None;
     if let Some(timing) = &mut document.timing {
-        timing.queued_ms = queued_ms;
+        timing.queued_ms = told.queued_ms;
+        if !told.is_started_for_it {
+            (timing.start, timing.start_ms) = (None, None);
+        }
     }
 }
 
 fn encode(document: &impl serde::Serialize) -> Result<String, Error> {
-    let failed = |error: serde_json::Error| Error::Ended { detail: format!("the result: {error}") };
-    serde_json::to_string(document).map_err(failed)
+    serde_json::to_string(document).map_err(unencodable)
+}
+
+fn unencodable(error: serde_json::Error) -> Error {
+    Error::Ended { detail: format!("the result: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_for_its_sandbox_is_cancelled_without_having_run() {
+        let (cancel, mut cancelled) = watch::channel(Cancel::No);
+        let mut told = Told { queued_ms: Some(7), ..Told::default() };
+        let begin = begun(ready(Ok(1)), &mut cancelled, &mut told).await.unwrap();
+        assert_eq!(begin, Some(1));
+        assert!(told.queued_ms >= Some(7));
+        cancel.send_replace(Cancel::Asked);
+        let begin = begun(pending::<Result<i32, Error>>(), &mut cancelled, &mut told).await;
+        assert_eq!(begin.unwrap(), None);
+        for (kind, id) in [(ExecutionKind::Script, Some("e1")), (ExecutionKind::Command, None)] {
+            let ran = not_begun(kind, Told { id, ..told }).unwrap();
+            let document = ExecutionDocuments::from_json(kind, &ran.document).unwrap();
+            assert_eq!((document.status(), ran.status), (Status::Cancelled, Status::Cancelled));
+            let document: serde_json::Value = serde_json::from_str(&ran.document).unwrap();
+            assert_eq!(document["id"].as_str(), id);
+        }
+    }
 }

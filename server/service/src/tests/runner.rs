@@ -29,6 +29,12 @@ pub struct FakeRunner {
     pub failing: AtomicUsize,
     /// A permit lets one `wait` end.
     pub go_on: Arc<Semaphore>,
+    /// Files cannot be kept while it is set.
+    pub loses_files: AtomicBool,
+    /// Whether the sandbox of each run was started for it.
+    pub started_for: Mutex<Vec<bool>>,
+    /// The specs that sandboxes were started from.
+    pub launched: Mutex<Vec<SandboxSpec>>,
     /// All sandboxes end when it is set.
     pub all_ended: Arc<AtomicBool>,
 }
@@ -42,6 +48,9 @@ impl Default for FakeRunner {
             closed: Arc::default(),
             failing: AtomicUsize::new(0),
             go_on: Arc::new(Semaphore::new(0)),
+            loses_files: AtomicBool::new(false),
+            started_for: Mutex::default(),
+            launched: Mutex::default(),
             all_ended: Arc::default(),
         }
     }
@@ -95,7 +104,8 @@ impl Machine for FakeMachine {
     fn run<'a>(&'a self, job: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
         async move {
             self.runner.runs.fetch_add(1, Ordering::SeqCst);
-            let Job { id, work, mut cancel, .. } = job;
+            let Job { id, work, is_started_for_it, mut cancel, .. } = job;
+            self.runner.started_for.lock().unwrap().push(is_started_for_it);
             let Work::Script(script) = work else { panic!("only scripts run here") };
             let source = String::from_utf8(script.source).unwrap();
             let mut status = Status::Ok;
