@@ -40,8 +40,10 @@ const FILLERS: usize = 2;
 const HEAD_START: Duration = Duration::from_millis(10);
 /// How long they leave them to launches for which nothing was parked, and which somebody waits for.
 const COLD_PATIENCE: Duration = Duration::from_millis(500);
-/// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one.
+/// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one,
+/// and how long all that may take: about as long as a start.
 const MAX_TRIES: usize = 3;
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
 /// What lists say that a parked sandbox is made for: nobody knows yet.
 const TITLE: &str = "warm pool";
 /// The part of the machine's memory that sandboxes of learnt keys leave available.
@@ -169,10 +171,11 @@ impl PoolHandle {
             pool.counters.unpooled.add();
             return Claim::Unpooled;
         };
-        for _ in 0..MAX_TRIES {
+        let deadline = Instant::now() + CLAIM_TIMEOUT;
+        for _ in (0..MAX_TRIES).take_while(|_| Instant::now() < deadline) {
             let Some((shelf, slot)) = pool.take(&key, sandbox) else { break };
             let age = slot.since().elapsed();
-            let claimed = slot.claim(sandbox.spec.clone(), plan.clone(), began).await;
+            let claimed = slot.claim(sandbox.spec.clone(), plan.clone(), began, deadline).await;
             pool.state().shelves.handed_over(shelf, claimed.is_ok(), Instant::now());
             match claimed {
                 Ok(sandbox) => {

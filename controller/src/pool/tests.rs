@@ -41,6 +41,8 @@ struct Life {
     task: Mutex<Option<AbortHandle>>,
     runs: watch::Sender<bool>,
     hellos: AtomicUsize,
+    /// It answers nothing any more.
+    is_silent: AtomicBool,
     configured: Mutex<Option<Configure>>,
 }
 
@@ -55,6 +57,7 @@ impl Life {
     async fn serve(&self, mut agent: FakeAgent) {
         while let Some((id, request)) = agent.request().await {
             match request {
+                _ if self.is_silent.load(Ordering::Relaxed) => {}
                 Request::Hello(_) => {
                     self.hellos.fetch_add(1, Ordering::Relaxed);
                     agent.answer(id, self.hello()).await;
@@ -128,6 +131,7 @@ impl Engine for Crowd {
             task: Mutex::default(),
             runs: watch::Sender::new(true),
             hellos: AtomicUsize::new(0),
+            is_silent: AtomicBool::new(false),
             configured: Mutex::default(),
         });
         self.containers.lock().unwrap().insert(spec.name.clone(), life.clone());
@@ -437,6 +441,27 @@ async fn sandbox_that_waited_is_asked_whether_it_lives_and_ends_at_its_age() {
     let stats = world.pool.stats();
     assert_eq!((stats.expired, stats.parked, world.created()), (1, 1, before + 1));
     drop((young, old));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_that_do_not_answer_hold_no_launch_up_for_longer_than_a_start() {
+    let world = World::new(3, SandboxSpec::new()).await;
+    for age in [Duration::ZERO, Duration::from_secs(30)] {
+        tokio::time::sleep(age).await;
+        for life in world.crowd.containers.lock().unwrap().values() {
+            life.is_silent.store(true, Ordering::Relaxed);
+        }
+        let (since, before) = (Instant::now(), world.pool.stats());
+        let mut sandbox = SandboxSpec::new().into();
+        let Claim::Cold(start) = world.pool.claim(&mut sandbox).await else { panic!("{age:?}") };
+        let took = since.elapsed();
+        assert!(took <= CLAIM_TIMEOUT + Duration::from_millis(1), "{took:?}");
+        let stats = world.pool.stats();
+        assert!(stats.dead > before.dead && stats.misses == before.misses + 1, "{stats:?}");
+        drop(start);
+        world.pool.settled().await;
+    }
     world.close().await;
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as StdInstant};
 use sandbox_api::changes::StagingMethod;
 use sandbox_api::{SandboxSpec, StartKind};
 use sandbox_engine::EngineError;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::started::Ready;
 use super::{IO_DIR, Opened};
@@ -25,8 +25,6 @@ use sandbox_session::SessionEnd;
 
 /// The age from which a parked sandbox is asked for a sign of life before it is handed over.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// How long a parked sandbox may take to become a caller's: a cold start is faster.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A sandbox that nobody has asked for yet: its agent is confined and has proven its mounts, and
 /// knows no limits, no rules and no hosts.
@@ -86,12 +84,13 @@ impl ParkedSandbox {
     }
 
     /// Makes it the sandbox of `spec`, whose container and agent would be just the same, and whose
-    /// plan is `plan`. The launch `began` before.
+    /// plan is `plan`. The launch `began` before, and gives it up at `deadline`.
     pub async fn claim(
         mut self,
         spec: SandboxSpec,
         plan: Plan,
         began: StdInstant,
+        deadline: Instant,
     ) -> Result<Sandbox, Error> {
         self.ready.assign(spec, plan);
         let (id, since, shared) = (self.ready.id().to_owned(), self.since, self.shared);
@@ -103,8 +102,8 @@ impl ParkedSandbox {
             }
             ready.configure(StartKind::Warm, began).await
         };
-        let claimed = timeout(CLAIM_TIMEOUT, claim).await.unwrap_or_else(|_| {
-            let source = EngineError::TimedOut { after: CLAIM_TIMEOUT };
+        let claimed = timeout_at(deadline, claim).await.unwrap_or_else(|_| {
+            let source = EngineError::TimedOut { after: began.elapsed() };
             Err(Error::Engine { step: Step::Configure, source })
         });
         shared.audit.record(&Event {
