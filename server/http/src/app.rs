@@ -64,6 +64,8 @@ struct Gate {
     name: &'static str,
     scope: Option<Scope>,
     limit: Option<Limit>,
+    /// Whether its query is read: otherwise it has no parameters.
+    has_query: bool,
     /// The path of what is mounted, or nothing: what it is as a resource of OAuth.
     resource: &'static str,
 }
@@ -138,8 +140,11 @@ impl App {
         let mut router = Router::new();
         for route in routes::table() {
             let path = route.router_path();
+            // Pages for anybody may be asked for with anything, as those that watch a server do.
+            let has_query = route.has_query() || route.scope.is_none();
             let Route { name, scope, body, handler, .. } = route;
-            let gate = Gate { name, scope, limit: body.map(|body| body.limit), resource: "" };
+            let limit = body.map(|body| body.limit);
+            let gate = Gate { name, scope, limit, has_query, resource: "" };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             router = router.route(&path, handler.route_layer(gated));
         }
@@ -149,6 +154,7 @@ impl App {
                 name: path,
                 scope: Some(scope),
                 limit: Some(Limit::Request),
+                has_query: true,
                 resource: path,
             };
             let gated = from_fn_with_state((self.clone(), gate), pass);
@@ -314,6 +320,14 @@ async fn admit(
     }
     let limit = gate.limit.map_or(0, |limit| app.limit(limit));
     let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
+    if let (false, Some(query @ [_, ..])) =
+        (gate.has_query, request.uri().query().map(str::as_bytes))
+    {
+        let name = query.split(|byte| matches!(byte, b'=' | b'&')).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let refusal = Refusal::new(ProblemKind::Invalid, "this route has no parameters");
+        return Err((refusal.at(name, "unknown parameter"), None));
+    }
     if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
         return Err((too_large(limit), None));
     }

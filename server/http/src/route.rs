@@ -238,8 +238,9 @@ impl Route {
     /// Its group, what its caller needs, and what it does.
     pub fn is(mut self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
         (self.tag, self.scope, self.summary) = (tag, Some(scope), summary);
-        // Credentials, scopes, requests at one time; and the service may not be able to answer.
-        self.problems.extend([401, 403, 429, 502, 503]);
+        // Credentials, scopes, unknown parameters, requests at one time; and the service may not be
+        // able to answer.
+        self.problems.extend([401, 403, 422, 429, 502, 503]);
         self
     }
 
@@ -365,6 +366,11 @@ impl Route {
     /// The statuses of all its problems.
     pub fn problems(&self) -> impl Iterator<Item = u16> + '_ {
         self.problems.iter().copied()
+    }
+
+    /// Whether it has parameters in its query.
+    pub fn has_query(&self) -> bool {
+        self.parameters.iter().any(|it| matches!(it.place, Place::Query))
     }
 
     /// Its path for the router.

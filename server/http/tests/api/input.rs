@@ -53,11 +53,20 @@ async fn invalid_parameter_is_422_with_its_name() {
         (format!("/v1/executions/{id}/events?after=x"), "after"),
         (format!("/v1/executions/{id}/archive?format=zip"), "format"),
         ("/v1/sandboxes/s1/files/a?generation=a".to_owned(), "generation"),
+        // Those without parameters have none.
+        ("/v1/usage?x=1".to_owned(), "x"),
+        ("/v1/sandboxes?foo".to_owned(), "foo"),
+        (format!("/v1/executions/{id}/files?a=1&b=2"), "a"),
     ] {
         let problem = api.get(&path).await.problem();
         assert_eq!((problem.status, problem.kind), (422, ProblemKind::Invalid), "{path}");
         assert_eq!(problem.errors[0].pointer, name, "{path}: {problem:?}");
     }
+    let created = api.post_text("/v1/sandboxes?zzz=1", "{}").await.problem();
+    assert_eq!((created.status, &*created.errors[0].pointer), (422, "zzz"));
+    // Nobody's monitor is turned away.
+    assert_eq!(api.get("/readyz?verbose").await.status, 200);
+    assert_eq!(api.get("/v1/usage?").await.status, 200);
 }
 
 #[tokio::test]
