@@ -198,6 +198,8 @@ pub struct Figure {
     pub help: &'static str,
     /// Its kind.
     pub kind: FigureKind,
+    /// Of which status it is, where there is one of each: those of one name follow each other.
+    pub status: Option<&'static str>,
     /// Its value.
     pub value: f64,
 }

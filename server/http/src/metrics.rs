@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, MetricEncoder,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -15,7 +17,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::backend::{Backend, FigureKind};
+use crate::backend::{Backend, Figure, FigureKind};
 
 /// The bounds of durations, in seconds: from what a warm start takes to the longest wait.
 const BOUNDS: [f64; 14] =
@@ -125,17 +127,31 @@ impl fmt::Debug for Figures {
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for figure in self.0.figures() {
-            let kind = match figure.kind {
+        let all = self.0.figures();
+        for figures in all.chunk_by(|one, other| one.name == other.name) {
+            let Figure { name, help, kind, .. } = figures[0];
+            let kind = match kind {
                 FigureKind::Counter => MetricType::Counter,
                 FigureKind::Gauge => MetricType::Gauge,
             };
-            let metric = encoder.encode_descriptor(figure.name, figure.help, None, kind)?;
-            match figure.kind {
-                FigureKind::Counter => ConstCounter::new(figure.value).encode(metric)?,
-                FigureKind::Gauge => ConstGauge::new(figure.value).encode(metric)?,
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            match figures {
+                [figure @ Figure { status: None, .. }] => value(figure, metric)?,
+                _ => {
+                    for figure in figures {
+                        let status = figure.status.unwrap_or_default();
+                        value(figure, metric.encode_family(&[("status", status)])?)?;
+                    }
+                }
             }
         }
         Ok(())
+    }
+}
+
+fn value(figure: &Figure, metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match figure.kind {
+        FigureKind::Counter => ConstCounter::new(figure.value).encode(metric),
+        FigureKind::Gauge => ConstGauge::new(figure.value).encode(metric),
     }
 }

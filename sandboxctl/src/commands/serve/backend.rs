@@ -14,7 +14,7 @@ use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionEvent, ExecutionList, ExecutionRequest, ExtendRequest,
     FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
 };
-use sandbox_controller::Controller;
+use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
     SandboxHandle, Used,
@@ -316,10 +316,13 @@ impl Backend for ServiceBackend {
         let counters = self.service.counters();
         let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
         let gauge = |name, help, value: u64| figure(name, help, FigureKind::Gauge, value);
-        let ended: u64 = counters.ended.iter().map(|(_, count)| count).sum();
-        let mut figures = vec![
+        let ended = counters.ended.iter().map(|(status, count)| Figure {
+            status: Some(status.as_str()),
+            ..counter("executions_ended", "Executions that have ended, by status.", *count)
+        });
+        let mut figures: Vec<Figure> = ended.collect();
+        figures.extend([
             counter("executions_accepted", "Executions that were accepted.", counters.accepted),
-            counter("executions_ended", "Executions that have ended.", ended),
             counter(
                 "executions_refused_full",
                 "Executions that were refused because the queue was full.",
@@ -343,13 +346,9 @@ impl Backend for ServiceBackend {
             gauge("executions_queued", "Executions that wait.", counters.queued),
             gauge("executions_running", "Executions that run.", counters.running),
             gauge("sandboxes_kept", "Kept sandboxes that exist.", counters.sandboxes),
-        ];
+        ]);
         if let Some(pool) = self.controller.upgrade().and_then(|it| it.pool_stats()) {
-            figures.extend([
-                gauge("pool_parked", "Sandboxes that were started ahead.", pool.parked as u64),
-                counter("pool_hits", "Launches that were given one of them.", pool.hits),
-                counter("pool_misses", "Launches for which there was none.", pool.misses),
-            ]);
+            figures.extend(pool_figures(&pool));
         }
         figures
     }
@@ -358,5 +357,46 @@ impl Backend for ServiceBackend {
 fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) -> Figure {
     #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
     let value = value as f64;
-    Figure { name, help, kind, value }
+fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
+    let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
+    let gauge = |name, help, value: usize| figure(name, help, FigureKind::Gauge, value as u64);
+    let seconds = |name, help, kind, time: Duration| Figure {
+        value: time.as_secs_f64(),
+        ..figure(name, help, kind, 0)
+    };
+    vec![
+        gauge("pool_keys", "Kinds of sandboxes that are started ahead.", pool.keys),
+        gauge("pool_target", "Sandboxes that are to be parked.", pool.target),
+        gauge("pool_parked", "Sandboxes that are parked: started ahead.", pool.parked),
+        gauge("pool_filling", "Sandboxes that are being started ahead.", pool.filling),
+        seconds(
+            "pool_oldest_seconds",
+            "Age of the oldest parked sandbox.",
+            FigureKind::Gauge,
+            pool.oldest,
+        ),
+        counter("pool_claims", "Launches of sandboxes that can be parked.", pool.claims),
+        counter("pool_hits", "Launches that were given a parked sandbox.", pool.hits),
+        counter("pool_misses", "Launches for which none was parked.", pool.misses),
+        counter("pool_unpooled", "Launches of sandboxes that are never parked.", pool.unpooled),
+        seconds(
+            "pool_claimed_age_seconds",
+            "Ages of the sandboxes that were given, together.",
+            FigureKind::Counter,
+            pool.claimed_age,
+        ),
+        counter("pool_filled", "Sandboxes that were started ahead.", pool.filled),
+        seconds(
+            "pool_fill_seconds",
+            "Time that starts ahead took, together.",
+            FigureKind::Counter,
+            pool.fill_time,
+        ),
+        counter("pool_failed", "Starts ahead that failed.", pool.failed),
+        counter("pool_dead", "Parked sandboxes that died or could not be given.", pool.dead),
+        counter("pool_expired", "Parked sandboxes that nobody claimed in time.", pool.expired),
+    ]
+}
+
+    Figure { name, help, kind, status: None, value }
 }

@@ -53,6 +53,8 @@ async fn credentials_are_missing_invalid_or_not_now() {
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     let lines = [
         "sandboxctl_executions_queued 3.0",
+        "sandboxctl_executions_ended_total{status=\"ok\"} 2.0",
+        "sandboxctl_executions_ended_total{status=\"limit\"} 1.0",
         "sandboxctl_http_requests_total{route=\"get_usage\",status=\"200\"} 1",
         "# EOF",
     ];

@@ -439,6 +439,14 @@ impl Backend for Fake {
 
     fn figures(&self) -> Vec<Figure> {
         let (name, help) = ("executions_queued", "Executions that wait");
-        vec![Figure { name, help, kind: FigureKind::Gauge, value: 3.0 }]
+        vec![
+            Figure { name, help, kind: FigureKind::Gauge, status: None, value: 3.0 },
+            ended("ok", 2.0),
+            ended("limit", 1.0),
+        ]
     }
+        let ended = |status, value| {
+            let (name, help) = ("executions_ended", "Executions that have ended");
+            Figure { name, help, kind: FigureKind::Counter, status: Some(status), value }
+        };
 }
