@@ -365,6 +365,12 @@ fn second_signal_ends_a_service_at_once() {
     let place = Place::new();
     place.expect_a_dead_instance();
     let service = Service::with(&place, &["--shutdown-timeout", "5m"], &[]);
+    let says = |log: &str, id: &str, became: &str| {
+        let is_it = |line: &str| line.contains(&format!(" {became} id=\"{id}\""));
+        assert!(log.lines().any(is_it), "{id} {became}: {log}");
+    };
+    says(&log, &running, "finished");
+    says(&log, &queued, "queued for the next start");
     let looping = service.submit(LOOP);
     service.until(&looping, "running");
     service.signal(Signal::TERM);
@@ -373,6 +379,7 @@ fn second_signal_ends_a_service_at_once() {
     });
     service.signal(Signal::TERM);
     let (code, log) = service.end();
+    says(&log, &looping, "cancelled");
     assert_eq!(code, Some(143), "{log}");
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);

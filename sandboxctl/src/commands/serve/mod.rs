@@ -289,8 +289,12 @@ fn log_report(report: &ShutdownReport) {
         cancelled.len(),
         queued.len()
     );
-    for id in cancelled {
-        tracing::info!(id, "cancelled");
+    for (ids, became) in
+        [(finished, "finished"), (cancelled, "cancelled"), (queued, "queued for the next start")]
+    {
+        for id in ids {
+            tracing::info!(id, "{became}");
+        }
     }
     for sandbox in left {
         tracing::warn!(sandbox, "not removed");
