@@ -222,6 +222,7 @@ settings! {
     PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for" {
         kind: COUNT,
         flag: Some("--pool"),
+        default: || count(0),
     }
     PoolMaxAge "pool.max_age" "How long one that is started ahead waits until another takes its place" {
         kind: TIME,
@@ -231,7 +232,7 @@ settings! {
         kind: COUNT,
         default: || count(4),
     }
-    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them" {
+    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them, `serve` knows scripts without" {
         kind: Kind::Switch,
         default: || Some(Value::Switch(false)),
     }
@@ -294,6 +295,11 @@ settings! {
     ServerMaxConnections "server.max_connections" "Connections that are open at one time" {
         kind: COUNT,
         default: || count(1000),
+    }
+    ServerMaxConnectionsOfAnAddress "server.max_connections_of_an_address"
+    "Connections from one address that are open at one time; a reverse proxy is one" {
+        kind: COUNT,
+        default: || count(256),
     }
     ServerRetention "server.retention" "How long results and files are kept" {
         kind: TIME,

@@ -24,6 +24,10 @@ impl Value {
     /// [`ValueError`], which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
         match key.kind() {
+            // No limit is 0, and this is none.
+            Kind::Limit(_) if key == Key::PoolSize && text == "0" => {
+                Ok(Self::Limit(LimitValue::Count(0)))
+            }
             Kind::Limit(limit) => {
                 let text = if counts_bytes(key) && is_whole_number(text) {
                     format!("{text}B")

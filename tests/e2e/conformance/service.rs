@@ -260,7 +260,10 @@ fn events_are_resumed_by_their_number_and_end_with_the_result() {
 #[test]
 fn files_of_an_execution_are_kept_and_can_be_fetched() {
     let place = Place::new();
-    let service = Service::with(&place, &[], &[("SANDBOXCTL_IO_ENABLED", "true")]);
+    // A directory for io dirs that is on another file system is not for those of a service.
+    let elsewhere =
+        [("SANDBOXCTL_IO_ENABLED", "true"), ("SANDBOXCTL_IO_SCRATCH_DIR", "/dev/shm/x")];
+    let service = Service::with(&place, &[], &elsewhere);
     place.write("w.luau", "fs.mkdir('d') io.open('d/a.txt', 'w'):write('content'):close()");
     let ended = service.run(&["run", "w.luau"]);
     ended.assert_code(0).assert_stderr_has("the service keeps 1 file");

@@ -63,10 +63,9 @@ impl Plan {
             endpoint => endpoint,
         };
         let mut controller = context.controller(settings);
-        if settings.setting(Key::IoScratchDir).layer == Layer::Default {
-            // Beside the files of executions, which an io dir becomes at its end.
-            controller.scratch_dir = data_dir.join("scratch");
-        }
+        // Whatever `io.scratch_dir` says: an io dir is moved to the files of its execution at its end, so
+        // that both are on one file system.
+        controller.scratch_dir = data_dir.join("scratch");
         let tls = match [Key::ServerTlsCert, Key::ServerTlsPrivate].map(|key| settings.path_of(key))
         {
             [Some(certificate), Some(key)] => Some((here.join(certificate), here.join(key))),
@@ -89,7 +88,9 @@ impl Plan {
             http: HttpConfig {
                 connections: ConnectionLimits {
                     connections: settings.count(Key::ServerMaxConnections).unwrap_or(1),
-                    ..ConnectionLimits::default()
+                    of_an_address: settings
+                        .count(Key::ServerMaxConnectionsOfAnAddress)
+                        .unwrap_or(1),
                 },
                 hosts: settings.names(Key::ServerAllowedHosts),
                 origins: settings.names(Key::ServerAllowedOrigins),
@@ -98,7 +99,7 @@ impl Plan {
             },
             tls,
             jwt: jwt(settings)?,
-            pool: PoolConfig { adaptive: true, ..settings.pool() },
+            pool: settings.pool(),
             shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
         })
     }
