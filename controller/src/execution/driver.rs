@@ -14,6 +14,7 @@ use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -177,7 +178,7 @@ impl<E: Execute> ExecutionDriver<E> {
         let watched = network.as_ref().map(|network| network.subscribe());
         let refused = RefusedHosts { network: watched, seen: 0 };
         let driver = Self { execution, id, limits, inner, supervisor, network, _active: active };
-        Task { cancel, refused, handle: Some(tokio::spawn(driver.drive(permit))) }
+        Task { cancel, refused, handle: Some(tokio::spawn(driver.drive(permit).in_current_span())) }
     }
 
     async fn drive(mut self, permit: InFlightPermit) -> Result<E::Result, Error> {

@@ -83,6 +83,8 @@ pub struct AccessDecision<'a> {
     pub request: &'a str,
     /// Where it came from.
     pub peer: Peer,
+    /// The trace that it belongs to, if its caller has one.
+    pub trace_id: Option<&'a str>,
     /// Who sent it, if that is known.
     pub subject: Option<&'a Subject>,
     /// Its method.

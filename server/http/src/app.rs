@@ -195,6 +195,7 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(ORIGIN).cloned();
+    let trace_id = id::trace(request.headers()).map(|(trace, _)| trace.to_owned());
     let span = span(request.headers(), &method, &path, peer);
 
     let handled = handle(&app, peer, request, next).instrument(span.clone());
@@ -221,6 +222,7 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
         audit(&AccessDecision {
             request: request.as_deref().unwrap_or_default(),
             peer,
+            trace_id: trace_id.as_deref(),
             subject: subject.as_ref(),
             method: &method,
             path: &path,

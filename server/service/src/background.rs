@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::error::ServiceError;
 use crate::feed::Feed;
-use crate::live::{Live, Phase, Waiting};
+use crate::live::{Live, Phase, Waiting, span};
 use crate::records::stored_events;
 use crate::runner::Cancel;
 use crate::service::{Core, Service};
@@ -173,6 +173,7 @@ impl Core {
             None => Phase::Queued,
         };
         Arc::new(Live {
+            span: span(&summary.id, &subject),
             id: summary.id,
             subject,
             kind: summary.kind,

@@ -18,6 +18,7 @@ use sandbox_api::service::{
 use sandbox_dirfd::random_hex;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 
 use crate::config::ServiceConfig;
 use crate::counters::Counting;
@@ -353,7 +354,8 @@ impl Core {
         let kept = self.kept.find(subject, &place.sandbox)?;
         // A launch goes on if its caller does not wait: the next use has it.
         let (core, generation) = (self.clone(), place.generation);
-        let using = tokio::spawn(async move { core.begin_use(kept, generation).await });
+        let using = async move { core.begin_use(kept, generation).await };
+        let using = tokio::spawn(using.in_current_span());
         let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
         using.await.map_err(failed)?
     }
@@ -556,20 +558,11 @@ impl Service {
         if !core.is_accepting.load(Ordering::Acquire) {
             return Err(ServiceError::ShuttingDown);
         }
-        let spec = plan_kept(request.spec.clone(), &core.config)?;
-        let record = record(subject, request, &core.config)?;
-        core.check_stored(subject).await?;
-        let (kept, is_new) = core.register(record, spec).await?;
-        let place = Place { sandbox: kept.record.id.clone(), generation: None };
-        match core.use_kept(subject, &place).await {
-            Ok(_) => Ok(CreatedSandbox { sandbox: kept.view(), is_new }),
-            Err(error) => {
-                if is_new {
-                    core.delete_kept(kept).await?;
-                }
-                Err(error)
-            }
-        }
+        // A caller that goes away does not leave a sandbox half created.
+        let creating = self.core.clone().create_sandbox(subject.clone(), request);
+        let creating = tokio::spawn(creating.in_current_span());
+        let failed = |_| ServiceError::Internal { detail: "the creation of a sandbox panicked" };
+        creating.await.map_err(failed)?
     }
 
     /// A sandbox as it is now. This is no use.

@@ -10,6 +10,7 @@ use sandbox_api::service::{
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
+use tracing::Span;
 use crate::feed::Feed;
 use crate::runner::Cancel;
 use crate::turn::Turn;
@@ -32,6 +33,8 @@ pub(crate) struct Live {
 }
 
 /// How far it is.
+    /// What all lines about it are in: its request, if this service accepted it.
+    pub span: Span,
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
     /// It waits.
@@ -47,6 +50,11 @@ impl Live {
     pub fn summary(&self) -> ExecutionSummary {
         let (status, started_at, ended_at) = match &*self.phase.borrow() {
             Phase::Queued => (ExecutionStatus::Queued, None, None),
+/// The span of an execution, in that of the request which is handled now.
+pub(crate) fn span(id: &str, subject: &Subject) -> Span {
+    tracing::info_span!("execution", execution = id, subject = subject.as_str())
+}
+
             Phase::Running(since) => (ExecutionStatus::Running, Some(*since), None),
             Phase::Ended(ended) => return ended.summary.clone(),
         };

@@ -15,6 +15,7 @@ use sandbox_dirfd::{hex, random_hex};
 use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, RwLock, watch};
+use tracing::Instrument as _;
 
 use crate::archive::Readers;
 use crate::config::{Quotas, ServiceConfig};
@@ -23,7 +24,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::files::{Files, OpenFile};
 use crate::kept::KeptSandboxes;
-use crate::live::{Live, Phase, Queued, StoredAs, Waiting};
+use crate::live::{Live, Phase, Queued, StoredAs, Waiting, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::rate::Rates;
 use crate::records::Records;
@@ -181,7 +182,9 @@ impl Core {
             let Some((subject, _, queued)) = self.state().schedule.next() else { return };
             match queued {
                 Queued::Execution(waiting) => {
-                    _ = tokio::spawn(self.clone().work(waiting, StoredAs::Queued));
+                    let span = waiting.live.span.clone();
+                    let work = self.clone().work(waiting, StoredAs::Queued);
+                    _ = tokio::spawn(work.instrument(span));
                 }
                 // Where nobody waits for it any more it is given back at once.
                 Queued::Turn(granted) => _ = granted.send(Turn::new(self.clone(), subject)),
@@ -568,9 +571,11 @@ impl Reserved {
             Reservation::Run => {
                 self.of = Reservation::Used;
                 let live = waiting.live.clone();
+                let span = live.span.clone();
                 self.core.state().live.insert(live.id.clone(), live);
                 Counting::add(&self.core.counting.accepted);
-                _ = tokio::spawn(self.core.clone().work(waiting, StoredAs::Running));
+                let work = self.core.clone().work(waiting, StoredAs::Running);
+                _ = tokio::spawn(work.instrument(span));
             }
             Reservation::Queue | Reservation::Used => {
                 self.fill(waiting.live.id.clone(), Queued::Execution(waiting));
@@ -611,7 +616,7 @@ impl Core {
         place: Option<Place>,
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
-        let accepting = tokio::spawn(self.accept(subject, request, key, place));
+        let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
         let failed = |_| ServiceError::Internal { detail: "a request could not be accepted" };
         accepting.await.map_err(failed)?
     }
@@ -675,6 +680,7 @@ impl Core {
         let live = Arc::new(Live {
             id: id.clone(),
             subject: subject.clone(),
+            span: span(&id, &subject),
             kind,
             created_at,
             accepted,

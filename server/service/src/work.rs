@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::config::IoPosture;
+use tracing::Instrument as _;
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{Live, Phase, StoredAs, Waiting};
@@ -326,7 +327,36 @@ impl Core {
                 Counting::add(&core.counting.failed_removals);
                 tracing::warn!(error, "a sandbox was not removed");
             }
-        });
+        };
+        tokio::spawn(closing.in_current_span());
+    }
+}
+
+/// The end of an execution whose files could not be kept. It is no success then, and its document says
+/// why.
+fn without_files(kind: ExecutionKind, ran: Ran) -> Result<Ran, ServiceError> {
+    const LOST: &str = "its files could not be kept";
+    let failed = |_| ServiceError::Internal { detail: "a result cannot be stored" };
+    let mut document = ExecutionDocuments::from_json(kind, &ran.document).map_err(failed)?;
+    let (status, error) = match &mut document {
+        ExecutionDocuments::Script(it) => (&mut it.status, &mut it.execution.error),
+        ExecutionDocuments::Command(it) => (&mut it.status, &mut it.execution.error),
+    };
+    match error {
+        Some(error) => error.message = format!("{}; {LOST}", error.message),
+        None => {
+            *status = Status::Error;
+            let message = format!("it ran to its end, but {LOST}");
+            *error = Some(Failure::new(ErrorKind::Internal, message, None));
+        }
+    }
+    let status = *status;
+    match &mut document {
+        ExecutionDocuments::Script(it) if status == Status::Error => {
+            it.exit_code = sandbox_api::exit_code(ErrorKind::Internal);
+        }
+        ExecutionDocuments::Command(it) => it.failed = true,
+        ExecutionDocuments::Script(_) => {}
     }
 }
 

@@ -248,11 +248,22 @@ fn notify(states: &[NotifyState<'_>]) {
 
 /// A line for each request.
 fn log_access(decision: &AccessDecision<'_>) {
-    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
-        decision;
+    let AccessDecision {
+        request,
+        trace_id,
+        peer,
+        subject,
+        method,
+        path,
+        status,
+        refused,
+        reason,
+        ..
+    } = decision;
     tracing::info!(
         target: "sandboxctl::access",
         request,
+        trace_id,
         %peer,
         subject = subject.map(|subject| subject.as_str()),
         %method,

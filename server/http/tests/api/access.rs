@@ -112,12 +112,14 @@ async fn every_answer_has_an_id_and_tells_browsers_what_it_is_not() {
 #[tokio::test]
 async fn audit_has_every_decision_with_its_subject() {
     let seen = Arc::new(Mutex::new(Vec::new()));
+    let traces = Arc::new(Mutex::new(Vec::new()));
     let audit = {
-        let seen = Arc::clone(&seen);
+        let (seen, traces) = (Arc::clone(&seen), Arc::clone(&traces));
         move |decision: &sandbox_http::AccessDecision<'_>| {
             let subject = decision.subject.map(|it| it.as_str().to_owned());
             let refused = decision.refused.map(|it| it.as_str());
             let reason = decision.reason.map(str::to_owned);
+            traces.lock().unwrap().extend(decision.trace_id.map(str::to_owned));
             seen.lock().unwrap().push((
                 subject,
                 decision.route.map(str::to_owned),
@@ -132,11 +134,15 @@ async fn audit_has_every_decision_with_its_subject() {
         audit: Some(Arc::new(audit)),
         ..HttpConfig::default()
     });
-    api.get("/v1/usage").await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let headers = [("authorization", "Bearer alice"), ("traceparent", &*traceparent)];
+    with(&api, Method::GET, "/v1/usage", &headers).await;
     api.get("/v1/executions/of-bob").await;
     with(&api, Method::GET, "/metrics", &[]).await;
     with(&api, Method::GET, "/v1/usage", &[("authorization", "Bearer forged")]).await;
     with(&api, Method::GET, "/healthz", &[("host", "evil.example")]).await;
+    assert_eq!(*traces.lock().unwrap(), [trace]);
     let alice = || Some("alice".to_owned());
     let route = |name: &str| Some(name.to_owned());
     assert_eq!(
