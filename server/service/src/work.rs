@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{EventBody, Execution, ExecutionRequest, Time};
+use sandbox_api::service::{
+    EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
+};
 use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
 use sandbox_store::Finish;
 use serde_json::value::RawValue;
@@ -169,7 +171,14 @@ impl Core {
                 return Err(failed.into());
             }
         };
-        let keeps_files = io == PlannedIo::Private && self.keep(live, &*machine).await;
+        let kept = match io {
+            PlannedIo::Private => self.keep(live, &*machine).map(|()| true),
+            PlannedIo::Off | PlannedIo::Shared => Ok(false),
+        };
+        let (ran, keeps_files) = match kept {
+            Ok(keeps_files) => (ran, keeps_files),
+            Err(_) => (without_files(live.kind, ran)?, false),
+        };
         let Ran { document, status, exit_code, usage } = ran;
         let (usage, machine) = (Some(usage), Some(machine));
         Ok(Ended { document, status, exit_code, usage, keeps_files, machine })
@@ -255,8 +264,8 @@ impl Core {
         }
     }
 
-    /// Keeps the files of an execution that has ended. Whether it left some.
-    async fn keep(self: &Arc<Self>, live: &Live, machine: &dyn Machine) -> bool {
+    /// Keeps the files of an execution that has ended.
+    fn keep(&self, live: &Live, machine: &dyn Machine) -> Result<(), Failed> {
         let kept = machine.keep_files(&self.files.path(&live.id));
         if let Err(failed) = kept {
             tracing::error!(id = live.id, error = failed.failure.message, "files are not kept");
@@ -309,8 +318,7 @@ impl Core {
         let mut summary = live.summary();
         summary.status = status.into();
         (summary.started_at, summary.ended_at) = (started_at, Some(finish.ended_at));
-        let document =
-            sandbox_api::service::ExecutionDocuments::from_json(live.kind, &document).ok();
+        let document = ExecutionDocuments::from_json(live.kind, &document).ok();
         live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
         live.feed.tell_end();
         if let Some(machine) = machine {
@@ -364,5 +372,8 @@ fn without_files(kind: ExecutionKind, ran: Ran) -> Result<Ran, ServiceError> {
 fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     let (document, exit_code) =
         failed_document(live.kind, &live.id, status, failure).unwrap_or_default();
+    let exit_code = document.process_exit_code();
+    let document = document.to_json().map_err(failed)?;
+    Ok(Ran { document, status, exit_code, ..ran })
     Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
 }

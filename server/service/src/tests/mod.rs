@@ -167,6 +167,22 @@ fn failure(execution: &Execution) -> (ErrorKind, String) {
 }
 
 #[test]
+fn result_whose_files_are_lost_is_no_success() {
+    let world = World::new();
+    world.runner.loses_files.store(true, Ordering::SeqCst);
+    let execution = world.wait(&world.submit("return 1"));
+    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    let message = "it ran to its end, but its files could not be kept".to_owned();
+    assert_eq!(failure(&execution), (ErrorKind::Internal, message));
+    let id = world.submit("wait");
+    world.until(&id, ExecutionStatus::Running);
+    world.block_on(world.service().cancel(me(), &id)).unwrap();
+    let execution = world.wait(&id);
+    assert_eq!(execution.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(failure(&execution).1, "cancelled; its files could not be kept");
+}
+
+#[test]
 fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
     let mut world = World::new();
     let id = world.submit("return 1");

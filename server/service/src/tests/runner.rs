@@ -150,6 +150,9 @@ impl Machine for FakeMachine {
 
     fn keep_files(&self, to: &Path) -> Result<(), Failed> {
         std::fs::create_dir(to).unwrap();
+        if self.runner.loses_files.load(Ordering::SeqCst) {
+            return Err(Failed::new(ErrorKind::Internal, "another file system"));
+        }
         std::fs::write(to.join("out.txt"), "made").unwrap();
         Ok(())
     }
