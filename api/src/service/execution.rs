@@ -153,6 +153,11 @@ pub struct ExecutionSummary {
     pub metadata: Map<String, Value>,
     /// The kept sandbox that it runs in; null for one of its own.
     pub sandbox: Option<String>,
+    /// The generation of that sandbox that it runs in; before that, the one that was asked for.
+    pub generation: Option<u64>,
+    /// Whether it started that generation in place of an earlier one, whose processes are gone; null
+    /// before its run, and without a kept sandbox.
+    pub restarted: Option<bool>,
 }
 
 /// The answer to a request that was accepted and has not ended.
@@ -178,8 +183,8 @@ pub struct ExecutionList {
 /// An execution with its result.
 ///
 /// In JSON it is its result document (`sandboxctl.result/1` or `sandboxctl.exec/1`, with its own
-/// `id` and `status`), and beside those members `created_at`, `started_at`, `ended_at`, `metadata`
-/// and `sandbox`. Before its end the members of the document are there too, null or empty.
+/// `id` and `status`), and beside those members `created_at`, `started_at`, `ended_at`, `metadata`,
+/// `sandbox`, `generation` and `restarted`. Before its end the members of the document are there too, null or empty.
 #[derive(Debug, Clone)]
 pub struct Execution {
     /// What is known before its end.
@@ -292,6 +297,8 @@ struct Beside<'a, D> {
     ended_at: Option<Time>,
     metadata: &'a Map<String, Value>,
     sandbox: Option<&'a str>,
+    generation: Option<u64>,
+    restarted: Option<bool>,
 }
 
 impl Serialize for Execution {
@@ -324,6 +331,8 @@ impl ExecutionSummary {
                 Some(sandbox) => Some(sandbox.as_str()),
                 None => None,
             },
+            generation: self.generation,
+            restarted: self.restarted,
         }
     }
 
@@ -374,6 +383,12 @@ impl<D: JsonSchema> JsonSchema for OfKind<D> {
             metadata: Map<String, Value>,
             /// The kept sandbox that it runs in; null for one of its own.
             sandbox: Option<String>,
+            /// The generation of that sandbox that it runs in; before that, the one that was asked
+            /// for.
+            generation: Option<u64>,
+            /// Whether it started that generation in place of an earlier one, whose processes are
+            /// gone; null before its run, and without a kept sandbox.
+            restarted: Option<bool>,
             /// The exit code; null before the end, and of a command that a signal ended.
             exit_code: Option<u8>,
         }
@@ -419,6 +434,9 @@ impl<'de> Deserialize<'de> for Execution {
         let ended_at = from_value::<_, D>(beside("ended_at")?)?;
         let metadata = from_value::<_, D>(beside("metadata")?)?;
         let sandbox = from_value::<_, D>(beside("sandbox")?)?;
+        // A server from before them gives none.
+        let generation = members.remove("generation").map_or(Ok(None), from_value::<_, D>)?;
+        let restarted = members.remove("restarted").map_or(Ok(None), from_value::<_, D>)?;
         let member = |name: &'static str| {
             members.get(name).cloned().ok_or_else(|| D::Error::missing_field(name))
         };
@@ -440,6 +458,8 @@ impl<'de> Deserialize<'de> for Execution {
             ended_at,
             metadata,
             sandbox,
+            generation,
+            restarted,
         };
         let document = match (status.ended(), kind) {
             (None, _) => None,
@@ -474,6 +494,8 @@ mod tests {
             ended_at: None,
             metadata: Map::from_iter([("step".to_owned(), 3.into())]),
             sandbox: None,
+            generation: None,
+            restarted: None,
         }
     }
 

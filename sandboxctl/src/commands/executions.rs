@@ -299,6 +299,8 @@ mod tests {
             ended_at: Some(now.before(Duration::from_millis(62_750))),
             metadata: [("title".to_owned(), json!("a\n.luau"))].into_iter().collect(),
             sandbox: None,
+            generation: None,
+            restarted: None,
         };
         insta::assert_snapshot!(listing(&[summary], None), @r"
         ID                STATUS        AGE  TOOK  RUNS      SANDBOX

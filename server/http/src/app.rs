@@ -320,8 +320,6 @@ async fn admit(
         in_flight = Some(begun.map_err(|refusal| (refusal, None))?);
         request.extensions_mut().insert(caller);
     }
-    let limit = gate.limit.map_or(0, |limit| app.limit(limit));
-    let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
     if let (false, Some(query @ [_, ..])) =
         (gate.has_query, request.uri().query().map(str::as_bytes))
     {
@@ -330,6 +328,8 @@ async fn admit(
         let refusal = Refusal::new(ProblemKind::Invalid, "this route has no parameters");
         return Err((refusal.at(name, "unknown parameter"), None));
     }
+    let limit = gate.limit.map_or(0, |limit| app.limit(limit));
+    let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
     if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
         return Err((too_large(limit), None));
     }
@@ -407,7 +407,7 @@ fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap)
     add(
         ACCESS_CONTROL_EXPOSE_HEADERS,
         "content-disposition, content-range, etag, location, mcp-session-id, retry-after, \
-         x-request-id",
+         sandbox-generation, sandbox-restarted, x-request-id",
     );
     add(ACCESS_CONTROL_MAX_AGE, "600");
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

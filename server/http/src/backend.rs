@@ -78,7 +78,7 @@ pub trait Backend: Send + Sync + 'static {
         &'a self,
         subject: &'a Subject,
         request: SandboxRequest,
-    ) -> Reply<'a, (SandboxView, IsNew)>;
+    ) -> Reply<'a, (Used<SandboxView>, IsNew)>;
     /// A sandbox. Looking at it is no use.
     fn sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, SandboxView>;
     /// All sandboxes.

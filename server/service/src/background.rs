@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{RequestSecrets, ShutdownReport, Time};
@@ -159,7 +159,7 @@ impl Core {
                 continue;
             }
             let (request, secrets) = (None, RequestSecrets::default());
-            self.restore(Waiting { live, request, secrets, generation: None });
+            self.restore(Waiting { live, request, secrets });
         }
         self.kept.restore(&self.records, &self.config).await?;
         self.remove_unknown_files().await
@@ -181,6 +181,8 @@ impl Core {
             accepted: Instant::now().checked_sub(waited).unwrap_or_else(Instant::now),
             metadata: summary.metadata,
             sandbox: summary.sandbox,
+            generation: summary.generation,
+            used: OnceLock::new(),
             feed: Feed::new(last_event, self.config.max_event_bytes.as_u64()),
             cancel: watch::Sender::new(Cancel::No),
             phase: watch::Sender::new(phase),

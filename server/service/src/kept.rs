@@ -73,7 +73,8 @@ pub(crate) struct KeptRecord {
 /// A kept sandbox.
 pub(crate) struct KeptSandbox {
     record: KeptRecord,
-    spec: SandboxSpec,
+    /// What it is started from; an error if this service does not allow it.
+    spec: Result<SandboxSpec, ServiceError>,
     info: Mutex<Info>,
     /// Held while its container is started or removed.
     container: tokio::sync::Mutex<Option<Arc<dyn Machine>>>,
@@ -111,13 +112,13 @@ impl Use {
         self.generation
     }
 
-    /// Whether it started a generation that is not the first.
-    pub const fn is_restart(&self) -> bool {
     /// Whether it started its container.
     pub const fn is_new(&self) -> bool {
         self.is_new
     }
 
+    /// Whether it started a generation that is not the first.
+    pub const fn is_restart(&self) -> bool {
         self.is_new && self.generation > 1
     }
 }
@@ -134,7 +135,7 @@ impl Drop for Use {
 }
 
 impl KeptSandbox {
-    fn new(record: KeptRecord, spec: SandboxSpec) -> Self {
+    fn new(record: KeptRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
             generation: record.generation,
             status: SandboxStatus::Stopped,
@@ -156,8 +157,8 @@ impl KeptSandbox {
         lock(&self.info)
     }
 
-    pub const fn supports_exec(&self) -> bool {
-        self.spec.supports_exec()
+    pub fn supports_exec(&self) -> Result<bool, ServiceError> {
+        Ok(self.spec.as_ref().map_err(Clone::clone)?.supports_exec())
     }
 
     fn view(&self) -> SandboxView {
@@ -326,19 +327,16 @@ impl KeptSandboxes {
         for record in records.sandboxes().await? {
             let id = record.id.clone();
             let is_expired = record.expires_at <= Time::now();
-            let spec = plan_kept(record.spec.clone(), config);
-            match spec {
-                Ok(spec) if !is_expired => {
-                    let kept = Arc::new(KeptSandbox::new(record, spec));
-                    self.state().by_id.insert(id, kept);
-                }
-                Ok(_) => records.remove_sandbox(&id).await?,
-                Err(error) => {
-                    // What was allowed is not allowed any more.
-                    tracing::warn!(id, %error, "a sandbox is removed: it is not allowed now");
-                    records.remove_sandbox(&id).await?;
-                }
+            if is_expired {
+                records.remove_sandbox(&id).await?;
+                continue;
             }
+            let spec = plan_kept(record.spec.clone(), config).map_err(|error| {
+                tracing::warn!(id, %error, "a sandbox is not started: it is not allowed now");
+                ServiceError::forbidden("spec", format!("it is not allowed any more: {error}"))
+                    .with_hint("its files are kept until it expires, for when it is allowed again")
+            });
+            self.state().by_id.insert(id, Arc::new(KeptSandbox::new(record, spec)));
         }
         Ok(())
     }
@@ -405,6 +403,7 @@ impl Core {
         kept: &KeptSandbox,
         generation: u64,
     ) -> Result<Arc<dyn Machine>, ServiceError> {
+        let spec = kept.spec.clone()?;
         // Durable before anything of it runs: no two containers have one generation.
         let (now, expires_at) = (Time::now(), kept.info().expires_at);
         self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
@@ -414,7 +413,10 @@ impl Core {
             info.status = SandboxStatus::Starting;
         }
         let left = kept.record.max_expires_at.since(Time::now());
-        let spec = kept.spec.clone().io_dir(self.files.path(&kept.record.id));
+        let spec = match spec.io_is_off {
+            true => spec,
+            false => spec.io_dir(self.files.path(&kept.record.id)),
+        };
         let spec = spec.lifetime(left).title("sandbox");
         let spec = match &kept.record.name {
             Some(name) => spec.container_name(name),
@@ -540,6 +542,8 @@ pub struct CreatedSandbox {
     pub sandbox: SandboxView,
     /// Whether it was created now.
     pub is_new: bool,
+    /// Whether a generation was started in place of an earlier one.
+    pub restarted: bool,
 }
 
 impl Service {
@@ -554,8 +558,7 @@ impl Service {
         subject: &Subject,
         request: SandboxRequest,
     ) -> Result<CreatedSandbox, ServiceError> {
-        let core = &self.core;
-        if !core.is_accepting.load(Ordering::Acquire) {
+        if !self.core.is_accepting.load(Ordering::Acquire) {
             return Err(ServiceError::ShuttingDown);
         }
         // A caller that goes away does not leave a sandbox half created.
@@ -671,6 +674,31 @@ fn record(
 }
 
 impl Core {
+    async fn create_sandbox(
+        self: Arc<Self>,
+        subject: Subject,
+        request: SandboxRequest,
+    ) -> Result<CreatedSandbox, ServiceError> {
+        let spec = plan_kept(request.spec.clone(), &self.config)?;
+        let record = record(&subject, request, &self.config)?;
+        self.check_stored(&subject).await?;
+        let (kept, is_new) = self.register(record, spec).await?;
+        let place = Place { sandbox: kept.record.id.clone(), generation: None };
+        match self.use_kept(&subject, &place).await {
+            Ok(used) => {
+                let restarted = used.is_restart();
+                drop(used);
+                Ok(CreatedSandbox { sandbox: kept.view(), is_new, restarted })
+            }
+            Err(error) => {
+                if is_new {
+                    self.delete_kept(kept).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Registers a sandbox, or finds the one of its name.
     async fn register(
         self: &Arc<Self>,
@@ -678,7 +706,7 @@ impl Core {
         spec: SandboxSpec,
     ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
-        let kept = Arc::new(KeptSandbox::new(record, spec));
+        let kept = Arc::new(KeptSandbox::new(record, Ok(spec)));
         let record = &kept.record;
         {
             let mut state = self.kept.state();

@@ -1,16 +1,17 @@
 //! Executions that have not ended, as they are in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use sandbox_api::service::{
     Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, ExecutionSummary, RequestSecrets,
     Subject, Time,
 };
+use sandbox_store::UsedGeneration;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
-
 use tracing::Span;
+
 use crate::feed::Feed;
 use crate::runner::Cancel;
 use crate::turn::Turn;
@@ -27,14 +28,18 @@ pub(crate) struct Live {
     pub metadata: Map<String, Value>,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,
+    /// The generation of it that was asked for.
+    pub generation: Option<u64>,
+    /// The one that it runs in, once it does.
+    pub used: OnceLock<UsedGeneration>,
     pub feed: Feed,
+    /// What all lines about it are in: its request, if this service accepted it.
+    pub span: Span,
     pub cancel: watch::Sender<Cancel>,
     pub phase: watch::Sender<Phase>,
 }
 
 /// How far it is.
-    /// What all lines about it are in: its request, if this service accepted it.
-    pub span: Span,
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
     /// It waits.
@@ -45,16 +50,16 @@ pub(crate) enum Phase {
     Ended(Arc<Execution>),
 }
 
-impl Live {
-    /// Its state, without a result.
-    pub fn summary(&self) -> ExecutionSummary {
-        let (status, started_at, ended_at) = match &*self.phase.borrow() {
-            Phase::Queued => (ExecutionStatus::Queued, None, None),
 /// The span of an execution, in that of the request which is handled now.
 pub(crate) fn span(id: &str, subject: &Subject) -> Span {
     tracing::info_span!("execution", execution = id, subject = subject.as_str())
 }
 
+impl Live {
+    /// Its state, without a result.
+    pub fn summary(&self) -> ExecutionSummary {
+        let (status, started_at, ended_at) = match &*self.phase.borrow() {
+            Phase::Queued => (ExecutionStatus::Queued, None, None),
             Phase::Running(since) => (ExecutionStatus::Running, Some(*since), None),
             Phase::Ended(ended) => return ended.summary.clone(),
         };
@@ -67,6 +72,8 @@ pub(crate) fn span(id: &str, subject: &Subject) -> Span {
             ended_at,
             metadata: self.metadata.clone(),
             sandbox: self.sandbox.clone(),
+            generation: self.used.get().map(|used| used.generation).or(self.generation),
+            restarted: self.used.get().map(|used| used.is_restart),
         }
     }
 
@@ -97,8 +104,6 @@ pub(crate) struct Waiting {
     pub request: Option<Box<ExecutionRequest>>,
     /// They are in no store.
     pub secrets: RequestSecrets,
-    /// The generation of the kept sandbox that was asked for.
-    pub generation: Option<u64>,
 }
 
 /// How an execution whose turn has come is stored.

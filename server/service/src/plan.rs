@@ -93,7 +93,8 @@ pub(crate) fn plan_in_sandbox(
     }
 }
 
-/// Plans a kept sandbox. Its io dir is private, and set by who launches it.
+/// Plans a kept sandbox. Its io dir is private, and set by who launches it, unless it is off: a sandbox
+/// with programs is for commands, which have files in any case, and one without is for scripts alone.
 pub(crate) fn plan_kept(
     spec: KeptSpec,
     config: &ServiceConfig,
@@ -101,6 +102,11 @@ pub(crate) fn plan_kept(
     let limits = limits(spec.limits, config)?;
     let root = root(spec.image.as_deref(), config)?;
     let allow = hosts(&spec.network, &root, config)?;
+    let kind = match root.supports_exec() {
+        true => ExecutionKind::Command,
+        false => ExecutionKind::Script,
+    };
+    let io = io(&IoRequest::default(), kind, !spec.inputs.is_empty(), config)?;
     let inputs = inputs(spec.inputs, config)?;
     let mut planned = config.sandbox.clone().root(root).limits(limits).allow(allow);
     planned.lifespan = Lifespan::ManyRuns;
@@ -108,8 +114,8 @@ pub(crate) fn plan_kept(
     if planned.supports_exec() {
         planned.protected = Vec::new();
     }
-    paths(&mut planned, spec.mount_path, spec.workdir, PlannedIo::Private)?;
-    Ok(planned)
+    paths(&mut planned, spec.mount_path, spec.workdir, io)?;
+    Ok(if io == PlannedIo::Off { planned.no_io() } else { planned })
 }
 
 /// Metadata that is kept and given back.

@@ -10,7 +10,7 @@ use sandbox_api::service::{
 };
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
-    SandboxRecord, Store, StoreError, StoredEvent,
+    SandboxRecord, Store, StoreError, StoredEvent, UsedGeneration,
 };
 use serde_json::value::RawValue;
 
@@ -50,9 +50,14 @@ impl Records {
         self.call(move |store| store.accept(new)).await
     }
 
-    pub async fn mark_running(&self, id: &str, since: Time) -> Result<(), ServiceError> {
+    pub async fn mark_running(
+        &self,
+        id: &str,
+        since: Time,
+        of: Option<UsedGeneration>,
+    ) -> Result<(), ServiceError> {
         let id = id.to_owned();
-        self.call(move |store| store.mark_running(&id, since)).await
+        self.call(move |store| store.mark_running(&id, since, of)).await
     }
 
     /// Stores the end, unless it is stored already.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{
@@ -632,16 +632,8 @@ impl Core {
         if !self.is_accepting.load(Ordering::Acquire) {
             return Err(ServiceError::ShuttingDown);
         }
-        let supports_exec = match &place {
-            Some(place) => self.kept.check(&subject, place)?.supports_exec(),
-            None => false,
-        };
-        let checked = request.clone();
-        let kind = match &place {
-            Some(_) => plan_in_sandbox(checked, supports_exec, &self.config)?.kind(),
-            None => plan(checked, &self.config)?.work.kind(),
-        };
         let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
+        let checked = request.clone();
         let secrets = std::mem::take(&mut request.secrets);
         let names: Vec<&str> = secrets.0.keys().map(String::as_str).collect();
         let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
@@ -653,10 +645,19 @@ impl Core {
         {
             return submitted(accepted);
         }
+        // What was accepted before is found whatever has changed since.
+        let kind = match &place {
+            Some(place) => {
+                let supports_exec = self.kept.check(&subject, place)?.supports_exec()?;
+                plan_in_sandbox(checked, supports_exec, &self.config)?.kind()
+            }
+            None => plan(checked, &self.config)?.work.kind(),
+        };
         let mut reserved = self.admit(&subject).await?;
         let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
+        let generation = place.as_ref().and_then(|place| place.generation);
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
         let started_at = (place.is_none() && reserved.begin()).then_some(created_at);
@@ -672,20 +673,23 @@ impl Core {
             started_at,
             metadata: metadata.clone(),
             sandbox: sandbox.map(str::to_owned),
+            generation,
         };
         match self.records.accept(record).await? {
             Accepted::New => {}
             other => return submitted(other),
         }
         let live = Arc::new(Live {
+            span: span(&id, &subject),
             id: id.clone(),
             subject: subject.clone(),
-            span: span(&id, &subject),
             kind,
             created_at,
             accepted,
             metadata,
-            sandbox: place.as_ref().map(|place| place.sandbox.clone()),
+            sandbox: place.map(|place| place.sandbox),
+            generation,
+            used: OnceLock::new(),
             feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
             cancel: watch::Sender::new(Cancel::No),
             phase: watch::Sender::new(started_at.map_or(Phase::Queued, Phase::Running)),
@@ -695,9 +699,7 @@ impl Core {
             live.feed.push(EventBody::Start);
         }
         let request = (!is_large).then(|| Box::new(request));
-        let generation = place.and_then(|place| place.generation);
-        let waiting = Waiting { live, request, secrets, generation };
-        reserved.fill_with(waiting);
+        reserved.fill_with(Waiting { live, request, secrets });
         self.events_due.notify_one();
         Ok(Submitted { id, is_new: true })
     }

@@ -9,12 +9,12 @@ use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
 };
 use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
-use sandbox_store::Finish;
+use sandbox_store::{Finish, UsedGeneration};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::config::IoPosture;
-use tracing::Instrument as _;
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{Live, Phase, StoredAs, Waiting};
@@ -94,7 +94,7 @@ impl Core {
     ) -> Result<Ended, NotRun> {
         let live = &waiting.live;
         let queued_ms = millis(live.accepted.elapsed());
-        let Waiting { request, secrets, generation, .. } = waiting;
+        let Waiting { request, secrets, .. } = waiting;
         if *live.cancel.borrow() != Cancel::No {
             return Err(NotRun::Cancelled);
         }
@@ -109,7 +109,7 @@ impl Core {
                 self.execute_alone(live, stored_as, plan, queued_ms).await
             }
             Some(sandbox) => {
-                let place = Place { sandbox: sandbox.clone(), generation };
+                let place = Place { sandbox: sandbox.clone(), generation: live.generation };
                 self.execute_in(live, &place, request, queued_ms).await
             }
         }
@@ -145,7 +145,7 @@ impl Core {
         let spec = self.with_io_dir(spec, io);
         // Nothing of it has run before it is known to run, and the two need each other's time.
         let (machine, marked) =
-            tokio::join!(self.launch(live, spec), self.mark_running(live, stored_as));
+            tokio::join!(self.launch(live, spec), self.mark_running(live, stored_as, None));
         let machine = machine?;
         if let Err(error) = marked {
             self.remove(machine);
@@ -192,7 +192,7 @@ impl Core {
         request: ExecutionRequest,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
-        let supports_exec = self.kept.check(&live.subject, place)?.supports_exec();
+        let supports_exec = self.kept.check(&live.subject, place)?.supports_exec()?;
         let work = plan_in_sandbox(request, supports_exec, &self.config)?;
         let mut cancel = live.cancel.subscribe();
         let used = tokio::select! {
@@ -221,12 +221,20 @@ impl Core {
         self.events_due.notify_one();
     }
 
-    async fn mark_running(&self, live: &Live, stored_as: StoredAs) -> Result<(), ServiceError> {
+    async fn mark_running(
+        &self,
+        live: &Live,
+        stored_as: StoredAs,
+        of: Option<UsedGeneration>,
+    ) -> Result<(), ServiceError> {
         if stored_as == StoredAs::Running {
             return Ok(());
         }
         let now = Time::now();
-        self.records.mark_running(&live.id, now).await?;
+        self.records.mark_running(&live.id, now, of).await?;
+        if let Some(of) = of {
+            _ = live.used.set(of);
+        }
         live.phase.send_replace(Phase::Running(now));
         self.report(live, EventBody::Start);
         Ok(())
@@ -267,11 +275,9 @@ impl Core {
     /// Keeps the files of an execution that has ended.
     fn keep(&self, live: &Live, machine: &dyn Machine) -> Result<(), Failed> {
         let kept = machine.keep_files(&self.files.path(&live.id));
-        if let Err(failed) = kept {
+        kept.inspect_err(|failed| {
             tracing::error!(id = live.id, error = failed.failure.message, "files are not kept");
-            return false;
-        }
-        true
+        })
     }
 
     /// Makes the end of an execution durable, and tells it then.
@@ -330,7 +336,7 @@ impl Core {
     /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.
     pub fn remove(self: &Arc<Self>, machine: Arc<dyn Machine>) {
         let core = self.clone();
-        tokio::spawn(async move {
+        let closing = async move {
             if let Err(error) = machine.close().await {
                 Counting::add(&core.counting.failed_removals);
                 tracing::warn!(error, "a sandbox was not removed");
@@ -366,14 +372,14 @@ fn without_files(kind: ExecutionKind, ran: Ran) -> Result<Ran, ServiceError> {
         ExecutionDocuments::Command(it) => it.failed = true,
         ExecutionDocuments::Script(_) => {}
     }
+    let exit_code = document.process_exit_code();
+    let document = document.to_json().map_err(failed)?;
+    Ok(Ran { document, status, exit_code, ..ran })
 }
 
 /// The end of an execution that did not run.
 fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     let (document, exit_code) =
         failed_document(live.kind, &live.id, status, failure).unwrap_or_default();
-    let exit_code = document.process_exit_code();
-    let document = document.to_json().map_err(failed)?;
-    Ok(Ran { document, status, exit_code, ..ran })
     Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
 }

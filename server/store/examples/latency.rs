@@ -78,6 +78,7 @@ fn execution(id: String) -> Result<NewExecution, String> {
         started_at: None,
         metadata: serde_json::Map::new(),
         sandbox: None,
+        generation: None,
     })
 }
 

@@ -41,6 +41,8 @@ pub struct NewExecution {
     pub metadata: Map<String, Value>,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,
+    /// The generation of it that was asked for.
+    pub generation: Option<u64>,
 }
 
 /// What became of a request.
@@ -52,6 +54,15 @@ pub enum Accepted {
     Same(String),
     /// Another request was accepted under its key before.
     Other,
+}
+
+/// The generation of a kept sandbox that an execution runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsedGeneration {
+    /// Its number.
+    pub generation: u64,
+    /// Whether the execution started it, in place of an earlier one.
+    pub is_restart: bool,
 }
 
 /// The end of an execution.
@@ -143,7 +154,8 @@ pub struct RecoveredExecution {
     pub last_event: u64,
 }
 
-const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox";
+const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
+                       generation, is_restart";
 
 impl Store {
     /// Accepts an execution. When this returns, it is never forgotten.
@@ -167,8 +179,8 @@ impl Store {
             let mut insert = connection.prepare_cached(
                 "INSERT INTO executions
                     (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-                     started_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                     started_at, generation)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?;
             let seq = insert.insert(params![
                 id,
@@ -181,6 +193,7 @@ impl Store {
                 new.sandbox,
                 new.created_at.unix_millis(),
                 new.started_at.map(Time::unix_millis),
+                new.generation.map(signed),
             ])?;
             if let Some((key, digest)) = key {
                 // That of an execution that is about to be forgotten is free.
@@ -222,19 +235,27 @@ impl Store {
         })
     }
 
-    /// Records that an execution runs.
+    /// Records that an execution runs, and in which generation of its kept sandbox.
     ///
     /// # Errors
     ///
     /// [`StoreError::State`] if it does not wait: none runs twice.
-    pub fn mark_running(&self, id: &str, since: Time) -> Result<(), StoreError> {
+    pub fn mark_running(
+        &self,
+        id: &str,
+        since: Time,
+        of: Option<UsedGeneration>,
+    ) -> Result<(), StoreError> {
         let id = id.to_owned();
         self.write(move |connection| {
             let mut update = connection.prepare_cached(
-                "UPDATE executions SET status = 'running', started_at = ?2
+                "UPDATE executions SET status = 'running', started_at = ?2, generation = ?3,
+                    is_restart = ?4
                  WHERE id = ?1 AND status = 'queued'",
             )?;
-            match update.execute(params![id, since.unix_millis()])? {
+            let (generation, is_restart) =
+                of.map(|of| (signed(of.generation), of.is_restart)).unzip();
+            match update.execute(params![id, since.unix_millis(), generation, is_restart])? {
                 1 => Ok(()),
                 _ => Err(state(&id, "queued")),
             }
@@ -355,7 +376,7 @@ impl Store {
             ))?;
             let mut rows = query.query(params![id, subject.as_str()])?;
             let Some(row) = rows.next()? else { return Ok(None) };
-            Ok(Some(StoredExecution { summary: summary(row)?, document: row.get(8)? }))
+            Ok(Some(StoredExecution { summary: summary(row)?, document: row.get(10)? }))
         })
     }
 
@@ -448,7 +469,7 @@ impl Store {
                     break;
                 }
                 page.executions.push(summary(row)?);
-                last = row.get::<_, i64>(8)?;
+                last = row.get::<_, i64>(10)?;
             }
             Ok(page)
         })
@@ -471,9 +492,9 @@ impl Store {
             while let Some(row) = rows.next()? {
                 let execution = RecoveredExecution {
                     summary: summary(row)?,
-                    subject: Subject::new(row.get::<_, String>(8)?).map_err(StoreError::row)?,
-                    has_secrets: row.get(9)?,
-                    last_event: unsigned(row.get(10)?),
+                    subject: Subject::new(row.get::<_, String>(10)?).map_err(StoreError::row)?,
+                    has_secrets: row.get(11)?,
+                    last_event: unsigned(row.get(12)?),
                 };
                 match execution.summary.status {
                     ExecutionStatus::Queued => recovered.queued.push(execution),
@@ -548,6 +569,8 @@ fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
         ended_at: time(5)?,
         metadata,
         sandbox: row.get(7)?,
+        generation: row.get::<_, Option<i64>>(8)?.map(unsigned),
+        restarted: row.get(9)?,
     })
 }
 

@@ -109,6 +109,11 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, seq)
         WHERE sandbox IS NOT NULL;
     ",
+    // 4: of an execution in a kept sandbox, the generation that it is for, or ran in, and whether it started it.
+    "
+    ALTER TABLE executions ADD COLUMN generation INTEGER;
+    ALTER TABLE executions ADD COLUMN is_restart INTEGER;
+    ",
 ];
 
 /// The newest version.

@@ -35,6 +35,7 @@ fn new(id: &str, created: i64) -> NewExecution {
         started_at: None,
         metadata: Map::new(),
         sandbox: None,
+        generation: None,
     }
 }
 
@@ -90,8 +91,9 @@ fn execution_goes_from_queued_to_ended_and_never_back() {
     let (_dir, store) = data_dir();
     store.accept(new("a", 1)).unwrap();
     let at = Time::from_unix_millis(2);
-    store.mark_running("a", at).unwrap();
-    let again = store.mark_running("a", at).unwrap_err();
+    let used = UsedGeneration { generation: 3, is_restart: true };
+    store.mark_running("a", at, Some(used)).unwrap();
+    let again = store.mark_running("a", at, None).unwrap_err();
     assert_eq!(again.to_string(), "the execution a is not queued");
     store.finish(finish("a", 3)).unwrap();
     assert!(matches!(store.finish(finish("a", 4)), Err(StoreError::State { .. })));
@@ -100,6 +102,7 @@ fn execution_goes_from_queued_to_ended_and_never_back() {
     let stored = store.execution(&subject("alice"), "a").unwrap().unwrap();
     assert_eq!(stored.summary.status, ExecutionStatus::Ok);
     assert_eq!(stored.summary.started_at, Some(at));
+    assert_eq!((stored.summary.generation, stored.summary.restarted), (Some(3), Some(true)));
     assert_eq!(stored.document.as_deref(), Some(r#"{"status":"ok"}"#));
     assert_eq!(store.execution(&subject("bob"), "a").unwrap(), None);
     assert!(store.request("a").is_err());
@@ -115,7 +118,7 @@ fn execution_that_does_not_wait_is_stored_as_running() {
     let (_dir, store) = data_dir();
     let at = Time::from_unix_millis(2);
     store.accept(NewExecution { started_at: Some(at), ..new("a", 1) }).unwrap();
-    assert!(matches!(store.mark_running("a", at), Err(StoreError::State { .. })));
+    assert!(matches!(store.mark_running("a", at, None), Err(StoreError::State { .. })));
     assert!(store.request("a").is_ok());
     let recovered = store.recover().unwrap();
     assert!(recovered.queued.is_empty());
@@ -350,13 +353,13 @@ fn name_of_a_kept_sandbox_is_taken_once_by_a_subject() {
     let after = store.sandbox("a").unwrap().unwrap();
     assert_eq!((after.generation, after.expires_at.unix_millis()), (2, 100));
     assert!(store.update_sandbox("z", 2, used, expires).is_err());
-    assert_eq!(store.sandboxes().unwrap().len(), 2);
-    assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
-}
     // What was read before another change does not take that back.
     let early = Time::from_unix_millis(3);
     store.update_sandbox("a", 1, early, early).unwrap();
     assert_eq!(store.sandbox("a").unwrap().unwrap(), after);
+    assert_eq!(store.sandboxes().unwrap().len(), 2);
+    assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
+}
 
 #[test]
 fn token_is_revoked_once_and_its_use_is_recorded() {
@@ -486,7 +489,7 @@ fn what_was_accepted_survives_a_kill() {
             let id = format!("e{number}");
             store.accept(new(&id, number)).unwrap();
             println!("accepted {number}");
-            store.mark_running(&id, Time::from_unix_millis(1)).unwrap();
+            store.mark_running(&id, Time::from_unix_millis(1), None).unwrap();
             if number % 2 == 0 {
                 store.finish(finish(&id, 2)).unwrap();
                 println!("finished {number}");
@@ -718,7 +721,7 @@ proptest! {
                     *state = (*state).max(1);
                 }
                 Step::Run => {
-                    let ran = store.mark_running(&id, Time::from_unix_millis(2)).is_ok();
+                    let ran = store.mark_running(&id, Time::from_unix_millis(2), None).is_ok();
                     prop_assert_eq!(ran, *state == 1);
                     *state = if ran { 2 } else { *state };
                 }

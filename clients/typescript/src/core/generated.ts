@@ -176,6 +176,8 @@ export type ExecExecution = {
   files_touched_source: TouchedSource;
   /** There are more than are listed. */
   files_touched_truncated: boolean;
+  /** The generation of that sandbox that it runs in; before that, the one that was asked */
+  generation: number | null;
   /** The command's id. */
   id: string | null;
   /** The io dir on the host; lossy where it is not UTF-8. */
@@ -188,6 +190,8 @@ export type ExecExecution = {
   network: Network | null;
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
+  /** Whether it started that generation in place of an earlier one, whose processes are */
+  restarted: boolean | null;
   /** The kept sandbox that it runs in; null for one of its own. */
   sandbox: string | null;
   /** Its name and version. */
@@ -719,6 +723,8 @@ export type ResultExecution = {
   files_touched_source: TouchedSource;
   /** There are more than are listed. */
   files_touched_truncated: boolean;
+  /** The generation of that sandbox that it runs in; before that, the one that was asked */
+  generation: number | null;
   /** The run's id. */
   id: string | null;
   /** The io dir on the host; lossy where it is not UTF-8. */
@@ -735,6 +741,8 @@ export type ResultExecution = {
   network: Network | null;
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
+  /** Whether it started that generation in place of an earlier one, whose processes are */
+  restarted: boolean | null;
   /** The script's result. */
   result: unknown;
   /** The kept sandbox that it runs in; null for one of its own. */

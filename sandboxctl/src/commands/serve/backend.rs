@@ -20,7 +20,8 @@ use sandbox_http::{
     SandboxHandle, Used,
 };
 use sandbox_service::{
-    Done, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError, ServiceErrorKind,
+    CreatedSandbox, Done, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError,
+    ServiceErrorKind,
 };
 use std::io;
 use std::sync::{Arc, Weak};
@@ -217,11 +218,13 @@ impl Backend for ServiceBackend {
         &'a self,
         subject: &'a Subject,
         request: SandboxRequest,
-    ) -> Reply<'a, (SandboxView, IsNew)> {
+    ) -> Reply<'a, (Used<SandboxView>, IsNew)> {
         async move {
             let created = self.service.create_sandbox(subject, request).await.map_err(refusal)?;
             let is_new = if created.is_new { IsNew::Yes } else { IsNew::No };
-            Ok((created.sandbox, is_new))
+            let CreatedSandbox { sandbox, restarted, .. } = created;
+            let generation = sandbox.generation;
+            Ok((Used { value: sandbox, generation, restarted }, is_new))
         }
         .boxed()
     }
@@ -354,9 +357,6 @@ impl Backend for ServiceBackend {
     }
 }
 
-fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) -> Figure {
-    #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
-    let value = value as f64;
 fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
     let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
     let gauge = |name, help, value: usize| figure(name, help, FigureKind::Gauge, value as u64);
@@ -398,5 +398,8 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
     ]
 }
 
+fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) -> Figure {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
+    let value = value as f64;
     Figure { name, help, kind, status: None, value }
 }

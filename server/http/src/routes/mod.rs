@@ -132,8 +132,12 @@ fn sandboxes() -> Vec<Route> {
         .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
         .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
         .header("Location", "The sandbox.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
         .answers::<SandboxView>(201, "A new sandbox.")
         .header("Location", "The sandbox.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
         .refuses([409]),
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
             .answers::<SandboxList>(200, "The sandboxes."),

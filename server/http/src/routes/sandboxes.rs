@@ -15,7 +15,7 @@ use super::executions::{json_answer, submit};
 use super::params::{GenerationParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{IsNew, SandboxHandle};
+use crate::backend::{IsNew, SandboxHandle, Used};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
 
@@ -36,7 +36,8 @@ pub(super) async fn create(
     caller: Caller,
     request: Json<SandboxRequest>,
 ) -> Result<Response> {
-    let (sandbox, is_new) = app.backend().create_sandbox(&caller.subject, request.value).await?;
+    let (used, is_new) = app.backend().create_sandbox(&caller.subject, request.value).await?;
+    let Used { value: sandbox, generation, restarted } = used;
     let status = match is_new {
         IsNew::Yes => StatusCode::CREATED,
         IsNew::No => StatusCode::OK,
@@ -45,7 +46,7 @@ pub(super) async fn create(
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
         .map_err(|_| Refusal::internal("the id of a sandbox is no part of a URL"))?;
     response.headers_mut().insert(LOCATION, location);
-    Ok(response)
+    Ok(of_generation(response, generation, restarted))
 }
 
 pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {

@@ -137,7 +137,12 @@ async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
         (new.status.as_u16(), new.header("location")),
         (201, &*format!("/v1/sandboxes/{id}"))
     );
+    let generation = |answer: &Answer| {
+        ["sandbox-generation", "sandbox-restarted"].map(|name| answer.header(name).to_owned())
+    };
+    assert_eq!(generation(&new), ["1", "false"]);
     let found = api.post("/v1/sandboxes", &body).await;
+    assert_eq!(generation(&found), ["1", "true"]);
     assert_eq!((found.status.as_u16(), &found.json()["id"]), (200, &new.json()["id"]));
     assert_eq!(api.post("/v1/sandboxes", &json!({ "name": "a" })).await.problem().status, 409);
     assert_eq!(api.get("/v1/sandboxes").await.json()["sandboxes"].as_array().unwrap().len(), 1);
@@ -166,6 +171,7 @@ async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
         (run.status.as_u16(), &run.json()["sandbox"]),
         (200, &serde_json::Value::from(id.clone()))
     );
+    assert_eq!((&run.json()["generation"], &run.json()["restarted"]), (&1.into(), &false.into()));
     let delete = request(Method::DELETE, &format!("/v1/sandboxes/{id}")).body(Body::empty());
     assert_eq!(api.send(delete.unwrap()).await.status, 204);
     assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.problem().status, 404);

@@ -188,6 +188,8 @@ impl Backend for Fake {
                 started_at: Some(time),
                 ended_at: (!is_slow).then_some(time),
                 metadata: request.metadata.clone(),
+                generation: sandbox.as_ref().map(|_| 1),
+                restarted: sandbox.as_ref().map(|_| false),
                 sandbox: sandbox.map(|sandbox| sandbox.id),
             };
             let kept =
@@ -317,13 +319,14 @@ impl Backend for Fake {
         &'a self,
         subject: &'a Subject,
         request: SandboxRequest,
-    ) -> Reply<'a, (SandboxView, IsNew)> {
+    ) -> Reply<'a, (Used<SandboxView>, IsNew)> {
         ready(self.with(|state| {
             let mut of = state.sandboxes.values().filter(|(owner, _)| owner == subject);
             let same = of.find(|(_, view)| request.name.is_some() && view.name == request.name);
             if let Some((_, view)) = same {
                 return match view.spec == request.spec {
-                    true => Ok((view.clone(), IsNew::No)),
+                    // As if it had been started again for that.
+                    true => Ok((started(view.clone(), true), IsNew::No)),
                     false => Err(Refusal::new(ProblemKind::Conflict, "it has another spec")),
                 };
             }
@@ -343,7 +346,7 @@ impl Backend for Fake {
                 metadata: request.metadata,
             };
             state.sandboxes.insert(view.id.clone(), (subject.clone(), view.clone()));
-            Ok((view, IsNew::Yes))
+            Ok((started(view, false), IsNew::Yes))
         }))
     }
 
@@ -438,6 +441,10 @@ impl Backend for Fake {
     }
 
     fn figures(&self) -> Vec<Figure> {
+        let ended = |status, value| {
+            let (name, help) = ("executions_ended", "Executions that have ended");
+            Figure { name, help, kind: FigureKind::Counter, status: Some(status), value }
+        };
         let (name, help) = ("executions_queued", "Executions that wait");
         vec![
             Figure { name, help, kind: FigureKind::Gauge, status: None, value: 3.0 },
@@ -445,8 +452,8 @@ impl Backend for Fake {
             ended("limit", 1.0),
         ]
     }
-        let ended = |status, value| {
-            let (name, help) = ("executions_ended", "Executions that have ended");
-            Figure { name, help, kind: FigureKind::Counter, status: Some(status), value }
-        };
+}
+
+fn started(view: SandboxView, restarted: bool) -> Used<SandboxView> {
+    Used { generation: view.generation, value: view, restarted }
 }

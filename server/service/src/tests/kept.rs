@@ -1,5 +1,7 @@
 //! Sandboxes that are kept.
 
+use std::task::Poll;
+
 use sandbox_api::Operation;
 use sandbox_api::service::{KeptSpec, SandboxRequest, SandboxStatus, SandboxView};
 
@@ -48,6 +50,146 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
     assert!(world.block_on(theirs).unwrap().is_new);
     let error = world.service().sandbox(other(), &first.sandbox.id).unwrap_err();
     assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+}
+
+#[test]
+fn creation_whose_caller_goes_away_leaves_a_whole_sandbox() {
+    let mut world = World::new();
+    for polls in 1.. {
+        let name = format!("after {polls}");
+        let mut creating = Box::pin(world.service().create_sandbox(me(), request(Some(&name))));
+        let mut left = polls;
+        let ended = world.block_on(std::future::poll_fn(|context| {
+            left -= 1;
+            match creating.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending if left == 0 => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            }
+        }));
+        drop(creating);
+        let id = world.create(request(Some(&name))).unwrap().sandbox.id;
+        world.restart();
+        assert_eq!(world.service().sandboxes(me()).sandboxes.len(), 1);
+        world.perform(&id, None).unwrap();
+        world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
+        if ended {
+            break;
+        }
+    }
+}
+
+#[test]
+fn sandbox_that_is_not_allowed_any_more_keeps_its_files_and_is_not_used() {
+    let allow: fn(&mut ServiceConfig) = |config| config.allowed_images = vec!["debian:*".into()];
+    let mut world = World::with(allow);
+    let spec = KeptSpec { image: Some("debian:13".to_owned()), ..KeptSpec::default() };
+    let id = world.create(SandboxRequest { spec, ..request(None) }).unwrap().sandbox.id;
+    let file = world.data_dir().join("files").join(&id).join("a.txt");
+    std::fs::write(&file, "kept").unwrap();
+    world.change = |_| {};
+    world.restart();
+    let view = world.view(&id);
+    assert_eq!((view.status, view.generation), (SandboxStatus::Stopped, 1));
+    let is_forbidden = |error: ServiceError| {
+        assert_eq!(error.answer(), ServiceErrorKind::Forbidden, "{error}");
+        assert!(error.to_string().contains("'debian:13' is not allowed here"), "{error}");
+    };
+    is_forbidden(world.perform(&id, None).unwrap_err());
+    let run = world.service().submit_in(me(), &id, None, script("return 1"), None);
+    is_forbidden(world.block_on(run).unwrap_err());
+    world.change = allow;
+    world.restart();
+    assert!(file.exists());
+    // No start was counted that was not allowed.
+    assert_eq!(world.perform(&id, None).unwrap(), (2, true));
+}
+
+#[test]
+fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
+    let mut world = World::with(|config| config.concurrency = 1);
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    let busy = world.submit("wait");
+    world.until(&busy, ExecutionStatus::Running);
+    let submit = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    let queued = world.block_on(submit).unwrap().id;
+    let view = world.block_on(world.service().execution(me(), &queued)).unwrap();
+    assert_eq!((view.summary.generation, view.summary.restarted), (Some(1), None));
+    world.restart();
+    let execution = world.wait(&queued);
+    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    assert_eq!(failure(&execution).1, format!("generation 1 of the sandbox {id} is gone"));
+    // A client that asks again is given the execution that was accepted, not a refusal.
+    let again = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    let again = world.block_on(again).unwrap();
+    assert_eq!((again.id, again.is_new), (queued, false));
+    world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
+    let gone = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    assert!(!world.block_on(gone).unwrap().is_new);
+}
+
+#[test]
+fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
+    let mut world = World::new();
+    let created = world.create(request(Some("a"))).unwrap();
+    assert!(!created.restarted);
+    let id = created.sandbox.id;
+    let run = |world: &World| {
+        let submit = world.service().submit_in(me(), &id, None, script("log a"), None);
+        let id = world.block_on(submit).unwrap().id;
+        let summary = world.wait(&id).summary.clone();
+        assert_eq!(world.block_on(world.service().execution(me(), &id)).unwrap().summary, summary);
+        (summary.generation, summary.restarted)
+    };
+    assert_eq!(run(&world), (Some(1), Some(false)));
+    world.restart();
+    assert_eq!(run(&world), (Some(2), Some(true)));
+    assert_eq!(run(&world), (Some(2), Some(false)));
+    // The start of a sandbox is that of whoever started it.
+    assert_eq!(*world.runner.started_for.lock().unwrap(), [false, true, false]);
+    world.restart();
+    let found = world.create(request(Some("a"))).unwrap();
+    assert_eq!((found.sandbox.generation, found.is_new, found.restarted), (3, false, true));
+    // One of its own has none.
+    let alone = world.wait(&world.submit("return 1")).summary.clone();
+    assert_eq!((alone.generation, alone.restarted), (None, None));
+}
+
+#[test]
+fn sandbox_without_programs_has_files_where_scripts_have_some() {
+    let io_is_off = |world: &World, image: Option<&str>| {
+        let spec = KeptSpec { image: image.map(str::to_owned), ..KeptSpec::default() };
+        world.create(SandboxRequest { spec, ..request(None) }).unwrap();
+        let launched = world.runner.launched.lock().unwrap();
+        let spec = launched.last().unwrap();
+        assert_eq!(spec.io_dir.is_none(), spec.io_is_off);
+        spec.io_is_off
+    };
+    let world = World::new();
+    assert!(!io_is_off(&world, None));
+    let world = World::with(|config| {
+        config.io = IoPosture::Off;
+        config.allowed_images = vec!["debian:*".into()];
+    });
+    assert!(io_is_off(&world, None));
+    // Commands have files in any case.
+    assert!(!io_is_off(&world, Some("debian:13")));
+    let mut with_input = request(None);
+    with_input.spec.inputs.insert("a".to_owned(), "x".into());
+    assert_eq!(world.create(with_input).unwrap_err().answer(), ServiceErrorKind::Forbidden);
+}
+
+#[test]
+fn container_of_a_sandbox_has_its_name_its_files_and_its_longest_life() {
+    let world = World::with(|config| config.kept.max_ttl = Duration::from_secs(100));
+    let created = world.create(SandboxRequest { ttl_ms: Some(50_000), ..request(Some("a")) });
+    let id = created.unwrap().sandbox.id;
+    let launched = world.runner.launched.lock().unwrap();
+    let spec = &launched[0];
+    assert_eq!(spec.container_name.as_deref(), Some("a"));
+    assert_eq!(spec.io_dir, Some(world.data_dir().join("files").join(id)));
+    // Not its time to live, which can be extended up to that.
+    assert!((Duration::from_secs(60)..=Duration::from_secs(100)).contains(&spec.lifetime));
 }
 
 #[test]

@@ -64,7 +64,7 @@ struct FakeMachine {
 pub struct Shared(pub Arc<FakeRunner>);
 
 impl Runner for Shared {
-    fn launch(&self, _: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
         async {
             let failing = &self.0.failing;
             let fails = |left: usize| left.checked_sub(1);
@@ -73,6 +73,7 @@ impl Runner for Shared {
                 return Err(Failed { is_transient: true, ..failed });
             }
             self.0.launches.fetch_add(1, Ordering::SeqCst);
+            self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
             Ok(Arc::new(FakeMachine { runner: self.0.clone() }) as Arc<dyn Machine>)
         }
@@ -149,10 +150,10 @@ impl Machine for FakeMachine {
     }
 
     fn keep_files(&self, to: &Path) -> Result<(), Failed> {
-        std::fs::create_dir(to).unwrap();
         if self.runner.loses_files.load(Ordering::SeqCst) {
             return Err(Failed::new(ErrorKind::Internal, "another file system"));
         }
+        std::fs::create_dir(to).unwrap();
         std::fs::write(to.join("out.txt"), "made").unwrap();
         Ok(())
     }

@@ -145,6 +145,8 @@ class ExecExecution(TypedDict):
     """How they were found."""
     files_touched_truncated: bool
     """There are more than are listed."""
+    generation: Union[int, None]
+    """The generation of that sandbox that it runs in; before that, the one that was asked for."""
     id: Union[str, None]
     """The command's id."""
     io_dir: Union[str, None]
@@ -157,6 +159,8 @@ class ExecExecution(TypedDict):
     """The hosts that its commands reached, and those that they were refused; null if no host was allowed."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
+    restarted: Union[bool, None]
+    """Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox."""
     sandbox: Union[str, None]
     """The kept sandbox that it runs in; null for one of its own."""
     schema: ExecSchema
@@ -509,6 +513,8 @@ class ResultExecution(TypedDict):
     """How they were found."""
     files_touched_truncated: bool
     """There are more than are listed."""
+    generation: Union[int, None]
+    """The generation of that sandbox that it runs in; before that, the one that was asked for."""
     id: Union[str, None]
     """The run's id."""
     io_dir: Union[str, None]
@@ -525,6 +531,8 @@ class ResultExecution(TypedDict):
     """The hosts that its commands reached, and those that they were refused; null if no host was allowed."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
+    restarted: Union[bool, None]
+    """Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox."""
     result: Any
     """The script's result."""
     sandbox: Union[str, None]
