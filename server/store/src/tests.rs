@@ -285,7 +285,7 @@ fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
         assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 1);
     });
     count("recover", &|| assert_eq!(store.recover().unwrap().queued.len(), 1));
-    count("run", &|| store.mark_running("a", Time::from_unix_millis(2)).unwrap());
+    count("run", &|| store.mark_running("a", Time::from_unix_millis(2), None).unwrap());
     count("append events", &|| {
         store.append_events(vec![("a".to_owned(), vec![event(1)])]).unwrap();
     });

@@ -175,7 +175,10 @@ fn result_whose_files_are_lost_is_no_success() {
     let message = "it ran to its end, but its files could not be kept".to_owned();
     assert_eq!(failure(&execution), (ErrorKind::Internal, message));
     let id = world.submit("wait");
-    world.until(&id, ExecutionStatus::Running);
+    // It is called running a moment before.
+    while world.runner.runs.load(Ordering::SeqCst) < 2 {
+        std::thread::yield_now();
+    }
     world.block_on(world.service().cancel(me(), &id)).unwrap();
     let execution = world.wait(&id);
     assert_eq!(execution.summary.status, ExecutionStatus::Cancelled);
