@@ -175,11 +175,11 @@ impl<K: PartialEq, T, S> Shelves<K, T, S> {
     }
 
     /// The next slot to start: the number of its shelf and its template. What is learnt is filled only
-    /// if there `is_room`.
-    pub fn next_fill(&mut self, now: Instant, is_room: bool) -> Option<(u64, &T)> {
-        let due = self.shelves.iter_mut().filter(|shelf| {
-            shelf.missing() > 0 && shelf.not_before <= now && (is_room || !shelf.is_learnt)
-        });
+    /// if there `is_room`, which is only asked where that matters.
+    pub fn next_fill(&mut self, now: Instant, is_room: impl FnOnce() -> bool) -> Option<(u64, &T)> {
+        let is_due = |shelf: &Shelf<K, T, S>| shelf.missing() > 0 && shelf.not_before <= now;
+        let is_room = self.shelves.iter().any(|it| it.is_learnt && is_due(it)) && is_room();
+        let due = self.shelves.iter_mut().filter(|it| is_due(it) && (is_room || !it.is_learnt));
         // First the one that has the least.
         let shelf = due.min_by_key(|shelf| shelf.slots.len() + shelf.filling)?;
         shelf.filling += 1;

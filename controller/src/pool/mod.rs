@@ -360,9 +360,8 @@ impl Pool {
 
     /// What to start next. If there is nothing, the filler that asks is done.
     fn next_fill(&self) -> Option<(u64, PreparedSandbox)> {
-        let is_room = !self.config.adaptive || memory_is_available();
         let mut state = self.state();
-        let next = state.shelves.next_fill(Instant::now(), is_room);
+        let next = state.shelves.next_fill(Instant::now(), memory_is_available);
         let next = next.map(|(shelf, template)| (shelf, template.sandbox.clone()));
         if next.is_none() {
             state.fillers -= 1;

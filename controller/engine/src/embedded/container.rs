@@ -340,7 +340,7 @@ mod tests {
     ) -> Result<(), EngineError> {
         let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
         let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
-        let mut helper = Helpers::new(data_dir.path().to_owned()).take()?;
+        let mut helper = Helpers::new(data_dir.path().to_owned()).take().await?;
         let records = Records::new(data_dir.path());
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
         let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use sandbox_helper::wire::{self, Reply, Request};
 use serde::de::DeserializeOwned;
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::agent::HELPER;
 use crate::error::EngineError;
@@ -160,7 +160,7 @@ impl Helpers {
     }
 
     /// Returns a helper that serves no container yet.
-    pub fn take(&self) -> Result<Helper, EngineError> {
+    pub async fn take(&self) -> Result<Helper, EngineError> {
         let (ready, missing) = {
             let mut spares = self.inner.spares();
             spares.taken += 1;
@@ -172,21 +172,22 @@ impl Helpers {
         };
         for _ in 0..missing {
             let inner = self.inner.clone();
-            let runtime = tokio::runtime::Handle::current();
-            tokio::task::spawn_blocking(move || {
-                let _runtime = runtime.enter();
+            spawn_blocking(move || {
                 let started = inner.start();
                 let mut spares = inner.spares();
                 spares.starting -= 1;
                 spares.ready.extend(started);
             });
         }
-        match ready {
-            Some(helper) => Ok(helper),
-            None => self.inner.start().map_err(|error| {
-                EngineError::Connection(format!("cannot start the helper: {error}"))
-            }),
+        if let Some(helper) = ready {
+            return Ok(helper);
         }
+        let inner = self.inner.clone();
+        // Its thread waits until the program is loaded.
+        let started = spawn_blocking(move || inner.start()).await.map_err(io::Error::other);
+        started
+            .flatten()
+            .map_err(|error| EngineError::Connection(format!("cannot start the helper: {error}")))
     }
 }
 

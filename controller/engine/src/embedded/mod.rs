@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use sandbox_api::{EngineInfo, EngineKind, GcMode, ProgramImage, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
+use tokio::sync::Semaphore;
 
 use self::container::{Handle, Live};
 use self::data_dir::DataDir;
@@ -36,6 +37,10 @@ use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
     Progress, Source, UserMapping,
 };
+
+/// How many containers are created at one time, for each processor. More of them would wait for each
+/// other's locks in the kernel, and each would be ready when all are.
+const CREATED_AT_ONCE: usize = 2;
 
 /// Whether a container will be created soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub struct EmbeddedEngine {
     /// The executable that helpers start in containers.
     agent: Arc<SealedOnce<Agent>>,
     swap: Swap,
+    /// Held while a container is created, by those who came first.
+    creating: Semaphore,
     /// Containers that this process created and has not removed.
     live: Mutex<HashMap<String, Arc<Live>>>,
 }
@@ -100,6 +107,7 @@ impl EmbeddedEngine {
             roots: data_dir.roots()?,
             helpers,
             agent,
+            creating: Semaphore::new(CREATED_AT_ONCE * processors()),
             live: Mutex::default(),
         })
     }
@@ -129,7 +137,6 @@ impl Engine for EmbeddedEngine {
     async fn facts(&self) -> Result<EngineFacts, EngineError> {
         let uname = rustix::system::uname();
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-        let cpus = thread::available_parallelism().map_or(0, |count| count.get());
         Ok(EngineFacts {
             version: format!("embedded, helper {}", &HELPER_SHA256[..12]),
             api_version: String::new(),
@@ -141,7 +148,7 @@ impl Engine for EmbeddedEngine {
                 Swap::Counted => Vec::new(),
                 Swap::NotCounted => vec!["swap".to_owned()],
             },
-            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            cpus: u32::try_from(processors()).unwrap_or(u32::MAX),
         })
     }
 
@@ -185,7 +192,8 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
-        let helper = self.helpers.take()?;
+        let _turn = self.creating.acquire().await;
+        let helper = self.helpers.take().await?;
         let record = self.records.create(&spec.name, &spec.labels).map_err(|error| {
             EngineError::Refused(format!("cannot keep a record of {}: {error}", spec.name))
         })?;
@@ -270,6 +278,10 @@ impl Engine for EmbeddedEngine {
         });
         Ok(removed.await?.into_iter().map(unpacked).collect())
     }
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, |count| count.get())
 }
 
 /// An unpacked archive, as callers see it.

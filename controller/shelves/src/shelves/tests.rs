@@ -4,7 +4,7 @@ type Words = Shelves<&'static str, &'static str, u64>;
 
 fn fill(shelves: &mut Words, now: Instant) -> usize {
     let mut count = 0;
-    while let Some((shelf, _)) = shelves.next_fill(now, true) {
+    while let Some((shelf, _)) = shelves.next_fill(now, || true) {
         shelves.filled(shelf, (), |number, ()| number).unwrap();
         count += 1;
     }
@@ -44,7 +44,7 @@ fn refill_begins_with_the_shelf_that_has_least() {
     shelves.name("b", "B", now).unwrap();
     shelves.take(&"a", now, |_| true).unwrap();
     let order: Vec<_> =
-        (0..4).map(|_| shelves.next_fill(now, true).map(|(_, word)| *word)).collect();
+        (0..4).map(|_| shelves.next_fill(now, || true).map(|(_, word)| *word)).collect();
     assert_eq!(order, [Some("B"), Some("A"), Some("B"), None]);
     assert_eq!(shelves.counts(), (2, 4, 3));
     assert!(!shelves.is_settled());
@@ -55,15 +55,15 @@ fn shelf_whose_slots_fail_waits_longer_each_time_and_then_for_a_claim() {
     let mut now = Instant::now();
     let mut shelves = named(3, now);
     let mut waits = Vec::new();
-    while let Some((shelf, _)) = shelves.next_fill(now, true) {
+    while let Some((shelf, _)) = shelves.next_fill(now, || true) {
         if !waits.is_empty() {
             // One attempt at a time, until one succeeds.
-            assert_eq!(shelves.next_fill(now, true), None);
+            assert_eq!(shelves.next_fill(now, || true), None);
         }
         shelves.failed_to_fill(shelf, now);
         let Some(due) = shelves.next_due(now) else { break };
         waits.push(due - now);
-        assert_eq!(shelves.next_fill(now, true), None);
+        assert_eq!(shelves.next_fill(now, || true), None);
         now = due;
     }
     assert_eq!(waits.len(), MAX_FAILURES as usize - 1);
@@ -71,10 +71,10 @@ fn shelf_whose_slots_fail_waits_longer_each_time_and_then_for_a_claim() {
     assert!(waits.iter().all(|&wait| wait <= MAX_BACK_OFF));
     assert!(shelves.is_settled());
     now += MAX_BACK_OFF;
-    assert_eq!(shelves.next_fill(now, true), None);
+    assert_eq!(shelves.next_fill(now, || true), None);
     assert_eq!(shelves.next_due(now), None);
     assert_eq!(shelves.learn("a", now, || "", |_| ()), Vec::<u64>::new());
-    let (shelf, _) = shelves.next_fill(now, true).unwrap();
+    let (shelf, _) = shelves.next_fill(now, || true).unwrap();
     shelves.filled(shelf, (), |number, ()| number).unwrap();
     // It has not proven itself yet.
     assert_eq!(shelves.slots().count(), 1);
@@ -91,7 +91,7 @@ fn slot_that_dies_is_replaced_after_a_while() {
     let dead = *shelves.slots().next().unwrap();
     assert_eq!(shelves.remove(dead, Leaves::Dead, now), Some(dead));
     assert_eq!(shelves.remove(dead, Leaves::Dead, now), None);
-    assert_eq!(shelves.next_fill(now, true), None);
+    assert_eq!(shelves.next_fill(now, || true), None);
     assert_eq!(shelves.next_due(now), Some(now + BACK_OFF));
     assert_eq!(fill(&mut shelves, now + BACK_OFF), 1);
 }
@@ -105,7 +105,7 @@ fn keys_are_learnt_from_use_and_forgotten_without_it() {
     learn(&mut shelves, "a", now);
     assert_eq!(fill(&mut shelves, now), 0);
     learn(&mut shelves, "a", now);
-    assert_eq!(shelves.next_fill(now, false), None, "there is no memory for it");
+    assert_eq!(shelves.next_fill(now, || false), None, "there is no memory for it");
     assert_eq!(fill(&mut shelves, now), 1);
     // Too few.
     for target in [2, 4, 4] {
@@ -154,7 +154,7 @@ fn there_are_only_so_many_keys_and_named_ones_stay() {
 fn slot_that_nobody_wants_any_more_is_given_back() {
     let now = Instant::now();
     let mut shelves = named(1, now);
-    let (shelf, _) = shelves.next_fill(now, true).unwrap();
+    let (shelf, _) = shelves.next_fill(now, || true).unwrap();
     assert_eq!(shelves.clear(), Vec::<u64>::new());
     assert_eq!(shelves.filled(shelf, "slot", |number, _| number), Err("slot"));
 }
