@@ -18,6 +18,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -245,9 +246,23 @@ struct Shared {
 #[derive(Default)]
 struct State {
     running: HashMap<u64, Arc<StopFlag>>,
+    /// A thread whose command has ended, for the next one.
+    idle: Option<Sender<Job>>,
     /// Called when no command is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
     closing: bool,
+}
+
+/// A command for a thread.
+struct Job {
+    id: u64,
+    exec: Exec,
+    accepted: Instant,
+    programs: Arc<Programs>,
+    output_bytes: u64,
+    terminal: Terminal,
+    wake: Arc<Wake>,
+    stop: Arc<StopFlag>,
 }
 
 impl Execs {
@@ -287,13 +302,16 @@ impl Execs {
         let terminal = Terminal::open(&self.0, &exec, &wake)?;
         let stop = Arc::new(StopFlag::default());
         state.running.insert(id, stop.clone());
+        let idle = state.idle.take();
         drop(state);
         let (shared, streams) = (self.0.clone(), terminal.streams());
+        let job = Job { id, exec, accepted, programs, output_bytes, terminal, wake, stop };
+        if let Some(idle) = idle {
+            idle.send(job).expect("an idle thread waits");
+            return Ok(());
+        }
         let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
-        let started = thread.spawn(move || {
-            let result = conduct(&exec, accepted, &programs, output_bytes, terminal, &wake, &stop);
-            shared.answer(id, result);
-        });
+        let started = thread.spawn(move || shared.serve(job));
         if let Err(error) = started {
             streams.iter().for_each(|stream| self.0.streams.close(stream));
             self.0.state.lock().unwrap().running.remove(&id);
@@ -323,29 +341,40 @@ impl Execs {
 }
 
 impl Shared {
-    fn answer(&self, id: u64, result: Result<ExecReply, WireError>) {
-        let mut last = Vec::new();
+    /// The thread of a command, and of later ones if it is the one that waits for them.
+    fn serve(&self, mut job: Job) {
+        let (sender, jobs) = channel();
+        loop {
+            let (id, result) = (job.id, conduct(job));
+            if !self.answer(id, result, &sender) {
+                return;
+            }
+            job = jobs.recv().expect("the sender is here");
+        }
+    }
+
+    /// Returns whether the thread is to wait for another command.
+    fn answer(&self, id: u64, result: Result<ExecReply, WireError>, thread: &Sender<Job>) -> bool {
+        let (mut last, mut waits) = (Vec::new(), false);
         self.outbox.answer(id, result, || {
             let mut state = self.state.lock().unwrap();
             state.running.remove(&id);
+            if state.idle.is_none() {
+                state.idle = Some(thread.clone());
+                waits = true;
+            }
             if state.running.is_empty() {
                 last = std::mem::take(&mut state.last);
             }
         });
         last.into_iter().for_each(|last| last());
+        waits
     }
 }
 
 /// A command from its start to the end of its streams.
-fn conduct(
-    exec: &Exec,
-    accepted: Instant,
-    programs: &Programs,
-    output_bytes: u64,
-    mut terminal: Terminal,
-    wake: &Arc<Wake>,
-    stop: &StopFlag,
-) -> Result<ExecReply, WireError> {
+fn conduct(job: Job) -> Result<ExecReply, WireError> {
+    let Job { exec, accepted, programs, output_bytes, mut terminal, wake, stop, .. } = job;
     let env = exec.env.iter().map(|variable| (variable.name.as_bytes(), variable.value.as_bytes()));
     let secrets = exec.secrets.iter().map(|secret| (secret.name.as_bytes(), &*secret.value.0));
     let task = Task {
@@ -356,7 +385,7 @@ fn conduct(
         deadline: accepted + Duration::from_millis(exec.timeout_ms).min(LONGEST),
         output_bytes,
     };
-    let result = programs.run(&task, &mut terminal, wake, stop);
+    let result = programs.run(&task, &mut terminal, &wake, &stop);
     if result.is_ok() {
         terminal.end();
     }

@@ -14,7 +14,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -30,6 +30,11 @@ const STACK_BYTES: usize = 64 << 10;
 
 /// Number of signals of the kernel. Two of them always keep their default action.
 const LAST_SIGNAL: usize = 64;
+
+/// The signals that the agent handles or ignores, or its parent ignored. The agent changes none after
+/// its start.
+static CHANGED_SIGNALS: LazyLock<Vec<usize>> =
+    LazyLock::new(|| (1..=LAST_SIGNAL).filter(|&signal| is_changed(signal)).collect());
 
 /// The descriptor of the pipe's end in the child.
 const WORD: c_int = 3;
@@ -76,6 +81,7 @@ struct Job {
     env: *const *const c_char,
     cwd: *const c_char,
     stdio: [c_int; 3],
+    signals: *const [usize],
     mark: Option<u64>,
     layer: Option<c_int>,
     filters: *const [libc::sock_fprog],
@@ -113,6 +119,7 @@ pub fn spawn(
         env: env.as_ptr(),
         cwd: beginning.cwd.as_ptr(),
         stdio: beginning.stdio.map(|fd| fd.as_raw_fd()),
+        signals: ptr::from_ref(&**CHANGED_SIGNALS),
         mark: tree.mark(),
         layer: beginning.layer.map(|fd| fd.as_raw_fd()),
         filters: ptr::from_ref(&*filters),
@@ -200,9 +207,9 @@ fn become_program(job: &Job) -> SpawnError {
             step("dup3", libc::SYS_dup3, [bits(fd), number, 0, 0, 0])?;
         }
         call(libc::SYS_chdir, [job.cwd as usize, 0, 0, 0, 0]).map_err(SpawnError::Cwd)?;
-        // Reset signals that the agent, or its parent, ignores.
         let default = [0_u64; 4];
-        for signal in 1..=LAST_SIGNAL {
+        // SAFETY: the list is never freed.
+        for &signal in unsafe { &*job.signals } {
             let new = default.as_ptr() as usize;
             _ = call(libc::SYS_rt_sigaction, [signal, new, 0, size_of::<u64>(), 0]);
         }
@@ -252,6 +259,17 @@ fn become_program(job: &Job) -> SpawnError {
         }
     }
     failed
+}
+
+/// Whether a signal has another action than the default.
+fn is_changed(signal: usize) -> bool {
+    // The kernel's own structure; the action is its first member.
+    let mut action = [0_u64; 4];
+    let old = action.as_mut_ptr() as usize;
+    // SAFETY: nothing is changed, and the action is written to our memory.
+    let asked =
+        unsafe { system_call(libc::SYS_rt_sigaction, [signal, 0, old, size_of::<u64>(), 0]) };
+    asked.is_err() || action[0] != libc::SIG_DFL as u64
 }
 
 /// One system call without the C library's wrapper, which would write to the errno of the thread,

@@ -147,18 +147,19 @@ pub fn supervise(
         piece: Vec::new(),
         stopped,
     };
+    let mut readable = [false; 2];
     let exit = loop {
         wake.see();
         if let Some(exit) = death.exit() {
             break exit;
         }
-        watch.carry(&wake);
+        watch.carry(&wake, readable);
         watch.look_at_bounds();
         if watch.stopped.is_some() {
             _ = tree.kill();
             break await_death(&death, &wake)?;
         }
-        watch.wait(&wake);
+        readable = watch.wait(&wake);
     };
     watch.stdin = None;
     if !tree.kill() {
@@ -200,10 +201,12 @@ fn unkillable() -> WireError {
 }
 
 impl<C: Console> Watch<'_, C> {
-    /// Copies what is available, a little of each stream.
-    fn carry(&mut self, wake: &Wake) {
+    /// Copies what is available, a little of each stream; of the outputs, of those that are readable.
+    fn carry(&mut self, wake: &Wake, readable: [bool; 2]) {
         for output in Output::BOTH {
-            _ = self.carry_output(output);
+            if readable[output as usize] {
+                _ = self.carry_output(output);
+            }
         }
         self.carry_input(wake);
     }
@@ -278,13 +281,14 @@ impl<C: Console> Watch<'_, C> {
         self.stopped = self.stopped.or_else(|| self.bounds.reached());
     }
 
-    /// Waits for the first event.
-    fn wait(&self, wake: &Wake) {
-        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+    /// Waits for the first event. Returns which outputs are readable.
+    fn wait(&self, wake: &Wake) -> [bool; 2] {
+        let (mut fds, mut polled) = (vec![PollFd::new(wake, PollFlags::IN)], [None; 2]);
         for output in Output::BOTH {
             if let Some(fd) = &self.outputs[output as usize]
                 && self.console.room(output) > 0
             {
+                polled[output as usize] = Some(fds.len());
                 fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
             }
         }
@@ -294,6 +298,7 @@ impl<C: Console> Watch<'_, C> {
             fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT));
         }
         _ = poll(&mut fds, until(self.bounds.deadline).as_ref());
+        polled.map(|at| at.is_some_and(|at: usize| !fds[at].revents().is_empty()))
     }
 
     /// Reads what is left in the pipes when no process of the tree writes to them any more; what

@@ -371,6 +371,47 @@ fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
     assert!(!runs(&times[1]));
 }
 
+/// The agent's threads for programs.
+fn threads_for_programs(agent: &Agent) -> Vec<std::path::PathBuf> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.child.id())).unwrap();
+    let is_one = |task: &std::path::PathBuf| {
+        // One that ends meanwhile is none.
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "exec\n")
+    };
+    tasks.map(|task| task.unwrap().path()).filter(is_one).collect()
+}
+
+#[test]
+fn programs_one_after_another_have_one_thread() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    assert_eq!(agent.says("echo 0"), "0\n");
+    let first = threads_for_programs(&agent);
+    assert_eq!(first.len(), 1);
+    for n in 1..4 {
+        assert_eq!(agent.says(&format!("echo {n}")), format!("{n}\n"));
+        assert_eq!(threads_for_programs(&agent), first);
+    }
+    let go = directory.path().join("go");
+    let waits = format!("echo begun; until [ -e '{}' ]; do sleep 0.01; done", go.display());
+    let many: Vec<_> = (0..3).map(|_| agent.begun(shell(&waits))).collect();
+    for (_, exec) in &many {
+        agent.await_output(exec.stdout, "begun");
+    }
+    assert_eq!(threads_for_programs(&agent).len(), 3);
+    std::fs::write(&go, "").unwrap();
+    for (id, exec) in &many {
+        agent.finish(*id, exec).unwrap();
+    }
+    // Of those that ran beside each other one thread waits for the next program.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while threads_for_programs(&agent).len() > 1 {
+        assert!(Instant::now() < deadline, "they do not end");
+    }
+    assert_eq!(agent.says("echo 4"), "4\n");
+    assert_eq!(threads_for_programs(&agent).len(), 1);
+}
+
 #[test]
 fn a_program_ends_with_an_agent_that_lost_its_controller() {
     let directory = elsewhere();
