@@ -213,8 +213,10 @@ mod tests {
             old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
             let rows = "INSERT INTO usage VALUES ('s', 1, 2, 3, 4, 5);
                 INSERT INTO executions
-                    (id, subject, kind, status, has_secrets, metadata, created_at, stored_bytes)
-                    VALUES ('a', 's', 'script', 'ok', 0, '{}', 1, 6), ('b', 's', '', '', 0, '', 1, 7)";
+                    (id, subject, kind, status, has_secrets, metadata, created_at)
+                    VALUES ('a', 's', 'script', 'ok', 0, '{}', 1), ('b', 's', '', '', 0, '', 1);
+                UPDATE executions SET stored_bytes = 6 WHERE id = 'a';
+                UPDATE executions SET stored_bytes = 7 WHERE id = 'b'";
             old.execute_batch(rows).unwrap();
             migrate(&mut old, path, Migration::Allowed).unwrap();
             assert_eq!(version(&old), VERSION);
