@@ -7,7 +7,9 @@
 //! that a limit may be exceeded ([`pace`](crate::io_dir::pace)). Each run compares the result with
 //! the state before it began.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{ByteSize, FilesTouched, Limits, TouchedSource, failure};
@@ -15,8 +17,9 @@ use sandbox_engine::Container;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::ScriptError;
-use tokio::sync::{Notify, OnceCell, watch};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{OnceCell, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::io_dir::IoDir;
@@ -43,6 +46,9 @@ const MANY_ENTRIES: u64 = 5000;
 /// The same, for the duration of the last scan: processes with many descriptors also make a scan
 /// long.
 const LONG_LOOK: Duration = Duration::from_millis(10);
+/// The number of entries up to which an io dir is scanned on a thread that others wait for, if the last
+/// scan was prompt: another thread costs more.
+const FEW: u64 = 64;
 /// The interval of free space checks during such a scan.
 const STOP_TICK: Duration = Duration::from_millis(5);
 
@@ -64,6 +70,8 @@ pub(crate) struct WriteBaseline {
     first: OnceLock<DiskUsage>,
     /// Alive while something runs.
     watcher: Mutex<Weak<Watcher>>,
+    /// Whether the last scan was done at once, on a local filesystem.
+    is_prompt: Arc<AtomicBool>,
     processes: FoundProcesses,
 }
 
@@ -79,6 +87,7 @@ pub(crate) struct Watched {
 pub(crate) struct WriteMonitor {
     io_dir: Arc<IoDir>,
     limits: Limits,
+    is_prompt: Arc<AtomicBool>,
     /// `None` if it could not be measured.
     before: Option<Before>,
 }
@@ -143,8 +152,8 @@ struct Reading {
 impl WriteMonitor {
     /// Scans the io dir before anything runs.
     pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
-        let io_dir = watched.io_dir.clone();
-        let taken = snapshot(&io_dir, &limits).await;
+        let (io_dir, is_prompt) = (watched.io_dir.clone(), baseline.is_prompt.clone());
+        let taken = snapshot(&io_dir, &limits, &is_prompt).await;
         let before = taken.map(|(snapshot, space, locality)| {
             let reserve = watched.reserve;
             let now = Reading::new(snapshot.usage, snapshot.coverage, space);
@@ -173,7 +182,7 @@ impl WriteMonitor {
             };
             Before { snapshot: Arc::new(snapshot), baseline, watcher, bounds }
         });
-        Self { io_dir, limits, before }
+        Self { io_dir, limits, is_prompt, before }
     }
 
     /// Why nothing may run: commands could write without limit where it cannot be measured, or
@@ -242,14 +251,17 @@ impl WriteMonitor {
             ..FilesTouched::default()
         };
         let Some(before) = self.before else { return (unknown, None) };
-        let Some((after, ..)) = snapshot(&self.io_dir, &self.limits).await else {
+        let Some((after, ..)) = snapshot(&self.io_dir, &self.limits, &self.is_prompt).await else {
             return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned())));
         };
         let (usage, coverage) = (after.usage, after.coverage);
         let reading = Reading::new(usage, coverage, None);
         let limit = before.baseline.of_names().passed(&reading, &self.limits);
         let snapshot = before.snapshot.clone();
-        let changes = spawn_blocking(move || snapshot.changes(&after)).await;
+        let changes = match usage.entries.max(snapshot.usage.entries) <= FEW {
+            true => Ok(snapshot.changes(&after)),
+            false => spawn_blocking(move || snapshot.changes(&after)).await,
+        };
         (changes.unwrap_or(unknown), limit)
     }
 }
@@ -415,7 +427,7 @@ struct Watcher {
     measured: watch::Sender<Reading>,
     /// The bounds of all runs in progress.
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
-    tasks: [AbortHandle; 2],
+    task: AbortHandle,
 }
 
 impl Watcher {
@@ -428,15 +440,6 @@ impl Watcher {
         let Watched { io_dir, container, reserve } = watched;
         let measured = watch::Sender::new(now);
         let bounds = Arc::<Mutex<Vec<Weak<Bounds>>>>::default();
-        let wanted = Arc::new(Notify::new());
-        let find = {
-            let (processes, wanted) = (processes.clone(), wanted.clone());
-            async move {
-                // Asking an engine takes longer than many commands run.
-                wanted.notified().await;
-                found(&processes, || find_processes(&*container)).await;
-            }
-        };
         let watch = Watch {
             pace: Pace::new(Instant::now(), now.space, reserve),
             promptness: Promptness::new(locality),
@@ -446,12 +449,13 @@ impl Watcher {
             ledger: Ledger::new(&now),
             written: 0,
             processes,
-            wanted,
+            container,
+            finding: None,
             bounds: bounds.clone(),
             measured: measured.clone(),
         };
-        let tasks = [tokio::spawn(find), tokio::spawn(watch.go_on())].map(|it| it.abort_handle());
-        Arc::new(Self { measured, bounds, tasks })
+        let task = watching().spawn(watch.go_on()).abort_handle();
+        Arc::new(Self { measured, bounds, task })
     }
 
     fn bound(&self, bounds: Bounds) -> Arc<Bounds> {
@@ -465,7 +469,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.task.abort();
     }
 }
 
@@ -497,8 +501,9 @@ struct Watch {
     ledger: Ledger,
     /// How many bytes the processes had written at the last scan.
     written: u64,
-    /// Notified when the processes are to be found.
-    wanted: Arc<Notify>,
+    container: Arc<dyn Container>,
+    /// The task that finds the processes.
+    finding: Option<JoinSet<()>>,
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
     measured: watch::Sender<Reading>,
 }
@@ -523,7 +528,7 @@ impl Watch {
                 false => left,
             };
             if self.pace.gone(space) >= room.bytes / 2 || last.usage.entries >= MANY_ENTRIES {
-                self.wanted.notify_one();
+                self.find();
             }
             if !self.pace.is_due(now, cost, space, room) {
                 self.measured.send_if_modified(|last| {
@@ -532,7 +537,7 @@ impl Watch {
                 });
                 continue;
             }
-            self.wanted.notify_one();
+            self.find();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
             let most = most.saturating_add(1);
@@ -565,6 +570,15 @@ impl Watch {
             self.pace.record_scan(now, ended, space, reading.found_since(&last));
             self.measured.send_replace(reading);
         }
+    }
+
+    /// Begins to find the processes: to ask an engine takes longer than many commands run.
+    fn find(&mut self) {
+        self.finding.get_or_insert_with(|| {
+            let (container, processes) = (self.container.clone(), self.processes.clone());
+            let find = async move { found(&processes, || find_processes(&*container)).await };
+            [find].into_iter().collect()
+        });
     }
 
     fn all_bounds(&self) -> Vec<Arc<Bounds>> {
@@ -702,17 +716,49 @@ async fn scan(io_dir: &Arc<IoDir>, most: u64) -> Option<(DiskUsage, ScanCoverage
 async fn snapshot(
     io_dir: &Arc<IoDir>,
     limits: &Limits,
+    is_prompt: &Arc<AtomicBool>,
 ) -> Option<(Snapshot, Option<FreeSpace>, Locality)> {
-    let io_dir = io_dir.clone();
+    if is_prompt.load(Ordering::Relaxed)
+        && io_dir.lower().is_none()
+        && let Some(snapshot) = Snapshot::take_few(io_dir.fd(), FEW)
+    {
+        return Some((snapshot, FreeSpace::of(io_dir.fd()).ok(), Locality::Local));
+    }
+    let (io_dir, is_prompt) = (io_dir.clone(), is_prompt.clone());
     let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
     in_time(spawn_blocking(move || {
+        let since = std::time::Instant::now();
         let snapshot = Snapshot::take(io_dir.fd(), io_dir.lower(), most);
-        (snapshot, FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()))
+        let (space, locality) = (FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()));
+        let mut promptness = Promptness::new(locality);
+        promptness.answered(since.elapsed());
+        is_prompt.store(promptness.is_inline(), Ordering::Relaxed);
+        (snapshot, space, locality)
     }))
     .await
 }
 
-async fn in_time<T>(walk: tokio::task::JoinHandle<T>) -> Option<T> {
+/// Where watchers and their scans run: whatever else a process does cannot use up these threads.
+fn watching() -> Handle {
+    static WATCHING: LazyLock<Option<Handle>> = LazyLock::new(|| {
+        let start = || {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let handle = runtime.handle().clone();
+            let serve = move || runtime.block_on(std::future::pending::<()>());
+            std::thread::Builder::new().name("watch".to_owned()).spawn(serve)?;
+            io::Result::Ok(handle)
+        };
+        start().inspect_err(|error| tracing::warn!(%error, "no thread to watch io dirs")).ok()
+    });
+    // Unit tests stop the clock of their own runtime.
+    WATCHING.clone().filter(|_| !cfg!(test)).unwrap_or_else(Handle::current)
+}
+
+fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    watching().spawn_blocking(work)
+}
+
+async fn in_time<T>(walk: JoinHandle<T>) -> Option<T> {
     match tokio::time::timeout(LOOK, walk).await {
         Ok(Ok(walked)) => Some(walked),
         Ok(Err(_)) | Err(_) => {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ use super::table::{MOUNTINFO, MountTable};
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The bytes of a table that is short: about a hundred mounts.
+const SHORT: usize = 16 << 10;
 
 /// The mount table, or why it could not be read.
 pub(super) type Table = Result<Arc<MountTable>, Arc<io::Error>>;
@@ -37,6 +41,8 @@ struct Reader {
     /// Open for as long as it is watched: to read it again needs no new descriptor, of which there
     /// may be none left. Locked, because overlapping reads would tear lines.
     mountinfo: Mutex<Arc<File>>,
+    /// The bytes of the table when it was last read.
+    length: AtomicUsize,
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
@@ -59,8 +65,11 @@ impl MountReader {
         if let Some(table) = self.0.looked(age) {
             return table;
         }
+        // It takes less time to read a short one than to have another thread read it.
+        if self.0.length.load(Ordering::Relaxed) <= SHORT {
+            return self.0.look(age);
+        }
         let reader = self.0.clone();
-        // The table can be long.
         let read = tokio::task::spawn_blocking(move || reader.look(age)).await;
         read.unwrap_or_else(|error| Err(Arc::new(io::Error::other(error))))
     }
@@ -89,7 +98,7 @@ impl MountWatch {
         };
         let reader = watcher.shared.clone();
         let mountinfo = lock(&reader.mountinfo);
-        let table = Arc::new(read(&mountinfo)?);
+        let table = Arc::new(reader.read(&mountinfo)?);
         // What was published until now is older than this table; what is published later is not.
         let latest = reader.latest.subscribe();
         drop(mountinfo);
@@ -142,15 +151,23 @@ impl Reader {
         let latest = watch::Sender::new(None);
         Self {
             mountinfo: Mutex::new(mountinfo),
+            length: AtomicUsize::new(usize::MAX),
             latest,
             again: Notify::new(),
             looked: Mutex::default(),
         }
     }
 
+    /// Reads the table from its beginning.
+    fn read(&self, mountinfo: &File) -> io::Result<MountTable> {
+        let text = read(mountinfo)?;
+        self.length.store(text.len(), Ordering::Relaxed);
+        MountTable::parse(&text)
+    }
+
     fn publish(&self) {
         let mountinfo = lock(&self.mountinfo);
-        self.latest.send_replace(Some(read(&mountinfo).map(Arc::new).map_err(Arc::new)));
+        self.latest.send_replace(Some(self.read(&mountinfo).map(Arc::new).map_err(Arc::new)));
     }
 
     fn looked(&self, age: Duration) -> Option<Table> {
@@ -163,7 +180,7 @@ impl Reader {
         // Another look may just have read it.
         self.looked(age).unwrap_or_else(|| {
             let began = Instant::now();
-            let table = read(&mountinfo).map(Arc::new).map_err(Arc::new);
+            let table = self.read(&mountinfo).map(Arc::new).map_err(Arc::new);
             *lock(&self.looked) = Some((began, table.clone()));
             table
         })
@@ -199,13 +216,13 @@ impl MountChanges {
     }
 }
 
-/// Reads the table from its beginning.
-fn read(mountinfo: &File) -> io::Result<MountTable> {
+fn read(mountinfo: &File) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let mut part = vec![0; 64 << 10];
+    // The kernel gives a page at a time.
+    let mut part = [0; 4 << 10];
     loop {
         match mountinfo.read_at(&mut part, text.len() as u64) {
-            Ok(0) => return MountTable::parse(&text),
+            Ok(0) => return Ok(text),
             Ok(length) => text.extend_from_slice(&part[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -250,7 +267,7 @@ mod tests {
         let text = std::fs::read(MOUNTINFO).unwrap();
         assert!(!text.is_empty());
         for _ in 0..3 {
-            assert_eq!(read(&mountinfo).unwrap(), MountTable::parse(&text).unwrap());
+            assert_eq!(read(&mountinfo).unwrap(), text);
         }
     }
 

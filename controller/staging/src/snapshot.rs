@@ -87,9 +87,25 @@ impl Snapshot {
     /// Scans `root`, and remembers at most `most` paths. `lower` is the other layer, if `root` is the
     /// upper one of an overlay. It may take long on a slow filesystem.
     pub fn take(root: impl AsFd, lower: Option<BorrowedFd<'_>>, most: u64) -> Self {
+        Self::take_within(root, lower, most, MAX_ENTRIES)
+    }
+
+    /// Scans a `root` with at most so many entries, which takes a moment. `None` if it has more, or
+    /// cannot be scanned whole.
+    pub fn take_few(root: impl AsFd, entries: u64) -> Option<Self> {
+        let taken = Self::take_within(root, None, entries, entries.saturating_add(1));
+        (taken.is_whole && taken.usage.entries <= entries).then_some(taken)
+    }
+
+    fn take_within(
+        root: impl AsFd,
+        lower: Option<BorrowedFd<'_>>,
+        most: u64,
+        entries: u64,
+    ) -> Self {
         let (mut files, mut hiding) = (HashMap::new(), Vec::new());
         let (mut is_whole, mut bytes) = (true, 0);
-        let (usage, coverage) = walk(&root, MAX_ENTRIES, |folder, name, stat| {
+        let (usage, coverage) = walk(&root, entries, |folder, name, stat| {
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             let may_hide = lower.is_some() && (is_folder || is_whiteout(stat));
             if is_folder && !may_hide {
