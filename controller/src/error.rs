@@ -72,16 +72,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The io dir cannot be staged.
-    #[error("cannot use {} as the io dir: it cannot be staged: {reason}", .path.display())]
-    Stage {
-        /// The path as given.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-        /// Whether there is no room for a copy.
-        is_disk_full: bool,
-    },
     /// A file or directory on the host may not be mounted in a sandbox.
     #[error("cannot use {} as {what}", .path.display())]
     MountRefused {
@@ -335,8 +325,7 @@ impl Error {
             | Self::RuleForPrograms { .. }
             | Self::MountRefused { .. }
             | Self::MountLost { .. } => ErrorKind::Policy,
-            Self::Stage { is_disk_full: false, .. }
-            | Self::IoDir { .. }
+            Self::IoDir { .. }
             | Self::Input { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
@@ -350,8 +339,7 @@ impl Error {
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
-            Self::KeepStaged { is_disk_full: true, .. }
-            | Self::Stage { is_disk_full: true, .. } => ErrorKind::DiskFull,
+            Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
             | Self::Scratch { .. }
@@ -450,9 +438,6 @@ impl Error {
             Self::KeepStaged { .. } => {
                 "--keep-staged names a directory that does not exist yet, where there is room for it"
             }
-            Self::Stage { is_disk_full: true, .. } => {
-                "make room on the io dir's file system, or lower limits.disk_reserve"
-            }
             Self::Scratch { .. } => {
                 "io.scratch_dir must be yours alone (mode 0700) and writable: name another one, or \
                  --io-dir"
@@ -481,8 +466,7 @@ impl Error {
                 }
                 _ => return None,
             },
-            Self::Stage { .. }
-            | Self::IoDir { .. }
+            Self::IoDir { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }

@@ -58,12 +58,6 @@ pub(crate) struct IoDir {
 /// A stage, its files, and the layers of the overlay, if it is to be one.
 type Staged = (Stage, IoDir, Option<Layers>);
 
-/// Why there is no stage.
-struct Unstaged {
-    reason: String,
-    is_disk_full: bool,
-}
-
 /// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
 
@@ -110,12 +104,16 @@ impl IoDir {
         (method, reserve): (StagingMethod, DiskReserve),
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir {
+            path: given.to_owned(),
+            reason: format!("it cannot be staged: {reason}"),
+        };
         let io_dir = Self::make(given, records)?;
         let (stage, opened, overlay) = match io_dir.stage(stages, method, reserve, reached) {
             Ok(staged) => staged,
-            Err(Unstaged { reason, is_disk_full }) => {
+            Err(reason) => {
                 io_dir.release();
-                return Err(Error::Stage { path: given.to_owned(), reason, is_disk_full });
+                return Err(refuse(reason));
             }
         };
         let Self { path, source: lower, identity, hold, made, .. } = io_dir;
@@ -137,7 +135,7 @@ impl IoDir {
         method: StagingMethod,
         reserve: DiskReserve,
         reached: &mut dyn FnMut(&'static str),
-    ) -> Result<Staged, Unstaged> {
+    ) -> Result<Staged, String> {
         if method == StagingMethod::Overlay {
             match self.overlay(records, reached) {
                 Ok(staged) => return Ok(staged),
@@ -147,12 +145,8 @@ impl IoDir {
         let size = FreeSpace::of(self.fd()).map_or(0, |space| space.size);
         let bounds = CopyBounds { reserve: reserve.of(size), ..CopyBounds::default() };
         let stage = Stage::create(self.fd(), &self.path, records, Method::Copy, bounds, reached);
-        let stage = stage.map_err(|error| Unstaged {
-            is_disk_full: error.is_disk_full(),
-            reason: error.to_string(),
-        })?;
-        let opened = Self::of_stage(&stage);
-        let files = opened.map_err(|reason| Unstaged { reason, is_disk_full: false })?;
+        let stage = stage.map_err(|error| error.to_string())?;
+        let files = Self::of_stage(&stage)?;
         Ok((stage, files, None))
     }
 

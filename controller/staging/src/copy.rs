@@ -278,7 +278,7 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Resul
     let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
     let room = fstatvfs(to)?;
     if room.f_bavail.saturating_mul(room.f_frsize) < reserve.saturating_add(data) {
-        let why = "a copy of it leaves less space than the disk reserve";
+        let why = "there is no room for a copy of it (limits.disk_reserve)";
         return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }
     ftruncate(to, 0)?;

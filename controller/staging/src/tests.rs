@@ -612,7 +612,10 @@ fn copy_that_would_use_the_disk_reserve_is_not_made() {
     let bounds = CopyBounds { reserve, ..CopyBounds::default() };
     match place.create(&io_dir, Method::Copy, bounds) {
         Err(error) => {
-            assert!(error.is_disk_full() && error.to_string().contains("disk reserve"), "{error}");
+            assert!(
+                error.is_disk_full() && error.to_string().contains("limits.disk_reserve"),
+                "{error}"
+            );
         }
         // A clone uses no space.
         Ok(stage) => {

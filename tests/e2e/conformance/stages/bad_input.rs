@@ -82,7 +82,7 @@ fn disk_that_fills_while_an_io_dir_is_staged_leaves_nothing() {
     let io = place.path("memory/io");
     let _mount = HostMount::of("tmpfs", io.clone(), "size=2m");
     fs::write(io.join("large"), vec![b'x'; 1_500_000]).unwrap();
-    assert_fails(&place, &io, "return 1", 2, "No space left");
+    assert_fails(&place, &io, "return 1", 2, "no room for a copy of it (limits.disk_reserve)");
 }
 
 #[test]
