@@ -20,6 +20,8 @@ const SCRIPT: &str = "local file = io.open(args.name, 'a') file:write('x') file:
 /// How often it is killed; [`KILLS_VARIABLE`] sets another number.
 const KILLS: u64 = 5;
 const KILLS_VARIABLE: &str = "SANDBOXCTL_TEST_KILLS";
+/// How many kept sandboxes there are.
+const SANDBOXES: u64 = 3;
 /// Clients at one time.
 const CLIENTS: u64 = 4;
 
@@ -84,6 +86,17 @@ fn request(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, 
 /// What clients were told, by id: the name of the run, and its result if they saw one.
 type Told = Mutex<BTreeMap<String, (String, Option<Value>)>>;
 
+/// Whether the run of this number has an io dir of its own.
+const fn is_private(number: u64) -> bool {
+    number % 3 == 1
+}
+
+/// Creates the sandbox of a name, or finds it.
+fn create(address: &str, number: u64) -> Option<(u16, Value)> {
+    let body = json!({ "name": format!("kept {number}") }).to_string();
+    request(address, "POST", "/v1/sandboxes", &body)
+}
+
 /// Submits until it is told to end.
 fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told) {
     while !is_over.load(Ordering::Relaxed) {
@@ -91,7 +104,14 @@ fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told)
         let name = number.to_string();
         let seconds = if number.is_multiple_of(4) { 0.2 } else { 0.0 };
         let wait = if number.is_multiple_of(2) { "?wait=5" } else { "" };
-        let body = json!({ "script": SCRIPT, "args": { "name": name, "seconds": seconds } });
+        if number % 8 == 3
+            && let Some((status, sandbox)) = create(address, number % SANDBOXES)
+        {
+            assert!(matches!(status, 200 | 201), "{sandbox}");
+        }
+        let io = json!({ "mode": if is_private(number) { "private" } else { "shared" } });
+        let args = json!({ "name": name, "seconds": seconds });
+        let body = json!({ "script": SCRIPT, "args": args, "io": io });
         let path = format!("/v1/executions{wait}");
         let Some((status, answer)) = request(address, "POST", &path, &body.to_string()) else {
             continue;
@@ -111,6 +131,8 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     std::fs::create_dir(place.path("shared")).unwrap();
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Told::default()));
+    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    println!("the moments are those of seed {seed}");
     for kill in 0..kills {
         let server = Server::start(&place);
         let (is_over, address) = (AtomicBool::new(false), server.address.clone());
@@ -120,7 +142,8 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
                 scope.spawn(move || submit(address, numbers, is_over, told));
             }
             // At moments that have nothing to do with each other.
-            let until = Instant::now() + Duration::from_millis(100 + kill * 377 % 1500);
+            let moment = (seed + kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let until = Instant::now() + Duration::from_millis(100 + moment % 1500);
             while Instant::now() < until {
                 thread::yield_now();
                 thread::park_timeout(until.saturating_duration_since(Instant::now()));
@@ -133,19 +156,24 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let server = Server::start(&place);
     let told = told.lock().unwrap();
     assert!(told.len() as u64 > kills, "too little was accepted: {}", told.len());
-    let get = |id: &str| {
-        let (status, execution) =
-            request(&server.address, "GET", &format!("/v1/executions/{id}"), "").unwrap();
-        assert_eq!(status, 200, "{id} was accepted and is lost: {execution}");
-        execution
+    let fetch = |path: &str| {
+        let (status, answer) = request(&server.address, "GET", path, "").unwrap();
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
     };
+    let get = |id: &str| fetch(&format!("/v1/executions/{id}"));
     for (id, (name, result)) in &*told {
         let execution = eventually(&format!("{id} has ended"), || {
             let execution = get(id);
             let status = execution["status"].as_str().unwrap();
             (!["queued", "running"].contains(&status)).then_some(execution)
         });
-        let runs = std::fs::read(place.path("shared").join(name)).map_or(0, |runs| runs.len());
+        let is_private = is_private(name.parse().unwrap());
+        let file = match is_private {
+            true => place.path("service/files").join(id).join(name),
+            false => place.path("shared").join(name),
+        };
+        let runs = std::fs::read(file).map_or(0, |runs| runs.len());
         match execution["status"].as_str().unwrap() {
             "ok" => assert_eq!((runs, &execution["result"]), (1, &json!(name)), "{execution}"),
             "killed" => assert!(runs <= 1, "{id} ran {runs} times"),
@@ -160,8 +188,39 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
         let runs = std::fs::read(place.path("shared").join(number.to_string()));
         assert!(runs.map_or(0, |runs| runs.len()) <= 1, "{number} ran more than once");
     }
+    // Every name leads to a whole sandbox.
+    for number in 0..SANDBOXES {
+        let (status, sandbox) = create(&server.address, number).unwrap();
+        assert!(matches!(status, 200 | 201), "{sandbox}");
+        let path = format!("/v1/sandboxes/{}/files/a", sandbox["id"].as_str().unwrap());
+        assert_eq!(request(&server.address, "PUT", &path, "x").unwrap().0, 200);
+    }
+    let ids = |list: &Value| -> Vec<String> {
+        let objects = list.as_array().unwrap().iter();
+        objects.map(|it| it["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let sandboxes = ids(&fetch("/v1/sandboxes")["sandboxes"]);
+    assert_eq!(sandboxes.len() as u64, SANDBOXES);
+    let (mut listed, mut path) = (sandboxes, "/v1/executions?limit=200".to_owned());
+    loop {
+        let page = fetch(&path);
+        listed.extend(ids(&page["executions"]));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/executions?limit=200&cursor={cursor}");
+    }
+    for id in told.keys() {
+        assert!(listed.contains(id), "{id} was accepted and is not listed");
+    }
     drop(told);
     server.stop();
+    let names = |dir: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(place.path(dir)).unwrap();
+        entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    for id in names("service/files") {
+        assert!(listed.contains(&id), "{id} has files and is not listed");
+    }
+    eventually("no io dir is left", || names("service/scratch").is_empty().then_some(()));
     eventually("nothing is left on the engine", || {
         let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
         is_clean.then_some(())

@@ -116,7 +116,7 @@ pub fn has(feature: Feature) -> bool {
 }
 
 /// What the tests run on: asked, so that nobody can say it wrongly.
-fn kind() -> Kind {
+pub fn kind() -> Kind {
     static KIND: OnceLock<Kind> = OnceLock::new();
     *KIND.get_or_init(|| match crate::ENGINE {
         Engine::Docker => {

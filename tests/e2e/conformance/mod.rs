@@ -15,6 +15,7 @@ mod hostile;
 mod images;
 mod io;
 mod isolation;
+mod kept;
 mod limits;
 mod mcp;
 mod mcp_http;

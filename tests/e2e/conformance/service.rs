@@ -1,8 +1,10 @@
 //! A service, and the commands that use it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -13,7 +15,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use serde_json::{Value, json};
 
 use crate::ENGINE;
-use crate::place::{Ended, PATIENCE, Place, eventually, spawn, wait};
+use crate::place::{Ended, PATIENCE, Place, eventually, sandboxctl, spawn, wait};
 use crate::tls::{OPENSSL, certify};
 
 /// Runs until it is ended.
@@ -137,6 +139,18 @@ impl<'a> Service<'a> {
         headers: &str,
         body: &str,
     ) -> (u16, String) {
+        let (status, _, body) = self.exchange(method, path, headers, body);
+        (status, body)
+    }
+
+    /// The same, with the head of the answer.
+    pub(super) fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> (u16, String, String) {
         let address = self.url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         let length = body.len();
@@ -148,7 +162,8 @@ impl<'a> Service<'a> {
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (status, head.to_owned(), body.to_owned())
     }
 }
 
@@ -350,6 +365,12 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     let queued = service.submit("return 'later'");
     let log = service.stop();
     assert!(log.contains("1 finished") && log.contains("1 queued"), "{log}");
+    let says = |log: &str, id: &str, became: &str| {
+        let is_it = |line: &str| line.contains(&format!(" {became} ")) && line.contains(id);
+        assert!(log.lines().any(is_it), "{id} {became}: {log}");
+    };
+    says(&log, &running, "finished");
+    says(&log, &queued, "queued for the next start");
 
     let service = Service::with(&place, &["--shutdown-timeout", "100ms"], &one_at_a_time);
     assert_eq!(service.get(&running)["result"], "done");
@@ -358,8 +379,62 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     service.until(&looping, "running");
     let log = service.stop();
     assert!(log.contains("1 cancelled"), "{log}");
+    says(&log, &looping, "cancelled");
     let service = Service::open(&place);
     service.until(&looping, "cancelled");
+    service.stop();
+}
+
+#[test]
+fn every_line_about_an_execution_has_its_request_and_its_trace() {
+    let place = Place::new();
+    let service = Service::with(&place, &["--log-format", "json", "--pool", "0"], &[]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let headers = format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\nx-request-id: r-7\r\n");
+    let script = r#"{"script":"return 1"}"#;
+    let (status, body) = service.http("POST", "/v1/executions?wait=60", &headers, script);
+    assert_eq!(status, 200, "{body}");
+    let execution = serde_json::from_str::<Value>(&body).unwrap()["id"].clone();
+    let log = service.stop();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines: Vec<_> = lines.filter(|line| line["trace_id"] == trace).collect();
+    let with = |what: &str| {
+        let line = lines.iter().find(|line| line["message"].as_str().unwrap().contains(what));
+        line.unwrap_or_else(|| panic!("no line '{what}' of the trace: {log}"))
+    };
+    for what in ["created a container", "running the script"] {
+        let line = with(what);
+        assert_eq!((&line["execution"], &line["id"]), (&execution, &json!("r-7")), "{line}");
+        assert_eq!(line["subject"], "local", "{line}");
+    }
+    assert_eq!(
+        (&with("request")["request"], &with("request")["status"]),
+        (&json!("r-7"), &json!(200))
+    );
+}
+
+#[test]
+fn metrics_say_what_the_pool_did_and_how_executions_ended() {
+    let place = Place::new();
+    let service = Service::with(&place, &["--pool", "1"], &[]);
+    for script in ["return 1", "error('no')"] {
+        let request = json!({ "script": script }).to_string();
+        assert_eq!(service.http("POST", "/v1/executions?wait=60", "", &request).0, 200);
+    }
+    let (_, text) = service.http("GET", "/metrics", "", "");
+    for line in [
+        "sandboxctl_executions_ended_total{status=\"ok\"} 1.0\n",
+        "sandboxctl_executions_ended_total{status=\"script_error\"} 1.0\n",
+        "sandboxctl_executions_ended_total{status=\"timeout\"} 0.0\n",
+        "sandboxctl_pool_claims_total 2.0\n",
+        "sandboxctl_pool_keys 1.0\n",
+        "sandboxctl_pool_failed_total 0.0\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    for name in ["fill_seconds", "filled", "claimed_age_seconds", "dead", "expired", "unpooled"] {
+        assert!(text.contains(&format!("\nsandboxctl_pool_{name}_total ")), "{name}: {text}");
+    }
     service.stop();
 }
 
@@ -368,12 +443,6 @@ fn second_signal_ends_a_service_at_once() {
     let place = Place::new();
     place.expect_a_dead_instance();
     let service = Service::with(&place, &["--shutdown-timeout", "5m"], &[]);
-    let says = |log: &str, id: &str, became: &str| {
-        let is_it = |line: &str| line.contains(&format!(" {became} id=\"{id}\""));
-        assert!(log.lines().any(is_it), "{id} {became}: {log}");
-    };
-    says(&log, &running, "finished");
-    says(&log, &queued, "queued for the next start");
     let looping = service.submit(LOOP);
     service.until(&looping, "running");
     service.signal(Signal::TERM);
@@ -382,7 +451,6 @@ fn second_signal_ends_a_service_at_once() {
     });
     service.signal(Signal::TERM);
     let (code, log) = service.end();
-    says(&log, &looping, "cancelled");
     assert_eq!(code, Some(143), "{log}");
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
@@ -573,4 +641,66 @@ fn caller_of_an_identity_provider_shows_its_token() {
     assert!(!body.contains(secret));
     let log = service.stop();
     assert!(!log.contains(secret), "{log}");
+}
+
+#[test]
+fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
+    let place = Place::new();
+    let told = UnixDatagram::bind(place.path("notify")).unwrap();
+    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = |what: &str| {
+        let mut message = [0; 4096];
+        loop {
+            let length = told.recv(&mut message).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let text = String::from_utf8_lossy(&message[..length]).into_owned();
+            if text.lines().any(|line| line == what) {
+                break;
+            }
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // As systemd does: its descriptor is 3, and it is for this process.
+    let mut command = Command::new("sh");
+    let passed = r#"exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
+    command.args(["-c", passed, "sh"]).arg(sandboxctl());
+    command.args(["serve", "--data-dir", "service", "--insecure-no-auth"]);
+    place.equip(&mut command);
+    command.env("NOTIFY_SOCKET", place.path("notify")).stdin(OwnedFd::from(listener));
+    let service = Service::start(&place, command);
+    assert_eq!(service.url, format!("http://{address}"));
+    hear("READY=1");
+    assert_eq!(service.http("GET", "/healthz", "", "").0, 200);
+    service.signal(Signal::HUP);
+    hear("RELOADING=1");
+    hear("READY=1");
+    service.stop();
+    hear("STOPPING=1");
+}
+
+#[test]
+fn data_of_a_service_is_copied_while_it_runs_and_damaged_data_is_refused() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let id = service.submit("return 'kept'");
+    service.until(&id, "ok");
+    let backup = ["server", "backup", "copy.db", "--data-dir", "service"];
+    place.sandboxctl(backup).assert_code(0);
+    assert_ne!(place.sandboxctl(backup).code, 0, "it replaces a file");
+    service.stop();
+
+    // A data directory with the copy is one of a service.
+    let store = place.path("service/store.db");
+    let refused = |why: &str| {
+        let flags = ["--listen", "127.0.0.1:0", "--insecure-no-auth"];
+        let ended = wait(spawn(serve(&place, &flags, &[])));
+        assert!(ended.code != 0 && !ended.stdout.contains("listening"), "{ended:#?}");
+        ended.assert_stderr_has(why).assert_stderr_has("hint: ");
+    };
+    std::fs::write(&store, "no database, and longer than the head of one: ".repeat(100)).unwrap();
+    refused("damaged");
+    std::fs::copy(place.path("copy.db"), &store).unwrap();
+    let service = Service::open(&place);
+    assert_eq!(service.get(&id)["result"], "kept");
+    service.stop();
 }

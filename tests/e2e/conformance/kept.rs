@@ -1,0 +1,264 @@
+//! Sandboxes that a service keeps: their files, their generations and their ends.
+
+use serde_json::{Value, json};
+
+use super::service::{Service, serve};
+use crate::ENGINE;
+use crate::place::{Place, eventually};
+
+/// Scripts have files there.
+const WITH_FILES: &[(&str, &str)] = &[("SANDBOXCTL_IO_ENABLED", "true")];
+
+/// An answer: its status, the generation and whether it was started for that, and the body.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    generation: Option<(u64, bool)>,
+    body: String,
+}
+
+impl Answer {
+    #[track_caller]
+    fn json(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// A caller of a service.
+struct Caller<'a, 's> {
+    service: &'s Service<'a>,
+    token: &'s str,
+}
+
+impl Caller<'_, '_> {
+    fn send(&self, method: &str, path: &str, body: &str) -> Answer {
+        let headers = format!("authorization: Bearer {}\r\n", self.token);
+        let (status, head, body) = self.service.exchange(method, path, &headers, body);
+        let header = |name: &str| {
+            let line = head.lines().find(|line| line.starts_with(name))?;
+            line.split_once(": ").map(|(_, value)| value.to_owned())
+        };
+        let generation = header("sandbox-generation").map(|generation| {
+            let restarted = header("sandbox-restarted").unwrap();
+            (generation.parse().unwrap(), restarted == "true")
+        });
+        Answer { status, generation, body }
+    }
+
+    fn create(&self, request: &Value) -> Answer {
+        self.send("POST", "/v1/sandboxes", &request.to_string())
+    }
+
+    fn get(&self, sandbox: &str) -> Answer {
+        self.send("GET", &format!("/v1/sandboxes/{sandbox}"), "")
+    }
+
+    fn file(&self, sandbox: &str, path: &str) -> Answer {
+        self.send("GET", &format!("/v1/sandboxes/{sandbox}/files/{path}"), "")
+    }
+
+    fn run(&self, sandbox: &str, wait: u32, script: &str) -> Answer {
+        let path = format!("/v1/sandboxes/{sandbox}/executions?wait={wait}");
+        let limits = json!({ "timeout_ms": 300_000 });
+        self.send("POST", &path, &json!({ "script": script, "limits": limits }).to_string())
+    }
+
+    fn until(&self, execution: &str, status: &str) -> Value {
+        eventually(&format!("{execution} is {status}"), || {
+            let path = format!("/v1/executions/{execution}");
+            let execution = self.send("GET", &path, "").json(200);
+            (execution["status"] == status).then_some(execution)
+        })
+    }
+}
+
+/// A token of this subject, for everything but the server itself.
+fn token(place: &Place, subject: &str) -> String {
+    let create = ["token", "create", "--data-dir", "service", "--subject", subject];
+    let scopes = ["sandboxes", "executions:write", "executions:read"];
+    let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]);
+    let created = place.sandboxctl(create.into_iter().chain(scopes));
+    created.assert_code(0).stdout.trim_end().to_owned()
+}
+
+fn start(place: &Place) -> Service<'_> {
+    Service::start(place, serve(place, &["--listen", "127.0.0.1:0"], WITH_FILES))
+}
+
+#[test]
+fn kept_sandbox_has_its_files_through_a_restart_and_is_of_its_subject_alone() {
+    let place = Place::new();
+    let [alice, bob] = ["alice", "bob"].map(|subject| token(&place, subject));
+    let request = json!({ "name": "notes", "ttl_ms": 600_000 });
+    let service = start(&place);
+    let caller = Caller { service: &service, token: &alice };
+    let created = caller.create(&request);
+    assert_eq!(created.generation, Some((1, false)));
+    let created = created.json(201);
+    let id = created["id"].as_str().unwrap();
+    let of = |path: &str| format!("/v1/sandboxes/{id}/{path}");
+    assert_eq!(place.containers().len(), 1);
+
+    let written = caller.send("PUT", &of("files/a.txt"), "one");
+    assert_eq!((written.status, written.generation), (200, Some((1, false))), "{written:?}");
+    let read = json!({ "operation": "read", "path": "a.txt" }).to_string();
+    let read = caller.send("POST", &of("operations"), &read).json(200);
+    assert_eq!(read["success"], true, "{read}");
+    let append = "fs.write('b.txt', fs.read('a.txt') .. ' two') return fs.read('b.txt')";
+    let ran = caller.run(id, 60, append).json(200);
+    assert_eq!((&ran["status"], &ran["result"]), (&json!("ok"), &json!("one two")), "{ran}");
+    assert_eq!((&ran["generation"], &ran["restarted"]), (&json!(1), &json!(false)));
+    // It was started for its creation, not for this.
+    assert_eq!((&ran["timing"]["start"], &ran["timing"]["start_ms"]), (&Value::Null, &Value::Null));
+    assert_eq!(caller.file(id, "b.txt").body, "one two");
+    let extend = json!({ "ttl_ms": 7_200_000 }).to_string();
+    let extended = caller.send("POST", &of("extend"), &extend).json(200);
+    assert!(extended["expires_at"].as_str() > created["expires_at"].as_str(), "{extended}");
+
+    let stranger = Caller { service: &service, token: &bob };
+    assert_eq!(stranger.get(id).status, 404);
+    assert_eq!(stranger.send("GET", "/v1/sandboxes", "").json(200)["sandboxes"], json!([]));
+    // A name is of its subject.
+    let theirs = stranger.create(&request).json(201)["id"].as_str().unwrap().to_owned();
+    assert_eq!(stranger.file(&theirs, "a.txt").status, 404);
+    assert_eq!(stranger.send("DELETE", &format!("/v1/sandboxes/{theirs}"), "").status, 204);
+    service.stop();
+
+    let service = start(&place);
+    let caller = Caller { service: &service, token: &alice };
+    let stopped = caller.get(id).json(200);
+    assert_eq!((&stopped["status"], &stopped["generation"]), (&json!("stopped"), &json!(1)));
+    assert_eq!(stopped["expires_at"], extended["expires_at"]);
+    assert_eq!(caller.file(id, "a.txt?generation=1").status, 410);
+    let file = caller.file(id, "b.txt");
+    assert_eq!((&*file.body, file.generation), ("one two", Some((2, true))));
+    assert_eq!(caller.create(&request).json(200)["id"], *id);
+    let ran = caller.run(id, 60, "return fs.read('a.txt')").json(200);
+    assert_eq!((&ran["result"], &ran["generation"]), (&json!("one"), &json!(2)), "{ran}");
+    assert!(place.path("service/files").join(id).exists());
+    assert_eq!(caller.send("DELETE", &format!("/v1/sandboxes/{id}"), "").status, 204);
+    assert_eq!((caller.get(id).status, caller.file(id, "a.txt").status), (410, 410));
+    assert!(!place.path("service/files").join(id).exists());
+    assert_eq!(place.containers(), Vec::<String>::new());
+    service.stop();
+}
+
+#[test]
+fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
+    let place = Place::new();
+    let token = token(&place, "alice");
+    let service = start(&place);
+    let caller = Caller { service: &service, token: &token };
+    let id = caller.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
+    let submit = |script: &str| {
+        let accepted = caller.run(&id, 0, script).json(202);
+        let execution = accepted["id"].as_str().unwrap().to_owned();
+        caller.until(&execution, "running");
+        execution
+    };
+    let looping = submit("fs.write('first', '') while true do end");
+    eventually("it runs", || (caller.file(&id, "first").status == 200).then_some(()));
+    let waiting = submit("fs.write('second', '')");
+    let cancel = |execution: &str| {
+        caller.send("DELETE", &format!("/v1/executions/{execution}"), "").json(200);
+        caller.until(execution, "cancelled")
+    };
+    let cancelled = cancel(&waiting);
+    assert_eq!(cancelled["error"]["message"], "cancelled before it began", "{cancelled}");
+    caller.until(&looping, "running");
+    cancel(&looping);
+    assert_eq!(caller.run(&id, 60, "return fs.exists('second')").json(200)["result"], false);
+    service.stop();
+}
+
+#[test]
+fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_end() {
+    let place = Place::new();
+    let token = token(&place, "alice");
+    let service = start(&place);
+    let caller = Caller { service: &service, token: &token };
+    let create = |request: Value| {
+        let created = caller.create(&request).json(201);
+        created["id"].as_str().unwrap().to_owned()
+    };
+    let idle = create(json!({ "idle_ms": 100 }));
+    eventually("it has no container", || {
+        let stopped = caller.get(&idle).json(200)["status"] == "stopped";
+        (stopped && place.containers().is_empty()).then_some(())
+    });
+    let path = format!("/v1/sandboxes/{idle}/files/a.txt");
+    assert_eq!(caller.send("PUT", &path, "kept").generation, Some((2, true)));
+    let short = create(json!({ "ttl_ms": 3000 }));
+    eventually("it is gone", || (caller.get(&short).status == 410).then_some(()));
+    eventually("nothing of it is left", || {
+        let files = std::fs::read_dir(place.path("service/files")).unwrap().count();
+        (files == 1 && place.containers().is_empty()).then_some(())
+    });
+    assert_eq!(caller.file(&idle, "a.txt").body, "kept");
+    service.stop();
+    eventually("no helper is left", || ENGINE.remains(&place).is_empty().then_some(()));
+}
+
+#[test]
+fn sandbox_of_a_service_without_files_has_none_for_scripts() {
+    let place = Place::new();
+    let service = Service::open(&place);
+    let create = |body: &str| service.http("POST", "/v1/sandboxes", "", body);
+    let (status, created) = create("{}");
+    assert_eq!(status, 201, "{created}");
+    let id = serde_json::from_str::<Value>(&created).unwrap()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{id}/executions?wait=60");
+    let script = json!({ "script": "return (pcall(function() fs.list('/io') end))" }).to_string();
+    let (status, ran) = service.http("POST", &path, "", &script);
+    assert_eq!(status, 200, "{ran}");
+    let ran: Value = serde_json::from_str(&ran).unwrap();
+    assert_eq!(ran["result"], false, "{ran}");
+    let put = service.http("PUT", &format!("/v1/sandboxes/{id}/files/a"), "", "x");
+    assert!((400..500).contains(&put.0), "{put:?}");
+    let (status, refused) = create(r#"{"spec":{"inputs":{"a":"x"}}}"#);
+    assert_eq!(status, 403, "{refused}");
+    service.stop();
+}
+
+#[test]
+fn no_route_of_a_service_shows_one_subject_what_another_has() {
+    let place = Place::new();
+    let [alice, bob] = ["alice", "bob"].map(|subject| token(&place, subject));
+    let service = start(&place);
+    let [alice, bob] = [&alice, &bob].map(|token| Caller { service: &service, token });
+    let script = json!({ "script": "fs.write('a.txt', 'of alice')" }).to_string();
+    let ran = alice.send("POST", "/v1/executions?wait=60", &script).json(200);
+    let execution = ran["id"].as_str().unwrap();
+    let sandbox = alice.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{sandbox}/files/a.txt");
+    assert_eq!(alice.send("PUT", &path, "of alice").status, 200);
+
+    let document = alice.send("GET", "/v1/openapi.json", "").json(200);
+    let mut tried = 0;
+    for (template, methods) in document["paths"].as_object().unwrap() {
+        let id = if template.contains("/sandboxes/") { &*sandbox } else { execution };
+        let of = |id: &str| template.replace("{id}", id).replace("{path}", "a.txt");
+        for (method, operation) in methods.as_object().unwrap() {
+            let json = &operation["requestBody"]["content"]["application/json"]["example"];
+            let body = if json.is_null() { "theirs".to_owned() } else { json.to_string() };
+            let body = if operation["requestBody"].is_null() { String::new() } else { body };
+            let send = |id: &str| bob.send(&method.to_uppercase(), &of(id), &body);
+            if template.contains("{id}") {
+                tried += 1;
+                let [mut theirs, mut unknown] = [id, "unknown"].map(|id| send(id).json(404));
+                theirs["detail"] = theirs["detail"].as_str().unwrap().replace(id, "unknown").into();
+                (theirs["instance"], unknown["instance"]) = (Value::Null, Value::Null);
+                assert_eq!(theirs, unknown, "{method} {template}");
+            } else if method == "get" {
+                let seen = send("").body;
+                assert!(!seen.contains(execution) && !seen.contains(&sandbox), "{template}");
+            }
+        }
+    }
+    assert!(tried >= 14, "{tried}");
+    assert_eq!(alice.file(&sandbox, "a.txt").body, "of alice");
+    let path = format!("/v1/executions/{execution}/files/a.txt");
+    assert_eq!(alice.send("GET", &path, "").body, "of alice");
+    service.stop();
+}
