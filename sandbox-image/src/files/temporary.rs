@@ -117,7 +117,9 @@ impl<'a> Temporary<'a> {
             let temporary = Name::register(&self.directory)?;
             match self.link(&self.directory, temporary.0.as_bytes()) {
                 Ok(()) => {
-                    return retry(|| renameat(&self.directory, &temporary.0, directory, name));
+                    retry(|| renameat(&self.directory, &temporary.0, directory, name))?;
+                    temporary.forget();
+                    return Ok(());
                 }
                 Err(errno) if is_unable(errno) => {}
                 Err(errno) => return Err(errno),
@@ -200,14 +202,19 @@ impl Name {
         NAMED.lock().unwrap().push((directory, name.clone()));
         Ok(Self(name))
     }
+
+    /// It has become the name of a file: there is nothing to remove.
+    fn forget(&self) -> Option<(OwnedFd, String)> {
+        let mut named = NAMED.lock().unwrap();
+        let at = named.iter().position(|(_, name)| *name == self.0)?;
+        Some(named.swap_remove(at))
+    }
 }
 
 impl Drop for Name {
     fn drop(&mut self) {
-        let mut named = NAMED.lock().unwrap();
-        if let Some(at) = named.iter().position(|(_, name)| *name == self.0) {
-            // If it has become a file, or was never created, this name does not exist.
-            let (directory, name) = named.swap_remove(at);
+        // If it was never created, this name does not exist.
+        if let Some((directory, name)) = self.forget() {
             _ = unlinkat(&directory, name, AtFlags::empty());
         }
     }
