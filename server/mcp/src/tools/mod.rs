@@ -51,6 +51,11 @@ pub fn tool_names() -> Vec<&'static str> {
     [script::NAME].into_iter().chain(files).chain([exec::NAME]).collect()
 }
 
+/// Whether a tool's calls have a container of their own each.
+pub(crate) fn runs_in_a_fresh_container(tool: &str) -> bool {
+    [script::NAME, exec::NAME].contains(&tool)
+}
+
 impl Catalogue {
     /// The tools that these settings offer, with or without files.
     pub fn new(settings: &Settings, has_files: bool) -> Self {

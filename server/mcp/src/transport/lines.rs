@@ -1,20 +1,22 @@
 //! One client over a pair of byte streams, such as stdin and stdout: one JSON-RPC message a line.
 //!
-//! Everything is bounded. At most [`IN_FLIGHT`] requests are worked on; more wait in a queue, and when
-//! that is full, nothing is read. A cancellation passes the queue. A line that is too long is skipped
-//! and answered. When the client's stream ends, what is in progress is cancelled: nobody waits for it.
+//! Everything is bounded. At most [`IN_FLIGHT`] requests of each [`Lane`] are worked on; more wait in a
+//! queue, and when that is full, nothing is read. A cancellation passes the queue. A line that is too
+//! long is skipped and answered. When the client's stream ends, what is in progress is cancelled: nobody
+//! waits for it, and a client that does not read is not waited for either.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use rmcp::ServiceExt as _;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ErrorData, JsonRpcMessage, RequestId,
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcMessage, RequestId,
     ServerJsonRpcMessage,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
+use rmcp::{ServerHandler, ServiceExt as _};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::Notify;
@@ -22,10 +24,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::McpServer;
+use crate::tools::runs_in_a_fresh_container;
 
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// How many requests are worked on.
+/// How many requests of a lane are worked on.
 const IN_FLIGHT: usize = 64;
 /// How many requests wait.
 const MAX_QUEUED: usize = 4096;
@@ -33,6 +36,10 @@ const MAX_QUEUED: usize = 4096;
 const MAX_QUEUED_BYTES: usize = 32 << 20;
 /// Size of one read.
 const BUFFER_BYTES: usize = 64 << 10;
+/// How long a client may take to read one message.
+const READ_WAIT: Duration = Duration::from_secs(60);
+/// How long it may take to read the last ones, after the end.
+const END_WAIT: Duration = Duration::from_secs(2);
 
 /// Why serving a client ended early.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +67,27 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
+    let ended = server.connection().clone();
+    serve(server, ended, reader, writer, stop).await
+}
+
+/// The same with any handler. `ended` ends its calls.
+async fn serve<R, W>(
+    handler: impl ServerHandler,
+    ended: CancellationToken,
+    reader: R,
+    writer: W,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let token = CancellationToken::new();
-    let transport = Lines::new(reader, writer, server.connection().clone());
+    let transport = Lines::new(reader, writer, ended.clone());
+    let broken = transport.shared.broken.clone();
     let serve = async {
-        match server.serve_with_ct(transport, token.clone()).await {
+        match handler.serve_with_ct(transport, token.clone()).await {
             Ok(running) => running.waiting().await.map(drop).map_err(|_| ServeError::GivenUp),
             // A client that ends without a word is none of an error.
             Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
@@ -77,10 +101,37 @@ where
     };
     tokio::pin!(serve, stop);
     tokio::select! {
-        served = &mut serve => served,
-        () = &mut stop => {
-            token.cancel();
-            serve.await
+        served = &mut serve => return served,
+        () = ended.cancelled() => {}
+        () = &mut stop => token.cancel(),
+    }
+    if let Ok(served) = tokio::time::timeout(END_WAIT, &mut serve).await {
+        return served;
+    }
+    broken.cancel();
+    serve.await
+}
+
+/// What does not wait for each other: scripts that wait for a container hold up no file tool, and
+/// neither of them a ping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Ping,
+    /// Calls that need a container of their own.
+    Fresh,
+    Other,
+}
+
+impl Lane {
+    fn of(request: &ClientRequest) -> Self {
+        match request {
+            ClientRequest::PingRequest(_) => Self::Ping,
+            ClientRequest::CallToolRequest(call)
+                if runs_in_a_fresh_container(&call.params.name) =>
+            {
+                Self::Fresh
+            }
+            _ => Self::Other,
         }
     }
 }
@@ -93,18 +144,25 @@ struct Lines<R, W> {
     skips: bool,
     /// Cancelled when the stream has ended: ends the calls.
     ended: CancellationToken,
-    /// Requests that wait, each with its size.
-    queue: VecDeque<(ClientJsonRpcMessage, usize)>,
+    queue: VecDeque<Waiting>,
     queued_bytes: usize,
     shared: Arc<Shared<W>>,
     /// An answer to a line that is no message, on its way.
     refusal: Option<JoinHandle<()>>,
 }
 
+/// A request that waits.
+struct Waiting {
+    id: RequestId,
+    lane: Lane,
+    message: ClientJsonRpcMessage,
+    bytes: usize,
+}
+
 /// What is shared with the answers on their way.
 struct Shared<W> {
     writer: tokio::sync::Mutex<Option<W>>,
-    in_flight: Mutex<HashSet<RequestId>>,
+    in_flight: Mutex<HashMap<RequestId, Lane>>,
     /// A request was answered.
     answered: Notify,
     /// Nobody reads the answers any more.
@@ -112,17 +170,30 @@ struct Shared<W> {
 }
 
 impl<W: AsyncWrite + Send + Unpin> Shared<W> {
-    fn in_flight(&self) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
+    fn in_flight(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, Lane>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        let mut writer = self.writer.lock().await;
-        let Some(writer) = &mut *writer else { return Err(io::ErrorKind::NotConnected.into()) };
-        writer.write_all(&line).await?;
-        writer.flush().await
+        let write = async {
+            let mut writer = self.writer.lock().await;
+            let Some(writer) = &mut *writer else { return Err(io::ErrorKind::NotConnected.into()) };
+            let write = async {
+                writer.write_all(&line).await?;
+                writer.flush().await
+            };
+            tokio::time::timeout(READ_WAIT, write).await?
+        };
+        let written = tokio::select! {
+            written = write => written,
+            () = self.broken.cancelled() => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        if written.is_err() {
+            self.broken.cancel();
+        }
+        written
     }
 
     fn end(&self, id: &RequestId) {
@@ -228,23 +299,20 @@ where
     fn refuse(&mut self, id: Option<RequestId>, error: ErrorData) {
         let shared = self.shared.clone();
         self.refusal = Some(tokio::spawn(async move {
-            if shared.write(&ServerJsonRpcMessage::error(error, id)).await.is_err() {
-                shared.broken.cancel();
-            }
+            _ = shared.write(&ServerJsonRpcMessage::error(error, id)).await;
         }));
     }
 
     /// A request that may be worked on now.
     fn admit(&mut self) -> Option<ClientJsonRpcMessage> {
         let mut in_flight = self.shared.in_flight();
-        if in_flight.len() >= IN_FLIGHT {
-            return None;
-        }
-        let (message, bytes) = self.queue.pop_front()?;
+        let has_room = [Lane::Ping, Lane::Fresh, Lane::Other]
+            .map(|lane| in_flight.values().filter(|it| **it == lane).count() < IN_FLIGHT);
+        let may_begin = |lane: Lane| has_room[lane as usize];
+        let at = self.queue.iter().position(|waiting| may_begin(waiting.lane))?;
+        let Waiting { id, lane, message, bytes } = self.queue.remove(at)?;
         self.queued_bytes -= bytes;
-        if let JsonRpcMessage::Request(request) = &message {
-            in_flight.insert(request.id.clone());
-        }
+        in_flight.insert(id, lane);
         Some(message)
     }
 
@@ -256,14 +324,15 @@ where
     ) -> Option<ClientJsonRpcMessage> {
         match &message {
             JsonRpcMessage::Request(request) => {
-                let is_known = self.shared.in_flight().contains(&request.id)
-                    || self.queue.iter().any(|(queued, _)| has_id(queued, &request.id));
+                let (id, lane) = (request.id.clone(), Lane::of(&request.request));
+                let is_known = self.shared.in_flight().contains_key(&id)
+                    || self.queue.iter().any(|waiting| waiting.id == id);
                 if is_known {
                     let error =
                         ErrorData::invalid_request("a request with this id is in progress", None);
                     self.refuse(None, error);
                 } else {
-                    self.queue.push_back((message, bytes));
+                    self.queue.push_back(Waiting { id, lane, message, bytes });
                     self.queued_bytes += bytes;
                 }
                 None
@@ -273,10 +342,10 @@ where
                     &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    if let Some(at) = self.queue.iter().position(|(queued, _)| has_id(queued, id)) {
+                    if let Some(at) = self.queue.iter().position(|waiting| waiting.id == *id) {
                         // It has not begun: it never will.
-                        if let Some((_, bytes)) = self.queue.remove(at) {
-                            self.queued_bytes -= bytes;
+                        if let Some(waiting) = self.queue.remove(at) {
+                            self.queued_bytes -= waiting.bytes;
                         }
                         return None;
                     }
@@ -292,10 +361,6 @@ where
     fn is_full(&self) -> bool {
         self.queue.len() >= MAX_QUEUED || self.queued_bytes >= MAX_QUEUED_BYTES
     }
-}
-
-fn has_id(message: &ClientJsonRpcMessage, id: &RequestId) -> bool {
-    matches!(message, JsonRpcMessage::Request(request) if request.id == *id)
 }
 
 impl<R, W> Transport<RoleServer> for Lines<R, W>
@@ -319,9 +384,6 @@ where
             };
             if let Some(id) = id {
                 shared.end(id);
-            }
-            if written.is_err() {
-                shared.broken.cancel();
             }
             written
         }
@@ -370,8 +432,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::{ListPromptsResult, PaginatedRequestParams, Prompt};
+    use rmcp::service::RequestContext;
     use serde_json::{Value, json};
     use tokio::io::{DuplexStream, duplex};
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -457,6 +522,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn scripts_that_wait_hold_up_neither_a_ping_nor_a_file_tool() {
+        let (mut lines, mut input, _output) = lines();
+        let mut send = async |id: usize, method: &str, tool: Option<&str>| {
+            let params = tool.map_or(json!({}), |tool| json!({ "name": tool }));
+            let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+            input.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        };
+        for number in 0..2 * IN_FLIGHT {
+            let tool = if number % 2 == 0 { "execute_script" } else { "exec" };
+            send(number, "tools/call", Some(tool)).await;
+        }
+        send(1001, "tools/call", Some("stat")).await;
+        send(1002, "ping", None).await;
+        for number in 0..IN_FLIGHT {
+            assert_eq!(id(&lines.receive().await.unwrap()), number as u32);
+        }
+        assert_eq!(id(&lines.receive().await.unwrap()), 1001);
+        assert_eq!(id(&lines.receive().await.unwrap()), 1002);
+        // One that ended makes room for the next of its lane.
+        lines.shared.end(&RequestId::Number(5));
+        assert_eq!(id(&lines.receive().await.unwrap()), IN_FLIGHT as u32);
+    }
+
+    #[tokio::test]
     async fn second_request_with_an_id_in_progress_is_refused() {
         let (mut lines, mut input, mut output) = lines();
         input.write_all(request(1).as_bytes()).await.unwrap();
@@ -491,5 +580,70 @@ mod tests {
         lines.send(ServerJsonRpcMessage::error(error, None)).await.unwrap_err();
         assert!(lines.receive().await.is_none());
         drop(input);
+    }
+
+    /// A server whose list of prompts is longer than the streams here.
+    struct Long;
+
+    impl ServerHandler for Long {
+        async fn list_prompts(
+            &self,
+            _request: Option<PaginatedRequestParams>,
+            _context: RequestContext<RoleServer>,
+        ) -> Result<ListPromptsResult, ErrorData> {
+            let prompt = Prompt::new("x".repeat(1 << 10), None::<String>, None);
+            Ok(ListPromptsResult::with_all_items(vec![prompt]))
+        }
+    }
+
+    /// A client that asks for more than it reads, and what it is served by.
+    async fn client_that_does_not_read(
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> (DuplexStream, DuplexStream, JoinHandle<Result<(), ServeError>>) {
+        let ((mut input, reader), (writer, output)) = (duplex(1 << 20), duplex(64));
+        let ended = CancellationToken::new();
+        let served = tokio::spawn(serve(Long, ended, reader, writer, stop));
+        let params = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" },
+        });
+        let mut output = BufReader::new(output);
+        let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        input.write_all(format!("{hello}\n{ready}\n").as_bytes()).await.unwrap();
+        answer(&mut output).await;
+        for id in 1..=2 {
+            let list = json!({ "jsonrpc": "2.0", "id": id, "method": "prompts/list" });
+            input.write_all(format!("{list}\n").as_bytes()).await.unwrap();
+        }
+        // The first one is on its way.
+        output.fill_buf().await.unwrap();
+        (input, output.into_inner(), served)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_does_not_read_holds_up_no_end() {
+        let begun = Instant::now();
+        let (input, output, served) = client_that_does_not_read(std::future::pending()).await;
+        drop(input);
+        served.await.unwrap().unwrap();
+        assert_eq!(begun.elapsed(), END_WAIT);
+        drop(output);
+
+        let (begun, stop) = (Instant::now(), CancellationToken::new());
+        let (input, output, served) =
+            client_that_does_not_read(stop.clone().cancelled_owned()).await;
+        stop.cancel();
+        served.await.unwrap().unwrap();
+        assert_eq!(begun.elapsed(), END_WAIT);
+        drop((input, output));
+
+        // It is there, and does not read for long.
+        let begun = Instant::now();
+        let (input, output, served) = client_that_does_not_read(std::future::pending()).await;
+        served.await.unwrap().unwrap();
+        assert!(begun.elapsed() >= READ_WAIT && begun.elapsed() <= READ_WAIT + END_WAIT);
+        drop((input, output));
     }
 }
