@@ -18,20 +18,20 @@ use rmcp::model::{ErrorData, Extensions};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::quotas::{Account, Quotas};
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::lines::MAX_MESSAGE_BYTES;
-use crate::transport::sessions::Sessions;
+use crate::transport::sessions::{SUBJECT, Sessions, has_room};
 use crate::workspace::Workspace;
 
 /// The header with the id of a session, of revisions before 2026-07-28.
 const SESSION: &str = "mcp-session-id";
-/// The most sessions.
-const MAX_SESSIONS: usize = 1024;
+/// The header with a request's revision, and the first one without sessions.
+const REVISION: &str = "mcp-protocol-version";
+const STATELESS: &str = "2026-07-28";
 /// The most requests in progress, streams and calls without a client among them.
 const MAX_REQUESTS: usize = 1024;
 /// The most subjects with a workspace. Those that are not used make room.
@@ -117,7 +117,40 @@ pub struct HttpServer {
 #[derive(Clone)]
 struct Admission {
     sessions: Arc<Sessions>,
-    requests: Arc<Semaphore>,
+    requests: Arc<Requests>,
+}
+
+/// How many requests of each subject are in progress.
+#[derive(Debug, Default)]
+struct Requests(Mutex<HashMap<Option<Subject>, usize>>);
+
+/// A request in progress.
+struct Permit {
+    requests: Arc<Requests>,
+    subject: Option<Subject>,
+}
+
+impl Requests {
+    /// One more of a subject, if there is room.
+    fn begin(self: &Arc<Self>, subject: Option<&Subject>) -> Option<Permit> {
+        let (mut by_subject, subject) = (lock(&self.0), subject.cloned());
+        let own = by_subject.get(&subject).copied().unwrap_or(0);
+        if !has_room(own, by_subject.values().sum(), MAX_REQUESTS) {
+            return None;
+        }
+        by_subject.insert(subject.clone(), own + 1);
+        Some(Permit { requests: self.clone(), subject })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut by_subject = lock(&self.requests.0);
+        if let Some(own) = by_subject.get_mut(&self.subject) {
+            *own -= 1;
+        }
+        by_subject.retain(|_, own| *own > 0);
+    }
 }
 
 impl HttpServer {
@@ -132,7 +165,7 @@ impl HttpServer {
         Self {
             workspaces: Arc::new(Workspaces { controller, settings, io_dirs, quotas, by_subject }),
             shared,
-            admission: Admission { sessions, requests: Arc::new(Semaphore::new(MAX_REQUESTS)) },
+            admission: Admission { sessions, requests: Arc::default() },
             stop: CancellationToken::new(),
         }
     }
@@ -177,32 +210,29 @@ impl HttpServer {
 /// Bounds what is in progress, and keeps sessions to their subjects.
 async fn admit(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
     let Admission { sessions, requests } = admission;
-    let Ok(permit) = requests.try_acquire_owned() else { return busy() };
-    let permit = Arc::new(permit);
     let subject = request.extensions().get::<Subject>().cloned();
-    let session = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
-    match session {
-        Some(id) => {
-            // Another subject's session is not there.
-            if sessions.is_foreign(id, subject.as_ref()) {
-                return (StatusCode::NOT_FOUND, "no such session").into_response();
-            }
-            // A call in a session goes on for a while when its client is gone.
-            request.extensions_mut().insert(permit.clone());
-        }
-        None => {
-            let may_begin_one = request.method() == Method::POST;
-            if may_begin_one && sessions.count().await >= MAX_SESSIONS {
-                return busy();
-            }
-        }
+    let Some(permit) = requests.begin(subject.as_ref()) else { return busy() };
+    let is_post = request.method() == Method::POST;
+    let (may_begin_one, session) = {
+        let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let session = header(SESSION).map(|id| sessions.enter(id, subject.as_ref()));
+        (is_post && header(REVISION).is_none_or(|it| it < STATELESS), session)
+    };
+    let is_in_session = session.is_some();
+    if matches!(session, Some(None)) {
+        // Another subject's session is not there.
+        return (StatusCode::NOT_FOUND, "no such session").into_response();
     }
-    let response = next.run(request).await;
-    if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok())
-        && let Some(subject) = subject
-    {
-        sessions.own(id, subject).await;
+    if !is_in_session && may_begin_one && sessions.make_room(subject.as_ref()).await.is_err() {
+        return busy();
     }
+    // A stream without a call does not keep its session.
+    let permit = Arc::new((permit, session.flatten().filter(|_| is_post)));
+    if is_in_session {
+        // A call goes on for a while when its client is gone.
+        request.extensions_mut().insert(permit.clone());
+    }
+    let response = SUBJECT.scope(subject, next.run(request)).await;
     // It is in progress until its last byte is sent.
     let (parts, body) = response.into_parts();
     let stream = body.into_data_stream().map(move |piece| {
@@ -217,4 +247,27 @@ fn busy() -> Response {
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_one_subject_take_the_room_of_no_other() {
+        let [alice, bob] = ["alice", "bob"].map(|name| Some(Subject::new(name).unwrap()));
+        let requests = Arc::new(Requests::default());
+        let begin = |subject: &Option<Subject>| requests.begin(subject.as_ref());
+        let mut of_alice: Vec<_> = std::iter::from_fn(|| begin(&alice)).collect();
+        assert_eq!(of_alice.len(), MAX_REQUESTS / 2);
+        let of_bob: Vec<_> = std::iter::from_fn(|| begin(&bob)).collect();
+        assert_eq!(of_bob.len(), MAX_REQUESTS / 4);
+        // Who has none gets some, and who ends one may begin another.
+        assert!(begin(&None).is_some() && begin(&alice).is_none());
+        drop(of_bob);
+        of_alice.pop();
+        assert!(begin(&alice).is_some());
+        drop(of_alice);
+        assert!(lock(&requests.0).is_empty());
+    }
 }

@@ -3,6 +3,9 @@
 //! In a session, a client that goes away has not cancelled its call: it may come back and resume the
 //! stream of the answer. It has [`RESUME_WAIT`] for that; then its call is cancelled, as if it had said
 //! so itself.
+//!
+//! There is a most of sessions, and none of one subject takes the room of another's: a session that
+//! would, ends the one that its subject has not used for the longest time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +24,10 @@ use rmcp::transport::streamable_http_server::session::{
 };
 use sandbox_api::service::Subject;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+/// The most sessions.
+const MAX_SESSIONS: usize = 1024;
 /// How long a client may take to resume a stream. It is told to do so after 3 s.
 const RESUME_WAIT: Duration = Duration::from_secs(10);
 /// How much longer than any call a session lives in which nothing happens.
@@ -31,8 +37,28 @@ const IDLE_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     local: Arc<LocalSessionManager>,
-    owners: Mutex<HashMap<String, Subject>>,
+    owned: Mutex<HashMap<SessionId, Owned>>,
     calls: Arc<Calls>,
+}
+
+/// What is known of a session beside itself.
+#[derive(Debug)]
+struct Owned {
+    subject: Option<Subject>,
+    used: Instant,
+    /// Held by its requests.
+    requests: Arc<()>,
+}
+
+tokio::task_local! {
+    /// Whose request it is, which may begin a session.
+    pub(crate) static SUBJECT: Option<Subject>;
+}
+
+/// Whether who has `own` of `all` may have one more: as many as are free. So there is always room for
+/// those who have few.
+pub(crate) const fn has_room(own: usize, all: usize, most: usize) -> bool {
+    own < most.saturating_sub(all)
 }
 
 /// The calls that may be resumed.
@@ -87,22 +113,42 @@ impl Sessions {
         Self { local: Arc::new(local), ..Self::default() }
     }
 
-    /// How many there are.
-    pub async fn count(&self) -> usize {
-        self.local.sessions.read().await.len()
+    /// A session as a request uses it, until that is dropped; none if it is another subject's.
+    pub fn enter(&self, id: &str, subject: Option<&Subject>) -> Option<Arc<()>> {
+        match lock(&self.owned).get_mut(id) {
+            Some(owned) if owned.subject.as_ref() != subject => None,
+            Some(owned) => {
+                owned.used = Instant::now();
+                Some(owned.requests.clone())
+            }
+            // There is none.
+            None => Some(Arc::default()),
+        }
     }
 
-    /// Whether a session is another subject's.
-    pub fn is_foreign(&self, id: &str, subject: Option<&Subject>) -> bool {
-        lock(&self.owners).get(id).is_some_and(|owner| Some(owner) != subject)
-    }
-
-    /// A session is this subject's.
-    pub async fn own(&self, id: &str, subject: Subject) {
-        let known = self.local.sessions.read().await;
-        let mut owners = lock(&self.owners);
-        owners.retain(|id, _| known.contains_key(&**id));
-        owners.insert(id.to_owned(), subject);
+    /// Makes room for one more session of a subject.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, because all of its sessions are in use.
+    pub async fn make_room(
+        &self,
+        subject: Option<&Subject>,
+    ) -> Result<(), LocalSessionManagerError> {
+        let oldest = {
+            let known = self.local.sessions.read().await;
+            let mut owned = lock(&self.owned);
+            owned.retain(|id, _| known.contains_key(id));
+            let own = || owned.iter().filter(|(_, it)| it.subject.as_ref() == subject);
+            if has_room(own().count(), owned.len(), MAX_SESSIONS) {
+                return Ok(());
+            }
+            let idle = own().filter(|(_, it)| Arc::strong_count(&it.requests) == 1);
+            idle.min_by_key(|(_, it)| it.used).map(|(id, _)| id.clone())
+        };
+        // The nearest of what the protocol's SDK has.
+        let none = || LocalSessionManagerError::SessionNotFound("none is idle".into());
+        self.local.close_session(&oldest.ok_or_else(none)?).await
     }
 
     /// Events as they come, and the stream is open until they are dropped.
@@ -169,7 +215,12 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
-        self.local.create_session().await
+        let subject = SUBJECT.try_with(Clone::clone).unwrap_or_default();
+        self.make_room(subject.as_ref()).await?;
+        let (id, transport) = self.local.create_session().await?;
+        let owned = Owned { subject, used: Instant::now(), requests: Arc::default() };
+        lock(&self.owned).insert(id.clone(), owned);
+        Ok((id, transport))
     }
 
     async fn initialize_session(
@@ -346,6 +397,45 @@ mod tests {
         drop(open);
         tokio::time::sleep(RESUME_WAIT * 2).await;
         assert!(lock(&sessions.calls).is_empty());
-        assert_eq!(sessions.count().await, 0);
+        assert!(sessions.local.sessions.read().await.is_empty());
+    }
+
+    /// Begins a session of this subject.
+    async fn begin(sessions: &Sessions, subject: &str) -> Option<SessionId> {
+        let subject = Some(Subject::new(subject).unwrap());
+        let begun = SUBJECT.scope(subject, sessions.create_session()).await;
+        // A moment later, so that they have an order.
+        tokio::time::advance(Duration::from_millis(1)).await;
+        begun.ok().map(|(id, _)| id)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_of_one_subject_take_the_room_of_no_other() {
+        let sessions = Sessions::new(Duration::from_secs(600));
+        let alice = Subject::new("alice").unwrap();
+        let first = begin(&sessions, "alice").await.unwrap();
+        let second = begin(&sessions, "alice").await.unwrap();
+        // The first one has a call, and the second one had one lately.
+        let call = sessions.enter(&first, Some(&alice)).unwrap();
+        let third = begin(&sessions, "alice").await.unwrap();
+        drop(sessions.enter(&second, Some(&alice)).unwrap());
+        for _ in 3..=MAX_SESSIONS / 2 {
+            begin(&sessions, "alice").await.unwrap();
+        }
+        let has = async |id: &SessionId| sessions.has_session(id).await.unwrap();
+        assert!(has(&first).await && has(&second).await && !has(&third).await);
+        assert_eq!(sessions.local.sessions.read().await.len(), MAX_SESSIONS / 2);
+        let of_bob = begin(&sessions, "bob").await.unwrap();
+        assert!(has(&of_bob).await && has(&first).await);
+        assert!(sessions.enter(&of_bob, Some(&alice)).is_none(), "it is not hers");
+        assert!(sessions.enter(&of_bob, None).is_none());
+        assert!(sessions.enter("absent", Some(&alice)).is_some(), "for the protocol to refuse");
+        // Where all of them have calls, she gets no more, and he does.
+        let ids: Vec<_> = sessions.local.sessions.read().await.keys().cloned().collect();
+        let calls: Vec<_> = ids.iter().map(|id| sessions.enter(id, Some(&alice))).collect();
+        assert!(begin(&sessions, "alice").await.is_none());
+        assert!(begin(&sessions, "bob").await.is_some());
+        drop((call, calls));
+        assert!(begin(&sessions, "alice").await.is_some());
     }
 }
