@@ -224,9 +224,16 @@ impl From<Unauthenticated> for (Refusal, Option<Reason>) {
 }
 
 /// Adds the challenge of a 401, with the error that RFC 6750 has for it.
-pub(crate) fn challenge(refusal: Refusal, metadata: Option<&str>, is_invalid: bool) -> Refusal {
+pub(crate) fn challenge(
+    refusal: Refusal,
+    scope: Option<Scope>,
+    metadata: Option<&str>,
+    is_invalid: bool,
+) -> Refusal {
     let error = if is_invalid { ", error=\"invalid_token\"" } else { "" };
-    with_challenge(refusal, error, metadata)
+    // A client that is told no scope asks for all of them.
+    let scope = scope.map(|scope| format!(", scope=\"{}\"", scope.as_str())).unwrap_or_default();
+    with_challenge(refusal, &format!("{error}{scope}"), metadata)
 }
 
 /// The refusal of a caller without a scope.

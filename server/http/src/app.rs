@@ -345,7 +345,7 @@ fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Opt
     if refusal.problem().kind != ProblemKind::Unauthenticated {
         return (refusal, reason);
     }
-    (challenge(refusal, metadata_url(app, gate).as_deref(), is_invalid), reason)
+    (challenge(refusal, gate.scope, metadata_url(app, gate).as_deref(), is_invalid), reason)
 }
 
 /// Where a client finds out where its tokens come from, if it is told.

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::executions::json_answer;
-use crate::access::Caller;
+use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
 use crate::openapi::scopes;
@@ -78,7 +78,8 @@ pub(super) async fn docs(State(app): State<App>) -> Response {
 pub(super) struct ProtectedResource {
     /// The URL of the resource.
     resource: String,
-    /// The issuers of tokens for it.
+    /// The issuers of tokens for it; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     authorization_servers: Vec<String>,
     /// How a token is sent.
     bearer_methods_supported: Vec<&'static str>,
@@ -89,14 +90,14 @@ pub(super) struct ProtectedResource {
 }
 
 pub(super) async fn resource_metadata(State(app): State<App>) -> Result<Response> {
-    metadata_of(&app, "")
+    metadata_of(&app, "", scopes().map(|(scope, _)| scope).collect())
 }
 
 pub(super) async fn mcp_resource_metadata(State(app): State<App>) -> Result<Response> {
-    metadata_of(&app, "/mcp")
+    metadata_of(&app, "/mcp", vec![Scope::Sandboxes.as_str()])
 }
 
-fn metadata_of(app: &App, path: &str) -> Result<Response> {
+fn metadata_of(app: &App, path: &str, scopes: Vec<&'static str>) -> Result<Response> {
     let resource = app.config().resource.as_ref().ok_or_else(|| {
         Refusal::new(ProblemKind::NotFound, "this server names no issuer of tokens")
     })?;
@@ -105,7 +106,7 @@ fn metadata_of(app: &App, path: &str) -> Result<Response> {
         resource: format!("{url}{path}"),
         authorization_servers: resource.authorization_servers.clone(),
         bearer_methods_supported: vec!["header"],
-        scopes_supported: scopes().map(|(scope, _)| scope).collect(),
+        scopes_supported: scopes,
         resource_documentation: format!("{url}/docs"),
     };
     Ok(json_answer(StatusCode::OK, &metadata))

@@ -35,7 +35,7 @@ async fn credentials_are_missing_invalid_or_not_now() {
         "resource_metadata=\"https://api.example.org/.well-known/oauth-protected-resource\"";
     assert_eq!(
         missing.header("www-authenticate"),
-        format!("Bearer realm=\"sandboxctl\", {metadata}")
+        format!("Bearer realm=\"sandboxctl\", scope=\"executions:read\", {metadata}")
     );
     let invalid = of("Bearer forged").await;
     assert!(invalid.header("www-authenticate").contains("error=\"invalid_token\""));
@@ -48,6 +48,19 @@ async fn credentials_are_missing_invalid_or_not_now() {
     assert_eq!(metadata["authorization_servers"], json!(["https://login.example.org"]));
     let of_mcp = api.get("/.well-known/oauth-protected-resource/mcp").await.json();
     assert_eq!(of_mcp["resource"], "https://api.example.org/mcp");
+    // Who needs the tools alone asks for no more.
+    assert_eq!(of_mcp["scopes_supported"], json!(["sandboxes"]));
+    assert!(metadata["scopes_supported"].as_array().unwrap().len() > 1);
+    let without_issuer = api_with(HttpConfig {
+        resource: Some(ResourceMetadata {
+            url: "https://api.example.org".to_owned(),
+            authorization_servers: Vec::new(),
+        }),
+        hosts: vec!["api.example.org".to_owned()],
+        ..HttpConfig::default()
+    });
+    let told = without_issuer.get("/.well-known/oauth-protected-resource/mcp").await.json();
+    assert!(told.get("authorization_servers").is_none(), "{told:#}");
     assert_eq!(with(&api, Method::GET, "/metrics", &[]).await.status, 403);
     let metrics = with(&api, Method::GET, "/metrics", &[("authorization", "Bearer admin")]).await;
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
