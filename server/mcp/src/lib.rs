@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod api_text;
+mod hints;
 mod private_dir;
 mod prompts;
 mod quotas;

@@ -114,6 +114,7 @@ fn review_changes(path: Option<&str>, files: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::tests::settings;
 
     #[test]
     fn arguments_are_checked() {

@@ -13,6 +13,8 @@ use sandbox_api::{Encoding, ErrorKind, Failure};
 use sandbox_controller::{Error, Sandbox};
 use serde_json::json;
 
+use crate::hints::explained;
+use crate::settings::Settings;
 use crate::workspace::Workspace;
 
 /// The scheme of the files' URIs, and the empty authority.
@@ -80,7 +82,8 @@ fn not_found(uri: &str) -> ErrorData {
 }
 
 /// An operation's failure as an error of the protocol.
-fn protocol_error(uri: &str, failure: &Failure) -> ErrorData {
+fn protocol_error(uri: &str, failure: Failure, settings: &Settings) -> ErrorData {
+    let failure = explained(failure, settings);
     match failure.kind {
         ErrorKind::NotFound | ErrorKind::NotADirectory => not_found(uri),
         ErrorKind::Internal | ErrorKind::Engine | ErrorKind::AgentLost => {
@@ -120,7 +123,7 @@ pub(crate) async fn list(
     });
     let after = after.transpose()?;
     let page = workspace.with_kept(async |sandbox| page(sandbox, after.as_deref()).await).await;
-    let page = page.map_err(|failure| protocol_error("", &failure))?;
+    let page = page.map_err(|failure| protocol_error("", failure, workspace.settings()))?;
     let root = root(&page.root);
     let resources = page.files.iter().map(|entry| {
         let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
@@ -264,7 +267,8 @@ pub(crate) async fn read(
             read => read.map(Some),
         }
     });
-    let read = read.await.map_err(|failure: Failure| protocol_error(given, &failure))?;
+    let read = read.await;
+    let read = read.map_err(|failure| protocol_error(given, failure, workspace.settings()))?;
     let Some(read) = read else {
         let most = MAX_RESOURCE_BYTES >> 20;
         let message = format!(

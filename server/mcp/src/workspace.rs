@@ -204,6 +204,11 @@ impl Workspace {
         self.io_dir.is_some()
     }
 
+    /// What it was opened with.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Cancelled when the workspace closes.
     pub(crate) const fn closing(&self) -> &CancellationToken {
         &self.closing

@@ -82,10 +82,12 @@ pub(super) fn tool(settings: &Settings) -> Tool {
 }
 
 pub(super) async fn call(call: Call<'_>) -> CallToolResult {
-    let data = match run(call).await {
+    let settings = call.settings;
+    let mut data = match run(call).await {
         Ok(result) => ExecData::from(result),
         Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
     };
+    data.error = data.error.map(|failure| explained(failure, settings));
     let error = data.error.as_ref().map(failure_text);
     let mut result = structured(serde_json::to_value(&data).unwrap_or_else(|_| json!({})));
     if let Some(error) = error {

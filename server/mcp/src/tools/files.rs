@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use super::answer::{MAX_RESULT_BYTES, failed, invalid, structured, too_large, with_text};
 use super::{Call, Hints, described, schema};
+use crate::hints::explained;
+use crate::settings::Settings;
 use crate::workspace::cancelled;
 
 /// A tool for one file operation.
@@ -225,7 +227,7 @@ impl FileTool {
     }
 
     async fn try_call(&self, call: Call<'_>) -> Result<CallToolResult, Failure> {
-        let Call { workspace, arguments, cancelled: token, .. } = call;
+        let Call { workspace, settings, arguments, cancelled: token, .. } = call;
         let operation = self.operation(arguments)?;
         let envelope = tokio::select! {
             biased;
@@ -234,7 +236,7 @@ impl FileTool {
         };
         let data = match (envelope.data, envelope.error) {
             (Some(data), None) => data,
-            (_, Some(failure)) => return Err(self.explained(failure)),
+            (_, Some(failure)) => return Err(self.explained(failure, settings)),
             (None, None) => {
                 return Err(Failure::new(ErrorKind::Internal, "no result", None));
             }
@@ -292,7 +294,8 @@ impl FileTool {
     }
 
     /// An operation's failure, with what an agent can do about it.
-    fn explained(&self, mut failure: Failure) -> Failure {
+    fn explained(&self, failure: Failure, settings: &Settings) -> Failure {
+        let mut failure = explained(failure, settings);
         if self.operation == "view" && failure.kind == ErrorKind::Encoding {
             failure.hint = Some("`encoding: \"base64\"` gives the bytes of a file".to_owned());
         }

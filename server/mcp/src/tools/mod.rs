@@ -131,7 +131,7 @@ fn described(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::num::NonZeroU32;
     use std::time::Duration;
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::settings::Audience;
 
-    pub(super) fn settings() -> Settings {
+    pub(crate) fn settings() -> Settings {
         Settings {
             sandbox: SandboxSpec::new(),
             timeout_ceiling: Duration::from_secs(600),

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{failure_text, invalid};
 use super::{Call, Hints, described, schema};
 use crate::api_text::{Abilities, taught};
+use crate::hints::explained;
 use crate::resources::uri_below;
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
@@ -48,7 +49,7 @@ struct ScriptData {
     result: Option<Box<RawValue>>,
     /// What it printed.
     logs: Vec<String>,
-    /// The files that it changed, in their final state.
+    /// The files that it changed, in their final state. The first 100 that exist are also links.
     files_touched: Vec<TouchedFile>,
     /// There are more than `files_touched` lists.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -123,12 +124,13 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
 }
 
 pub(super) async fn call(call: Call<'_>) -> CallToolResult {
-    let uris = call.settings.sandbox.mount_path.clone();
-    let data = match run(call).await {
+    let settings = call.settings;
+    let mut data = match run(call).await {
         Ok(result) => ScriptData::from(result),
         Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
     };
-    answer(data, &uris)
+    data.error = data.error.map(|failure| explained(failure, settings));
+    answer(data, &settings.sandbox.mount_path)
 }
 
 async fn run(call: Call<'_>) -> Result<RunResult, Failure> {

@@ -1,0 +1,119 @@
+//! What an agent, or whoever runs its server, can do about a failure: in the words of the tools, and for
+//! who reads it. What was refused is answered with the rule that would allow it.
+
+use sandbox_api::{ErrorKind, Failure, LimitKey};
+
+use crate::settings::{Audience, Settings};
+
+/// What the guest says of a path that no rule allows.
+const NOT_ALLOWED: &str = ": not among the allowed paths";
+
+/// A failure with the hint that fits here, where there is one.
+pub(crate) fn explained(failure: Failure, settings: &Settings) -> Failure {
+    let hint = hint(&failure, settings).or_else(|| failure.hint.clone());
+    Failure { hint, ..failure }
+}
+
+fn hint(failure: &Failure, settings: &Settings) -> Option<String> {
+    let is_local = settings.audience == Audience::Local;
+    let whose = if is_local { "" } else { " of the service" };
+    let mount_path = &settings.sandbox.mount_path;
+    match failure.kind {
+        ErrorKind::Protected => Some(
+            match is_local {
+                true => {
+                    "`sandboxctl mcp --no-protect` allows it, unless filesystem.protected names it"
+                }
+                false => "the service lets nobody write such names, which others run or trust",
+            }
+            .to_owned(),
+        ),
+        ErrorKind::NotAllowed => {
+            let path = refused_path(failure, mount_path)?;
+            let path = serde_json::Value::from(path);
+            Some(format!(
+                "it needs a rule {{ path = {path}, access = \"read\" }}, or \"write\" to change it, in \
+                 filesystem.allowed_paths{whose}"
+            ))
+        }
+        ErrorKind::PathEscape => Some(match is_local {
+            true => format!(
+                "paths are relative, or absolute below {mount_path}, which is the directory of \
+                 `sandboxctl mcp --io-dir`"
+            ),
+            false => format!("paths are relative, or absolute below {mount_path}"),
+        }),
+        ErrorKind::ReadOnly if is_local => Some(
+            "the files are read-only: `sandboxctl mcp` was started with --read-only".to_owned(),
+        ),
+        // A caller of a service has no flags.
+        _ if !is_local => {
+            let given = failure.hint.as_ref()?;
+            let limit = LimitKey::ALL.iter().find(|limit| given.contains(&limit.hint()))?;
+            let setting = format!("{} of the service is the limit", limit.key());
+            Some(given.replace(&limit.hint(), &setting))
+        }
+        _ => None,
+    }
+}
+
+/// The path that no rule allows, absolute.
+fn refused_path(failure: &Failure, mount_path: &str) -> Option<String> {
+    let written = failure.message.strip_suffix(NOT_ALLOWED)?;
+    // A script's error begins with its place.
+    let place = failure.line.map(|line| format!(":{line}: "));
+    let written = match place.and_then(|place| Some(written.split_once(&place)?.1)) {
+        Some(written) => written,
+        None => written,
+    };
+    Some(match written.starts_with('/') {
+        true => written.to_owned(),
+        false => format!("{}/{written}", mount_path.trim_end_matches('/')),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::tests::settings;
+
+    fn told(kind: ErrorKind, message: &str, line: Option<u32>, audience: Audience) -> String {
+        let hint = sandbox_api::operation_hint(kind);
+        let failure = Failure { line, ..Failure::new(kind, message, hint) };
+        explained(failure, &Settings { audience, ..settings() }).hint.unwrap()
+    }
+
+    #[test]
+    fn what_is_refused_is_answered_with_the_rule_that_would_allow_it() {
+        let local = |kind, message: &str, line| told(kind, message, line, Audience::Local);
+        let remote = |kind, message: &str| told(kind, message, None, Audience::Remote);
+        let protected = "/io/.git/config: a protected name";
+        assert!(local(ErrorKind::Protected, protected, None).contains("--no-protect"));
+        let hint = remote(ErrorKind::Protected, protected);
+        assert!(!hint.contains("--") && hint.contains("nobody"), "{hint}");
+        for (message, line, rule) in [
+            ("a/b: not among the allowed paths", None, r#"{ path = "/io/a/b", access = "read" }"#),
+            (r#"/io/a": not among the allowed paths"#, None, r#"{ path = "/io/a\"", access"#),
+            ("script:3: a: not among the allowed paths", Some(3), r#"{ path = "/io/a", access"#),
+        ] {
+            let hint = local(ErrorKind::NotAllowed, message, line);
+            assert!(hint.contains(rule) && hint.contains("filesystem.allowed_paths"), "{hint}");
+        }
+        let hint = remote(ErrorKind::NotAllowed, "a: not among the allowed paths");
+        assert!(hint.ends_with("of the service"), "{hint}");
+        assert!(local(ErrorKind::PathEscape, "", None).contains("--io-dir"));
+        let hint = remote(ErrorKind::PathEscape, "");
+        assert_eq!(hint, "paths are relative, or absolute below /io");
+    }
+
+    #[test]
+    fn caller_of_a_service_is_told_of_no_flags() {
+        for limit in LimitKey::ALL {
+            let failure = Failure::new(ErrorKind::WriteLimit, "", Some(limit.hint()));
+            let remote = Settings { audience: Audience::Remote, ..settings() };
+            let hint = explained(failure.clone(), &remote).hint.unwrap();
+            assert_eq!(hint, format!("{} of the service is the limit", limit.key()));
+            assert_eq!(explained(failure, &settings()).hint, Some(limit.hint()));
+        }
+    }
+}
