@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{failure_text, invalid, structured};
 use super::script::{decode, timeout};
 use super::{Call, Hints, described, schema};
-use crate::settings::Settings;
+use crate::hints::explained;
+use crate::settings::{Access, Settings};
 
 pub(super) const NAME: &str = "exec";
 
@@ -50,16 +51,28 @@ struct ExecData {
     error: Option<Failure>,
 }
 
-pub(super) fn tool(settings: &Settings) -> Tool {
+pub(super) fn tool(settings: &Settings, has_files: bool) -> Tool {
     let hosts = match settings.sandbox.allow.rules().is_empty() {
         true => "It has no network.",
         false => "It reaches only the hosts that the server allows.",
     };
+    let mount_path = &settings.sandbox.mount_path;
+    let files = match (has_files, settings.access) {
+        (true, Access::ReadWrite) => {
+            format!("It starts in {mount_path}, whose files stay; all else is gone afterwards.")
+        }
+        (true, Access::ReadOnly) => format!(
+            "It starts in {mount_path}, whose files it can only read; what it writes in /tmp is gone \
+             afterwards."
+        ),
+        (false, _) => {
+            "Files are off: it can only write in /tmp, and what is there is gone afterwards."
+                .to_owned()
+        }
+    };
     let description = format!(
-        "Run a program of the image, or a line for its shell, in a fresh container. It starts in \
-         {}, whose files stay; all else is gone afterwards. {hosts} What is out of time is killed \
-         with all that it has started.",
-        settings.sandbox.mount_path
+        "Run a program of the image, or a line for its shell, in a fresh container. {files} {hosts} \
+         What is out of time is killed with all that it has started."
     );
     let mut input = schema::input::<CommandRequest>();
     let ceiling = sandbox_api::millis(settings.timeout_ceiling);
@@ -209,5 +222,21 @@ mod tests {
             let message = made(wrong).unwrap_err();
             assert!(message.starts_with("exec: "), "{message}");
         }
+        let message = made(json!({ "programme": "ls" })).unwrap_err();
+        assert!(message.contains("expected one of `timeout_ms`, `program`"), "{message}");
+    }
+
+    #[test]
+    fn description_says_which_files_there_are() {
+        let described = |access, has_files| {
+            let settings = Settings { access, ..super::super::tests::settings() };
+            tool(&settings, has_files).description.unwrap().into_owned()
+        };
+        assert!(described(Access::ReadWrite, true).contains("starts in /io, whose files stay"));
+        assert!(
+            described(Access::ReadOnly, true).contains("starts in /io, whose files it can only")
+        );
+        let off = described(Access::ReadWrite, false);
+        assert!(off.contains("Files are off") && !off.contains("/io"), "{off}");
     }
 }

@@ -67,7 +67,7 @@ impl Catalogue {
             tools.extend(offered.map(|tool| (Kind::File(tool), tool.describe())));
         }
         if settings.sandbox.supports_exec() {
-            tools.push((Kind::Exec, exec::tool(settings)));
+            tools.push((Kind::Exec, exec::tool(settings, has_files)));
         }
         if let Some(names) = &settings.tools {
             tools.retain(|(_, tool)| names.iter().any(|name| *name == tool.name));
