@@ -80,7 +80,9 @@ pub(super) fn tool(settings: &Settings, has_files: bool) -> Tool {
         timeout.insert("default".to_owned(), millis(spec.limits.timeout).into());
     }
     let hints = Hints {
-        is_read_only: !has_files || settings.access == Access::ReadOnly,
+        // What reaches a host may change something there.
+        is_read_only: (!has_files || settings.access == Access::ReadOnly)
+            && spec.allow.rules().is_empty(),
         is_destructive: has_files && settings.access == Access::ReadWrite,
         is_idempotent: false,
         is_open_world: !spec.allow.rules().is_empty(),
@@ -287,6 +289,33 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn result_links_to_the_first_hundred_files() {
+        let file =
+            |number: usize| TouchedFile::new(number.to_string().as_bytes(), FileOp::Write, 0);
+        let data =
+            ScriptData { files_touched: (0..150).map(file).collect(), ..ScriptData::default() };
+        let result = answer(data, "/io");
+        let links = result.content.iter().filter(|it| it.as_resource_link().is_some());
+        assert_eq!(links.count(), MAX_LINKS);
+        let listed = result.structured_content.unwrap()["files_touched"].as_array().unwrap().len();
+        assert_eq!(listed, 150);
+    }
+
+    #[test]
+    fn script_that_changes_nothing_is_read_only_unless_it_reaches_hosts() {
+        let is_read_only = |settings: &Settings, has_files| {
+            tool(settings, has_files).annotations.unwrap().read_only_hint.unwrap()
+        };
+        let mut settings = settings();
+        assert!(!is_read_only(&settings, true) && is_read_only(&settings, false));
+        settings.access = Access::ReadOnly;
+        assert!(is_read_only(&settings, true));
+        settings.sandbox =
+            settings.sandbox.allow(["example.org".parse().unwrap()].into_iter().collect());
+        assert!(!is_read_only(&settings, true) && !is_read_only(&settings, false));
     }
 
     #[test]
