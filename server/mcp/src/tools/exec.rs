@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{failure_text, invalid, structured};
+use super::answer::{failure_text, invalid, listed, structured};
 use super::script::{decode, timeout};
 use super::{Call, Hints, described, schema};
 use crate::hints::explained;
@@ -169,6 +169,7 @@ impl From<ExecResult> for ExecData {
         let hint = result.hint();
         let ExecResult { execution, exit_code, signal, stdout, stderr, .. } = result;
         let ExecutionReport { outcome, files_touched, network, .. } = execution;
+        let (files_touched, files_touched_truncated) = listed(files_touched);
         let timed_out = matches!(outcome, Outcome::Timeout(_));
         let error = match &outcome {
             // The command's own end is data.
@@ -190,8 +191,8 @@ impl From<ExecResult> for ExecData {
             failed,
             timed_out,
             truncated: result.stdout_truncated || result.stderr_truncated,
-            files_touched: files_touched.files,
-            files_touched_truncated: files_touched.truncated,
+            files_touched,
+            files_touched_truncated,
             refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
             error,
         }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{failure_text, invalid};
+use super::answer::{failure_text, invalid, listed};
 use super::{Call, Hints, described, schema};
 use crate::api_text::{Abilities, taught};
 use crate::hints::explained;
