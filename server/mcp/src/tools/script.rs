@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, Tool};
 use sandbox_api::{
-    CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RunResult, Script,
-    TouchedFile,
+    CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RefusedHost, RunResult,
+    Script, TouchedFile,
 };
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
@@ -54,6 +54,9 @@ struct ScriptData {
     /// There are more than `files_touched` lists.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     files_touched_truncated: bool,
+    /// The hosts that its programs were refused, each with the rules that would allow it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused_hosts: Vec<RefusedHost>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -189,7 +192,8 @@ impl From<RunResult> for ScriptData {
             None => None,
         };
         let RunResult { execution, logs, .. } = result;
-        let ExecutionReport { outcome, files_touched, .. } = execution;
+        let ExecutionReport { outcome, files_touched, network, .. } = execution;
+        let (files_touched, files_touched_truncated) = listed(files_touched);
         let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
         let result = match outcome {
             Outcome::Ok { result } => Some(result),
@@ -198,8 +202,9 @@ impl From<RunResult> for ScriptData {
         Self {
             result,
             logs: logs.iter().map(|entry| entry.line().into_owned()).collect(),
-            files_touched: files_touched.files,
-            files_touched_truncated: files_touched.truncated,
+            files_touched,
+            files_touched_truncated,
+            refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
             error,
         }
     }
