@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::{
-    DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionReport, Failure, Input, Lifespan, SandboxSpec, Status,
-    Usage,
+    DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionReport, Failure, Input, Lifespan, SandboxSpec,
+    SpecError, Status, Usage,
 };
 use sandbox_controller::{Controller, Error, Sandbox};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
@@ -384,6 +384,10 @@ impl Workspace {
         match error {
             Error::MountLost { .. } | Error::MountRefused { .. } | Error::IoDir { .. } => {
                 self.launch_failure(error)
+            }
+            Error::Spec(SpecError::ArgsTooLarge { .. }) => {
+                let hint = "write large data to a file, which the script reads".to_owned();
+                Failure { hint: self.has_files().then_some(hint), ..Failure::from(error) }
             }
             error => Failure::from(error),
         }

@@ -141,7 +141,12 @@ async fn follow(
 
 /// The arguments as a command.
 fn command(arguments: JsonObject) -> Result<Command, Failure> {
-    let request: CommandRequest = decode(NAME, arguments)?;
+    let request: CommandRequest = decode(NAME, arguments).map_err(|mut failure| {
+        // It is decoded apart.
+        let all = "expected one of `timeout_ms`, ";
+        failure.message = failure.message.replace("expected one of ", all);
+        failure
+    })?;
     let CommandRequest { program, args, shell, env, cwd, stdin } = request;
     let mut command = match (program, shell) {
         (Some(program), None) => Command::new(program.0).args(args.into_iter().map(|arg| arg.0)),

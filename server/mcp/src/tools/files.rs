@@ -229,6 +229,7 @@ impl FileTool {
     async fn try_call(&self, call: Call<'_>) -> Result<CallToolResult, Failure> {
         let Call { workspace, settings, arguments, cancelled: token, .. } = call;
         let operation = self.operation(arguments)?;
+        let word = operation.name();
         let envelope = tokio::select! {
             biased;
             () = token.cancelled() => return Err(cancelled()),
@@ -246,7 +247,7 @@ impl FileTool {
         }
         let length = data.get().len();
         if length > MAX_RESULT_BYTES {
-            return Err(too_large(length, "`offset` and `limit` read a part"));
+            return Err(too_large(length, part_hint(word)));
         }
         let data = serde_json::from_str(data.get());
         let data = data.map_err(|error| {
@@ -303,6 +304,15 @@ impl FileTool {
     }
 }
 
+/// How an operation gives a part of what is too large for one result.
+fn part_hint(operation: &str) -> &'static str {
+    match operation {
+        "read" => "`offset` and `limit` read a part",
+        "view" => "`encoding: \"base64\"` with `offset` and `limit` reads a part",
+        _ => "a smaller `limit`, or a path further down, gives less",
+    }
+}
+
 /// A view as content: text as text with the line that says how it goes on, an image as an image.
 fn viewed(mut data: Value) -> CallToolResult {
     let image = data.get("mime_type").and_then(Value::as_str).map(str::to_owned);
@@ -319,12 +329,26 @@ fn viewed(mut data: Value) -> CallToolResult {
     }
     let mut text = data.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
     if let Some(footer) = data.get("footer").and_then(Value::as_str) {
+        let footer = continued(footer, &text, data.get("first_line"));
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(footer);
+        text.push_str(&footer);
     }
     with_text(data, text)
+}
+
+/// A footer, with how a line goes on whose beginning is all that there is room for.
+fn continued(footer: &str, text: &str, line: Option<&Value>) -> String {
+    let Some(beginning) = footer.strip_suffix(']').filter(|it| it.contains(" bytes of line "))
+    else {
+        return footer.to_owned();
+    };
+    let offset = match line.and_then(Value::as_u64) {
+        Some(1) => format!("offset={}", text.len()),
+        _ => "an offset in bytes".to_owned(),
+    };
+    format!("{beginning} Use encoding=utf8 with {offset} to continue the line.]")
 }
 
 #[cfg(test)]
@@ -376,11 +400,35 @@ mod tests {
     }
 
     #[test]
+    fn hints_name_what_the_tool_takes() {
+        for (name, arguments) in [
+            ("list_directory", json!({})),
+            ("glob", json!({ "pattern": "*" })),
+            ("grep", json!({ "pattern": "x" })),
+            ("read_file", json!({ "path": "a", "encoding": "base64" })),
+            ("read_file", json!({ "path": "a" })),
+        ] {
+            let hint = part_hint(operation(name, arguments).unwrap().name());
+            let schema = (tool(name).input)();
+            for field in hint.split('`').skip(1).step_by(2) {
+                let field = field.split(':').next().unwrap();
+                assert!(schema["properties"].get(field).is_some(), "{name}: {hint}");
+            }
+        }
+    }
+
+    #[test]
     fn views_are_text_with_a_footer_or_an_image() {
         let text = json!({ "type": "text", "text": "a\nb", "footer": "[Showing lines 1-2 of 9.]" });
         let result = viewed(text.clone());
         assert_eq!(result.content[0].as_text().unwrap().text, "a\nb\n[Showing lines 1-2 of 9.]");
         assert_eq!(result.structured_content, Some(text));
+        let footer = "[Showing the first 3 bytes of line 1 of 1.]";
+        let long = json!({ "type": "text", "text": "aaa", "first_line": 1, "footer": footer });
+        let result = viewed(long);
+        let expected = "aaa\n[Showing the first 3 bytes of line 1 of 1. Use encoding=utf8 with \
+                        offset=3 to continue the line.]";
+        assert_eq!(result.content[0].as_text().unwrap().text, expected);
         let image = json!({ "type": "image", "content": "Yf8=", "mime_type": "image/png" });
         let result = viewed(image);
         let content = result.content[0].as_image().unwrap();
