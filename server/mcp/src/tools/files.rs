@@ -232,7 +232,13 @@ impl FileTool {
         let word = operation.name();
         let envelope = tokio::select! {
             biased;
-            () = token.cancelled() => return Err(cancelled()),
+            () = token.cancelled() => {
+                // It may have been done before that.
+                if self.changes_list {
+                    workspace.files_changed();
+                }
+                return Err(cancelled());
+            }
             envelope = workspace.perform(operation) => envelope?,
         };
         let data = match (envelope.data, envelope.error) {
