@@ -307,7 +307,8 @@ pub(crate) async fn complete(workspace: &Workspace, value: &str) -> CompletionIn
             sandbox.list(listed_path, ListOptions::default()).await
         })
         .await;
-    let entries = listed.map(|listed| listed.entries).unwrap_or_default();
+    let (entries, is_cut) =
+        listed.map(|listed| (listed.entries, listed.truncated)).unwrap_or_default();
     let found = entries.iter().filter(|entry| entry.name_b64.is_none());
     let found = found.filter(|entry| entry.name.starts_with(prefix));
     let mut values: Vec<String> = found
@@ -318,17 +319,31 @@ pub(crate) async fn complete(workspace: &Workspace, value: &str) -> CompletionIn
         .collect();
     let total = values.len();
     values.truncate(CompletionInfo::MAX_VALUES);
-    let has_more = values.len() < total;
-    CompletionInfo::with_pagination(values, u32::try_from(total).ok(), has_more).unwrap_or_default()
+    let has_more = values.len() < total || is_cut;
+    let total = u32::try_from(total).ok().filter(|_| !is_cut);
+    CompletionInfo::with_pagination(values, total, has_more).unwrap_or_default()
 }
 
-/// The files, the latest first: name, size and time of change.
-pub(crate) async fn latest(workspace: &Workspace, most: usize) -> Result<String, Failure> {
+/// The files of a directory, the latest first: name, size and time of change; or a file alone.
+pub(crate) async fn latest(
+    workspace: &Workspace,
+    path: &str,
+    most: usize,
+) -> Result<String, ErrorData> {
     let options = ListOptions { recursive: true, max_depth: None, limit: None };
-    let listed = workspace.with_kept(async |sandbox| sandbox.list(".", options).await).await?;
-    let root = root(&listed.path);
+    let listed = workspace.with_kept(async |sandbox| match sandbox.list(path, options).await {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            let StatData { path, path_b64, kind, size, modified, .. } = sandbox.stat(path).await?;
+            let name = String::new();
+            Ok((vec![Entry { name, name_b64: None, path, path_b64, kind, size, modified }], false))
+        }
+        listed => listed.map(|listed| (listed.entries, listed.truncated)),
+    });
+    let settings = workspace.settings();
+    let (entries, is_cut) = listed.await.map_err(|it| protocol_error(path, it, settings))?;
+    let root = root(&settings.sandbox.mount_path);
     let mut files: Vec<&Entry> =
-        listed.entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
+        entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
     files.sort_by_key(|entry| {
         std::cmp::Reverse(entry.modified.map(|time| (time.seconds, time.nanoseconds)))
     });
@@ -340,6 +355,12 @@ pub(crate) async fn latest(workspace: &Workspace, most: usize) -> Result<String,
     }
     if files.len() > most {
         _ = writeln!(text, "and {} more", files.len() - most);
+    }
+    if is_cut {
+        text.push_str(
+            "There are more entries than one list has: later changes may be missing. Look at \
+             directories further down.\n",
+        );
     }
     Ok(text)
 }
