@@ -4,7 +4,7 @@ mod answer;
 mod exec;
 mod files;
 mod schema;
-mod script;
+pub(crate) mod script;
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::resources::uri_below;
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
 
-pub(super) const NAME: &str = "execute_script";
+pub(crate) const NAME: &str = "execute_script";
 /// The most files that a result links to. It lists all.
 const MAX_LINKS: usize = 100;
 
