@@ -51,7 +51,7 @@ pub struct McpArgs {
 
     /// Give scripts and commands no files, and offer no tools for files
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "mount_path"])]
-    no_io: bool,
+    pub no_io: bool,
 
     /// Where the io dir appears in the sandbox [default: /io]
     #[arg(long, value_name = "PATH", help_heading = "Files", value_hint = ValueHint::Other,
