@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -10,11 +10,29 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::place::{Place, eventually, peak_memory_kib};
+use crate::place::{Place, eventually, peak_memory_kib, workspace};
 use crate::rootfs::Rootfs;
 
 /// Longer than any answer of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a client of a revision with a hello begins with.
+fn hello(revision: &str) -> Value {
+    json!({
+        "protocolVersion": revision,
+        "capabilities": {},
+        "clientInfo": { "name": "test", "version": "1" },
+    })
+}
+
+/// What each request of the stateless revision has.
+fn stateless() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+    })
+}
 
 /// A client of `sandboxctl mcp`.
 struct Client {
@@ -36,14 +54,7 @@ impl Client {
     /// One of a revision that begins with a hello, which it has said.
     fn of(place: &Place, flags: &[&str], revision: &str) -> Self {
         let mut client = Self::silent(place, flags);
-        let hello = client.ask(
-            "initialize",
-            json!({
-                "protocolVersion": revision,
-                "capabilities": {},
-                "clientInfo": { "name": "test", "version": "1" },
-            }),
-        );
+        let hello = client.ask("initialize", hello(revision));
         assert_eq!(hello["result"]["protocolVersion"], revision, "{hello:#}");
         client.notify("notifications/initialized", json!({}));
         client
@@ -53,6 +64,10 @@ impl Client {
     fn silent(place: &Place, flags: &[&str]) -> Self {
         let mut command = place.command(["mcp"]);
         command.args(flags);
+        Self::start(command)
+    }
+
+    fn start(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (sender, messages) = channel();
@@ -196,6 +211,31 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     client.data("remove", json!({ "path": "report", "recursive": true }));
     let gone = client.ask("resources/read", json!({ "uri": link["uri"] }));
     assert_eq!(gone["error"]["code"], -32002, "{gone:#}");
+
+    // What is no text, too much, or elsewhere.
+    let script = "fs.write('bytes', '\\255\\254') fs.write('much', ('x'):rep(5 * 2^20))";
+    client.data("execute_script", json!({ "script": script }));
+    let read = client.ask("resources/read", json!({ "uri": "sandbox:///io/bytes" }));
+    assert_eq!(read["result"]["contents"][0]["blob"], "//4=", "{read:#}");
+    for (uri, code, told) in [
+        ("sandbox:///io/much", -32602, "a resource has at most 4 MiB"),
+        ("sandbox:///etc/passwd", -32602, "--io-dir"),
+        ("sandbox:///io/../etc/passwd", -32602, "--io-dir"),
+        ("file:///etc/passwd", -32002, "no such resource"),
+    ] {
+        let refused = client.ask("resources/read", json!({ "uri": uri }));
+        assert_eq!(refused["error"]["code"], code, "{refused:#}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains(told), "{uri}: {message}");
+    }
+    let completed = client.ask(
+        "completion/complete",
+        json!({
+            "ref": { "type": "ref/prompt", "name": "review_changes" },
+            "argument": { "name": "path", "value": "b" },
+        }),
+    );
+    assert_eq!(completed["result"]["completion"]["values"], json!(["bytes"]));
     client.answered_list_changed();
     client.end();
     assert_eq!(place.read("out/c.csv"), "n,sq\n1,1\n2,four\n");
@@ -247,7 +287,15 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
         ("read_file", json!({ "path": "data.bin" }), "`encoding: \"base64\"`"),
         ("read_file", json!({ "path": "../etc/passwd" }), "path_escape"),
         ("read_file", json!({ "path": "/etc/passwd" }), "path_escape"),
-        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "protected"),
+        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "--no-protect"),
+        // The rule that would allow it, for a script as for a tool.
+        ("execute_script", json!({ "script": "fs.write('.git/config', '')" }), "--no-protect"),
+        ("execute_script", json!({ "script": "fs.read('/etc/passwd')" }), "--io-dir"),
+        (
+            "execute_script",
+            json!({ "script": "", "args": { "a": "x".repeat(8 << 20) } }),
+            "to a file",
+        ),
         ("stat", json!({ "path": "absent" }), "not_found"),
     ] {
         let text = client.failure(tool, arguments);
@@ -265,11 +313,7 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
 fn client_of_the_stateless_revision_needs_no_hello() {
     let place = Place::new();
     let mut client = Client::silent(&place, &["--no-io", "--pool", "0"]);
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
-    });
+    let meta = stateless();
     let discovered = client.ask("server/discover", json!({ "_meta": meta }));
     let versions = discovered["result"]["supportedVersions"].as_array().unwrap();
     assert!(versions.contains(&json!("2026-07-28")), "{discovered:#}");
@@ -291,6 +335,67 @@ fn client_of_the_stateless_revision_needs_no_hello() {
 }
 
 #[test]
+fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_good() {
+    let place = Place::new();
+    place.write("out/a", "x");
+    let mut client = Client::silent(&place, &["--io-dir", "out", "--pool", "0"]);
+    let with_meta = |mut params: Value| {
+        params["_meta"] = stateless();
+        params
+    };
+    for (method, params) in [
+        ("tools/list", json!({})),
+        ("prompts/list", json!({})),
+        ("resources/list", json!({})),
+        ("resources/templates/list", json!({})),
+        ("resources/read", json!({ "uri": "sandbox:///io/a" })),
+    ] {
+        let answer = client.ask(method, with_meta(params));
+        let result = &answer["result"];
+        assert!(result["ttlMs"].is_u64(), "{method}: {answer:#}");
+        assert_eq!(result["cacheScope"], "private", "{method}: {answer:#}");
+    }
+    let wanted = json!({ "notifications": { "resourcesListChanged": true } });
+    let listening = client.begin("subscriptions/listen", with_meta(wanted));
+    while !client
+        .notifications
+        .iter()
+        .any(|it| it["method"] == "notifications/subscriptions/acknowledged")
+    {
+        let message = client.messages.recv_timeout(PATIENCE).expect("an acknowledgement");
+        client.notifications.push(message);
+    }
+    let write = json!({ "name": "write_file", "arguments": { "path": "b", "content": "" } });
+    client.ask("tools/call", with_meta(write));
+    client.answered_list_changed();
+    assert!(!client.early.contains_key(&listening), "it goes on");
+    client.end();
+}
+
+#[test]
+fn trace_context_of_a_call_is_in_the_log() {
+    let place = Place::new();
+    let mut command = place.command(["mcp", "-vv", "--no-io", "--pool", "0"]);
+    let log = place.path("log");
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let mut client = Client::start(command);
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for context in [parent, "of no such form"] {
+        let mut meta = stateless();
+        meta["traceparent"] = context.into();
+        let arguments = json!({ "script": "return 1" });
+        let params = json!({ "_meta": meta, "name": "execute_script", "arguments": arguments });
+        let called = client.ask("tools/call", params);
+        assert_eq!(called["result"]["structuredContent"]["result"], 1, "{called:#}");
+    }
+    client.end();
+    let log = place.read("log");
+    let told = format!("traceparent={parent}");
+    assert!(log.lines().any(|line| line.replace('"', "").contains(&told)), "{log}");
+    assert!(!log.contains("of no such form"), "{log}");
+}
+
+#[test]
 fn client_of_an_older_revision_is_answered_in_it() {
     let place = Place::new();
     let mut client = Client::of(&place, &["--io-dir", "out", "--pool", "0"], "2025-06-18");
@@ -304,6 +409,7 @@ fn client_of_an_older_revision_is_answered_in_it() {
 fn prompts_teach_the_script_api_and_name_the_files() {
     let place = Place::new();
     place.write("out/report.csv", "n\n1\n");
+    place.write("out/sub/new", "");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let listed = client.ask("prompts/list", json!({}));
     let names = listed["result"]["prompts"].as_array().unwrap().iter();
@@ -317,7 +423,12 @@ fn prompts_teach_the_script_api_and_name_the_files() {
     let taught = text("write_script", json!({ "task": "count the words" })).unwrap();
     assert!(taught.contains("count the words") && taught.contains("fs.glob"), "{taught}");
     let review = text("review_changes", json!({})).unwrap();
-    assert!(review.contains("report.csv"), "{review}");
+    assert!(review.contains(" report.csv\n") && review.contains(" sub/new\n"), "{review}");
+    for path in ["sub", "sub/new"] {
+        let review = text("review_changes", json!({ "path": path })).unwrap();
+        assert!(review.contains(" sub/new\n") && !review.contains("report.csv"), "{review}");
+    }
+    assert_eq!(text("review_changes", json!({ "path": "absent" })), Err(json!(-32002)));
     assert_eq!(text("write_script", json!({})), Err(json!(-32602)));
     assert_eq!(text("absent", json!({})), Err(json!(-32602)));
     client.end();
@@ -370,6 +481,11 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     let refused = client.data("exec", json!({ "shell": ask, "timeout_ms": 60_000 }));
     let host = &refused["refused_hosts"][0];
     let expected = (&json!("evil.example"), &json!(["evil.example"]));
+    assert_eq!((&host["host"], &host["allow"]), expected, "{refused:#}");
+
+    let script = format!("process.exec('sh', {{'-c', `{}`}})", ask.replace('\\', "\\\\"));
+    let refused = client.data("execute_script", json!({ "script": script }));
+    let host = &refused["refused_hosts"][0];
     assert_eq!((&host["host"], &host["allow"]), expected, "{refused:#}");
 
     for (arguments, expected) in [
@@ -443,6 +559,39 @@ fn client_that_is_killed_or_leaves_in_the_middle_leaves_nothing() {
 }
 
 #[test]
+fn client_that_does_not_read_holds_up_no_end() {
+    /// Not all that a pipe has room for: what does not fit at the end of it waits.
+    const FULL: u64 = 32 << 10;
+    let place = Place::new();
+    for signal in [None, Some(Signal::TERM)] {
+        let mut command = place.command(["mcp", "--no-io", "--pool", "0"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let params = hello("2025-11-25");
+        let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        stdin.write_all(format!("{hello}\n{ready}\n").as_bytes()).unwrap();
+        for id in 1..100 {
+            let list = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list" });
+            stdin.write_all(format!("{list}\n").as_bytes()).unwrap();
+        }
+        let stdout = child.stdout.take().unwrap();
+        eventually("its answers fill the pipe", || {
+            (rustix::io::ioctl_fionread(&stdout).unwrap() >= FULL).then_some(())
+        });
+        let mut stdin = Some(stdin);
+        match signal {
+            None => drop(stdin.take()),
+            Some(signal) => {
+                kill_process(Pid::from_child(&child), signal).unwrap();
+            }
+        }
+        let status = eventually("it ends", || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(signal.map_or(0, |_| 143)));
+    }
+}
+
+#[test]
 fn sandbox_that_dies_costs_the_calls_in_it_alone() {
     let place = Place::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
@@ -489,6 +638,52 @@ fn two_thousand_calls_at_once_are_all_answered() {
     let after = peak_memory_kib(client.child.id());
     assert!(after < before + (32 << 10), "{before} KiB, {after} KiB");
     client.stdin = Some(writer.join().unwrap());
+    client.end();
+}
+
+#[test]
+fn instructions_and_prompts_are_about_the_tools_that_are_offered() {
+    let place = Place::new();
+    let mut client =
+        Client::silent(&place, &["--io-dir", "out", "--tools", "read_*", "--pool", "0"]);
+    let told = client.ask("initialize", hello("2025-11-25"));
+    let instructions = told["result"]["instructions"].as_str().unwrap();
+    assert!(!instructions.contains("script"), "{instructions}");
+    client.notify("notifications/initialized", json!({}));
+    let listed = client.ask("prompts/list", json!({}));
+    assert_eq!(listed["result"]["prompts"].as_array().unwrap().len(), 1, "{listed:#}");
+    let params = json!({ "name": "write_script", "arguments": { "task": "x" } });
+    assert_eq!(client.ask("prompts/get", params)["error"]["code"], -32602);
+    client.end();
+}
+
+#[test]
+fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
+    let place = Place::new();
+    let args = ["mcp", "install", "--client", "cursor", "--io-dir", "files", "--print"];
+    let printed = place.sandboxctl(args);
+    let entry: Value = serde_json::from_str(&printed.assert_code(0).stdout).unwrap();
+    let server = &entry["mcpServers"]["sandboxctl"];
+    assert!(server["command"].as_str().unwrap().starts_with('/'), "{entry:#}");
+    let io_dir = place.path("files");
+    assert_eq!(server["args"], json!(["mcp", "--io-dir", io_dir.to_str().unwrap()]));
+    assert!(!place.home().join(".cursor").exists());
+    let args = ["mcp", "install", "--client", "cursor", "--", "--bogus"];
+    place.sandboxctl(args).assert_code(2).assert_stderr_has("unexpected argument '--bogus'");
+    assert!(!place.home().join(".cursor").exists());
+}
+
+#[test]
+fn script_of_the_skill_does_what_it_teaches() {
+    let skill = std::fs::read_to_string(workspace().join("skills/sandboxctl/SKILL.md")).unwrap();
+    let (_, script) = skill.split_once("```lua\n").unwrap();
+    let (script, _) = script.split_once("```").unwrap();
+    let place = Place::new();
+    place.write("out/logs/a.log", "\"GET /\" 200 1\n\"GET /x\" 404 1\n\"GET /\" 200 1\n");
+    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
+    let data = client.data("execute_script", json!({ "script": script }));
+    assert_eq!(data["result"], json!({ "200": 2, "404": 1 }), "{data:#}");
+    assert_eq!(data["files_touched"][0]["name"], "summary.json", "{data:#}");
     client.end();
 }
 

@@ -1,13 +1,14 @@
 //! The tools of an agent at `/mcp` of a service: who is let in, what bad input gets, quotas, and what a
 //! client leaves behind that goes away.
 
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use super::service::{Service, serve};
 use crate::place::{Place, eventually, peak_memory_kib};
+use crate::rootfs::Rootfs;
 
 /// Runs until it is ended, and says when it has begun.
 const LOOP: &str = "print('begun') while true do end";
@@ -87,13 +88,59 @@ impl Client {
             headers.retain(|(known, _)| known != name);
             headers.push((name, value.clone()));
         }
-        let mut head = "POST /mcp HTTP/1.0\r\n".to_owned();
+        self.send_as("POST", message, &headers)
+    }
+
+    fn send_as(
+        &self,
+        method: &str,
+        message: &[u8],
+        headers: &[(&'static str, String)],
+    ) -> TcpStream {
+        let mut head = format!("{method} /mcp HTTP/1.0\r\n");
         headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         let mut connection = TcpStream::connect(&self.address).unwrap();
         connection.write_all(format!("{head}\r\n").as_bytes()).unwrap();
         // One that is refused is not read to its end.
         _ = connection.write_all(message);
         connection
+    }
+
+    /// Begins a session of an older revision.
+    fn in_session(&self, revision: &'static str) -> Self {
+        let client = self.with("mcp-protocol-version", revision);
+        let hello = json!({
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": {
+                "protocolVersion": revision,
+                "capabilities": {},
+                "clientInfo": { "name": "test", "version": "1" },
+            },
+        });
+        let begun = client.ask_raw(hello.to_string().as_bytes(), &[]);
+        assert_eq!(begun.status, 200, "{begun:?}");
+        let session = begun.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        let client = client.with("mcp-session-id", session.expect("a session"));
+        client.notify("notifications/initialized", json!({}));
+        client
+    }
+
+    fn header(&self, name: &str) -> &str {
+        &self.headers.iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    fn notify(&self, method: &str, params: Value) {
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        assert_eq!(self.ask_raw(message.to_string().as_bytes(), &[]).status, 202);
+    }
+
+    /// The answer to a call in a session.
+    fn call_in_session(&self, tool: &str, arguments: Value) -> Answer {
+        let message = json!({
+            "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+            "params": { "name": tool, "arguments": arguments },
+        });
+        self.ask_raw(message.to_string().as_bytes(), &[])
     }
 
     fn ask_raw(&self, message: &[u8], headers: &[(&'static str, &str)]) -> Answer {
@@ -186,6 +233,7 @@ fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
     let authorized = client.with("authorization", &good);
     for (who, client, status, expected) in [
         ("nobody", &client, 401, metadata),
+        ("nobody", &client, 401, "scope=\"sandboxes\""),
         ("forged", &client.with("authorization", "Bearer x"), 401, "error=\"invalid_token\""),
         ("expired", &client.with("authorization", &expired), 401, metadata),
         ("without the scope", &client.with("authorization", &other), 403, "scope=\"sandboxes\""),
@@ -205,6 +253,8 @@ fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
     let (_, told) = service.http("GET", "/.well-known/oauth-protected-resource/mcp", "", "");
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["resource"], "https://sandbox.example.org/mcp", "{told:#}");
+    assert_eq!(told["scopes_supported"], json!(["sandboxes"]), "{told:#}");
+    assert!(told.get("authorization_servers").is_none(), "it names no issuer: {told:#}");
     assert_eq!(place.containers(), Vec::<String>::new());
     service.stop();
 }
@@ -254,13 +304,19 @@ fn bad_input_over_http_is_answered_and_the_next_call_works() {
         ("read_file", json!({ "path": "data.bin" }), "`encoding: \"base64\"`"),
         ("read_file", json!({ "path": "../etc/passwd" }), "path_escape"),
         ("read_file", json!({ "path": "/etc/passwd" }), "path_escape"),
-        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "protected"),
+        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "the service lets nobody"),
+        (
+            "execute_script",
+            json!({ "script": "fs.write('.git/x', '')" }),
+            "the service lets nobody",
+        ),
         ("write_file", json!({ "path": "a" }), "missing field `content`"),
         ("stat", json!({ "path": "absent" }), "not_found"),
     ] {
         let text = client.call(tool, arguments).failure();
         assert!(text.contains(expected), "{tool}: {text}");
         assert!(!text.contains(place.work().to_str().unwrap()), "no path of the host: {text}");
+        assert!(!text.contains(" --") && !text.contains("`--"), "nor a flag: {text}");
     }
     let gone = json!({ "uri": "sandbox:///io/absent" });
     let gone = named(&request("resources/read", gone), "resources/read", "sandbox:///io/absent");
@@ -335,24 +391,9 @@ fn client_that_goes_away_over_http_ends_its_call_and_is_charged_for_it() {
 fn session_over_http_cancels_its_call_and_ends_in_the_middle_of_one() {
     let place = Place::new();
     let service = Service::open(&place);
-    let client = Client::new(&service).with("mcp-protocol-version", "2025-11-25");
-    let hello = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": { "name": "test", "version": "1" },
-        },
-    });
-    let begun = client.ask_raw(hello.to_string().as_bytes(), &[]);
-    assert_eq!(begun.status, 200, "{begun:?}");
-    let session = begun.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
-    let client = client.with("mcp-session-id", session.expect("a session"));
-    let notify = |method: &str, params: Value| {
-        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        assert_eq!(client.ask_raw(message.to_string().as_bytes(), &[]).status, 202);
-    };
-    notify("notifications/initialized", json!({}));
+    let client = Client::new(&service).in_session("2025-11-25");
+    let session = client.header("mcp-session-id").to_owned();
+    let notify = |method: &str, params: Value| client.notify(method, params);
     let begin = |id: u64| {
         let message = json!({
             "jsonrpc": "2.0", "id": id, "method": "tools/call",
@@ -374,12 +415,101 @@ fn session_over_http_cancels_its_call_and_ends_in_the_middle_of_one() {
     notify("notifications/cancelled", json!({ "requestId": 2 }));
     is_over();
     let ended = begin(3);
-    let session = session.unwrap();
     let headers = format!("mcp-session-id: {session}\r\nmcp-protocol-version: 2025-11-25\r\n");
     let (status, body) = service.http("DELETE", "/mcp", &headers, "");
     assert!((200..300).contains(&status), "{status} {body}");
     is_over();
     drop((cancelled, ended));
+    service.stop();
+}
+
+#[test]
+fn session_is_its_subjects_alone_and_hears_of_its_changes() {
+    let place = Place::new();
+    let tokens = ["alice", "bob"].map(|subject| {
+        let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
+        let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
+        format!("Bearer {}", created.assert_code(0).stdout.trim_end())
+    });
+    let command = serve(&place, &["--listen", "127.0.0.1:0"], &[FILES]);
+    let service = Service::start(&place, command);
+    let [alice, bob] = tokens.map(|token| Client::new(&service).with("authorization", &token));
+    let alice = alice.in_session("2025-06-18");
+    let written = alice.call_in_session("write_file", json!({ "path": "a", "content": "x" }));
+    assert_eq!(written.message()["result"]["isError"], false, "{written:?}");
+
+    let foreign = bob
+        .with("mcp-protocol-version", "2025-06-18")
+        .with("mcp-session-id", alice.header("mcp-session-id"));
+    assert_eq!(foreign.call_in_session("stat", json!({ "path": "a" })).status, 404);
+    let stream = |client: &Client, method: &str| {
+        let mut headers = vec![("host", client.address.clone())];
+        headers.push(("accept", "text/event-stream".to_owned()));
+        headers.extend(client.headers.iter().cloned());
+        BufReader::new(client.send_as(method, b"", &headers))
+    };
+    for method in ["GET", "DELETE"] {
+        let mut text = String::new();
+        stream(&foreign, method).read_to_string(&mut text).unwrap();
+        assert_eq!(Answer::parse(&text).status, 404, "{method}: {text}");
+    }
+    // It is still there, and its stream has the news.
+    let mut news = stream(&alice, "GET").lines();
+    assert!(news.next().unwrap().unwrap().ends_with("200 OK"));
+    let written = alice.call_in_session("write_file", json!({ "path": "b", "content": "x" }));
+    assert_eq!(written.message()["result"]["isError"], false, "{written:?}");
+    let changed = "notifications/resources/list_changed";
+    assert!(news.any(|line| line.unwrap().contains(changed)));
+    drop(news);
+    let seen = alice.call_in_session("stat", json!({ "path": "b" })).message();
+    assert_eq!(seen["result"]["structuredContent"]["size"], 1, "{seen:#}");
+    service.stop();
+}
+
+#[test]
+fn sessions_that_one_subject_begins_cost_no_other_one() {
+    let place = Place::new();
+    let tokens = ["alice", "bob"].map(|subject| {
+        let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
+        let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
+        format!("Bearer {}", created.assert_code(0).stdout.trim_end())
+    });
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let [alice, bob] = tokens.map(|token| Client::new(&service).with("authorization", &token));
+    let first = alice.in_session("2025-11-25");
+    // More than one subject may have.
+    for _ in 0..600 {
+        alice.in_session("2025-11-25");
+    }
+    let script = || json!({ "script": "return 1" });
+    assert_eq!(first.call_in_session("execute_script", script()).status, 404, "it made room");
+    assert_eq!(bob.data("execute_script", script())["result"], 1);
+    let called = bob.in_session("2025-11-25").call_in_session("execute_script", script());
+    assert_eq!(called.message()["result"]["structuredContent"]["result"], 1, "{called:?}");
+    service.stop();
+}
+
+#[test]
+fn files_of_agents_are_off_unless_the_service_has_them() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let flags: Vec<&str> = root.iter().map(String::as_str).collect();
+    let service = Service::with(&place, &flags, &[]);
+    let client = Client::new(&service);
+    let listed = client.ask("tools/list", json!({})).message();
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["execute_script", "exec"]);
+    assert!(tools[1]["description"].as_str().unwrap().contains("Files are off"), "{listed:#}");
+    let resources = client.ask("resources/list", json!({})).message();
+    assert_eq!(resources["error"]["code"], -32601, "{resources:#}");
+    let script = "return { io == nil, fs == nil }";
+    let data = client.data("execute_script", json!({ "script": script }));
+    assert_eq!(data["result"], json!([true, true]));
+    let made = client.data("exec", json!({ "shell": "echo out; echo x > /tmp/file; exit 3" }));
+    let expected = (&json!("out\n"), &json!(3), &json!([]));
+    assert_eq!((&made["stdout"], &made["exit_code"], &made["files_touched"]), expected, "{made:#}");
     service.stop();
 }
 
