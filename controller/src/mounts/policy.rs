@@ -95,7 +95,8 @@ impl ReservedDir {
 pub(super) enum MountPointsBelow {
     /// Refuse it.
     Refused,
-    /// Allow it: it is the lower layer of an overlay, which is never written to.
+    /// Allow it: it is the lower layer of an overlay, which is never written to. But not the root
+    /// of the whole system, by any path.
     Harmless,
 }
 
@@ -192,7 +193,12 @@ impl MountPolicy {
         }
         match below {
             MountPointsBelow::Refused => check_below(&self.table, &located)?,
-            MountPointsBelow::Harmless => {}
+            MountPointsBelow::Harmless => {
+                let root = place(&self.table, Path::new("/"));
+                if root.is_ok_and(|root| located.location.path_to(&root.location).is_some()) {
+                    return Err(MountRefusal::Root);
+                }
+            }
         }
         Ok(hidden)
     }

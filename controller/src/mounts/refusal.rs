@@ -26,6 +26,9 @@ pub enum MountRefusal {
     /// It is one of the host's device nodes.
     #[error("it is in {DEVICES}, among the host's devices")]
     Devices,
+    /// It is the root of the whole system, or contains it.
+    #[error("programs could read all of this machine's files")]
+    Root,
     /// It is in one of the controller's own directories.
     #[error("it is in the {name} {}", .folder.display())]
     ReservedDir {
@@ -90,6 +93,7 @@ impl MountRefusal {
             Self::PseudoFileSystem { .. } | Self::Devices => {
                 "give a file or directory of a file system that stores files"
             }
+            Self::Root => "give a directory with the files of the programs alone",
             Self::ReservedDir { .. }
             | Self::ParentOfReservedDir { .. }
             | Self::ParentOfReservedFile { .. } => {

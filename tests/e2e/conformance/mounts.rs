@@ -13,6 +13,8 @@ use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status
 use sandbox_controller::{Command, Error};
 use serde_json::json;
 
+use crate::ENGINE;
+use crate::engine::Engine;
 use crate::library::{Guest, Library};
 use crate::place::{Ended, Place, eventually, spawn, wait};
 use crate::rootfs::Rootfs;
@@ -286,6 +288,20 @@ fn pseudo_file_systems_and_devices_are_not_mounted() {
     run(&place, &["--io-dir", "tmpfs", "--in", "tmpfs/inside"]).assert_code(0);
     tmpfs.assert_is_mounted();
     place.sandboxctl_with(b"x", ["run", "script.luau", "--in", "-:x"]).assert_code(0);
+}
+
+#[test]
+fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
+    if ENGINE != Engine::Embedded {
+        return;
+    }
+    let place = Place::new();
+    symlink("/", place.path("link")).unwrap();
+    let _bind = HostMount::bind(Path::new("/"), place.path("bound"));
+    for path in ["/", "link", "bound", "bound/proc/.."] {
+        let ended = place.sandboxctl(["exec", "--rootfs", path, "--", "/bin/true"]);
+        assert_refused(&ended, "as the root directory: programs could read all of this machine's");
+    }
 }
 
 #[test]

@@ -173,3 +173,36 @@ fn pseudo_file_systems_and_devices_are_refused() {
         policy.check_path(Path::new(path)).unwrap_err();
     }
 }
+
+/// A bind mount of it was not recognised: it has another path.
+#[test]
+fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
+    let host = Host::new();
+    let opened = File::open("/").unwrap();
+    let opened = Opened::new(opened.as_fd()).unwrap();
+    let text = String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap();
+    let line = text.lines().find(|it| it.starts_with(&format!("{} ", opened.mount))).unwrap();
+    let fields: Vec<&str> = line.split(' ').collect();
+    let (_, rest) = line.split_once(" - ").unwrap();
+    let point = host.path("bound");
+    fs::create_dir(&point).unwrap();
+    // The directory at which a mount of `source` would be, and the table with that mount.
+    let check = |source: &str| {
+        let bound = File::open(&point).unwrap();
+        let bound = Opened { mount: u64::MAX, file: bound.as_fd() };
+        let (device, point) = (fields[2], point.canonicalize().unwrap());
+        let line = format!(
+            "{} {} {device} {source} {} rw - {rest}\n",
+            u64::MAX,
+            fields[0],
+            point.display()
+        );
+        let table = MountTable::parse(format!("{text}{line}").as_bytes()).unwrap();
+        let MountPolicy { own, files, devices, .. } = host.policy();
+        let policy = MountPolicy { table: Arc::new(table), own, files, devices };
+        policy.check(bound, Access::Read, MountPointsBelow::Harmless).map(drop)
+    };
+    assert_eq!(check(fields[3]), Err(MountRefusal::Root));
+    let beside = Path::new(fields[3]).join("srv");
+    assert_eq!(check(beside.to_str().unwrap()), Ok(()));
+}
