@@ -146,6 +146,7 @@ impl Records {
         let subject = subject.clone();
         let page = self.call(move |store| store.list(&subject, &query)).await?;
         let ExecutionPage { executions, next_cursor } = page;
+        let next_cursor = next_cursor.map(|cursor| cursor.to_string());
         Ok(ExecutionList { executions, next_cursor })
     }
 

@@ -401,9 +401,9 @@ impl Service {
         query: ListQuery,
     ) -> Result<ExecutionList, ServiceError> {
         let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
-        if query.cursor.as_ref().is_some_and(|cursor| cursor.parse::<i64>().is_err()) {
-            return Err(ServiceError::invalid("cursor", "it is the cursor of no page"));
-        }
+        let cursor = query.cursor.map(|cursor| cursor.parse()).transpose();
+        let cursor =
+            cursor.map_err(|_| ServiceError::invalid("cursor", "it is the cursor of no page"))?;
         let query = ExecutionQuery {
             statuses: query.statuses,
             kind: query.kind,
@@ -411,7 +411,7 @@ impl Service {
             created_from: query.created_from,
             created_before: query.created_before,
             metadata: query.metadata,
-            cursor: query.cursor,
+            cursor,
             limit,
         };
         self.core.records.list(subject, query).await

@@ -5,6 +5,9 @@
 //!    └────────────────────^
 //! ```
 
+use std::fmt;
+use std::str::FromStr;
+
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types};
 use sandbox_api::service::{ExecutionKind, ExecutionStatus, ExecutionSummary, Subject, Time};
 use sandbox_api::{Status, Usage};
@@ -118,9 +121,34 @@ pub struct ExecutionQuery {
     /// Those with these members in their metadata.
     pub metadata: Vec<(String, String)>,
     /// Continues a list: the cursor of the page before.
-    pub cursor: Option<String>,
+    pub cursor: Option<Cursor>,
     /// At most so many, up to [`EXECUTION_PAGE`].
     pub limit: usize,
+}
+
+/// Where a page ends: its last execution. It tells nothing of others, as a row's number would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    /// When that was accepted, for the time after it is forgotten.
+    created_at: Time,
+    id: String,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.created_at.unix_millis(), self.id)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let none = || StoreError::row("it is the cursor of no page");
+        let (created_at, id) = text.split_once('.').ok_or_else(none)?;
+        let created_at = Time::from_unix_millis(created_at.parse().map_err(|_| none())?);
+        Ok(Self { created_at, id: id.to_owned() })
+    }
 }
 
 /// A page of a list, newest first.
@@ -129,7 +157,7 @@ pub struct ExecutionPage {
     /// The executions.
     pub executions: Vec<ExecutionSummary>,
     /// The cursor of the next page, if there is one.
-    pub next_cursor: Option<String>,
+    pub next_cursor: Option<Cursor>,
 }
 
 /// What a service that starts finds.
@@ -402,18 +430,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Row`] if the cursor is none of a page.
+    /// [`StoreError`].
     pub fn list(
         &self,
         subject: &Subject,
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
         let before = match &query.cursor {
-            Some(cursor) => cursor.parse().map_err(|_| StoreError::row("the cursor is none"))?,
+            Some(cursor) => self.read(|connection| place(connection, subject, cursor))?,
             None => i64::MAX,
         };
         let mut sql = format!(
-            "SELECT {SUMMARY}, seq FROM executions
+            "SELECT {SUMMARY} FROM executions
              WHERE subject = ? AND seq < ? AND NOT is_expired"
         );
         let mut values: Vec<types::Value> =
@@ -462,14 +490,14 @@ impl Store {
             let mut query = connection.prepare_cached(&sql)?;
             let mut rows = query.query(params_from_iter(values))?;
             let mut page = ExecutionPage::default();
-            let mut last = 0;
             while let Some(row) = rows.next()? {
                 if page.executions.len() == limit {
-                    page.next_cursor = Some(last.to_string());
+                    let last = page.executions.last();
+                    page.next_cursor =
+                        last.map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
                     break;
                 }
                 page.executions.push(summary(row)?);
-                last = row.get::<_, i64>(10)?;
             }
             Ok(page)
         })
@@ -504,6 +532,21 @@ impl Store {
             Ok(recovered)
         })
     }
+}
+
+/// Below which number a list goes on. Where the last execution of the page is forgotten by now, it
+/// goes on with those that were accepted before it.
+fn place(connection: &Connection, subject: &Subject, cursor: &Cursor) -> rusqlite::Result<i64> {
+    let mut query =
+        connection.prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND subject = ?2")?;
+    let found = query.query_row([&cursor.id, subject.as_str()], |row| row.get(0)).optional()?;
+    if let Some(seq) = found {
+        return Ok(seq);
+    }
+    let mut query = connection.prepare_cached(
+        "SELECT coalesce(max(seq) + 1, 0) FROM executions WHERE subject = ?1 AND created_at < ?2",
+    )?;
+    query.query_row(params![subject.as_str(), cursor.created_at.unix_millis()], |row| row.get(0))
 }
 
 fn find_key(

@@ -33,7 +33,7 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 
 pub use error::StoreError;
 pub use executions::{
-    Accepted, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution,
+    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution,
     Recovered, RecoveredExecution, StoredEvent, StoredExecution, UsedGeneration,
 };
 pub use sandboxes::{NamedSandbox, SandboxRecord};

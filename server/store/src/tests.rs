@@ -181,6 +181,46 @@ fn events_are_read_from_where_a_reader_was() {
     assert_eq!(store.last_event("b").unwrap(), None);
 }
 
+/// The cursor was a number of rows, of whomever: two of them told how much others ran in between.
+#[test]
+fn cursor_is_the_same_whatever_others_run() {
+    let cursor = |others: i64| {
+        let (_dir, store) = data_dir();
+        for number in 0..others {
+            let subject = subject("bob");
+            store.accept(NewExecution { subject, ..new(&format!("b{number}"), 0) }).unwrap();
+        }
+        for id in ["a1", "a2"] {
+            store.accept(new(id, 1)).unwrap();
+        }
+        let query = ExecutionQuery { limit: 1, ..ExecutionQuery::default() };
+        store.list(&subject("alice"), &query).unwrap().next_cursor.unwrap().to_string()
+    };
+    assert_eq!(cursor(0), cursor(20));
+}
+
+#[test]
+fn list_goes_on_after_an_execution_that_is_forgotten_or_anothers() {
+    let (_dir, store) = data_dir();
+    for number in 0..5 {
+        store.accept(new(&format!("e{number}"), number)).unwrap();
+    }
+    store.accept(NewExecution { subject: subject("bob"), ..new("b", 9) }).unwrap();
+    let after = |cursor: &str| {
+        let cursor = Some(cursor.parse().unwrap());
+        let query = ExecutionQuery { limit: 9, cursor, ..ExecutionQuery::default() };
+        let page = store.list(&subject("alice"), &query).unwrap();
+        page.executions.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    assert_eq!(after("2.e2"), ["e1", "e0"]);
+    store.finish(finish("e2", 9)).unwrap();
+    store.forget(store.expire(Time::from_unix_millis(10), u64::MAX).unwrap()).unwrap();
+    assert_eq!(after("2.e2"), ["e1", "e0"]);
+    assert_eq!(after("0.e2"), [""; 0]);
+    // That of another subject says no more than one of nothing.
+    assert_eq!(after("3.b"), after("3.nothing"));
+}
+
 #[test]
 fn lists_are_paged_from_the_newest_and_filtered() {
     let (_dir, store) = data_dir();
@@ -223,8 +263,9 @@ fn lists_are_paged_from_the_newest_and_filtered() {
     let range =
         ExecutionQuery { created_from: Some(from), created_before: Some(before), ..all.clone() };
     assert_eq!(ids(&range).0, ["e3", "e2"]);
-    let odd_cursor = ExecutionQuery { cursor: Some("x' OR 1".to_owned()), ..all };
-    assert!(matches!(store.list(&subject("alice"), &odd_cursor), Err(StoreError::Row { .. })));
+    for odd in ["", "3", "x' OR 1", "x.e3"] {
+        assert!(matches!(odd.parse::<Cursor>(), Err(StoreError::Row { .. })), "{odd}");
+    }
     assert!(store.list(&subject("bob"), &query).unwrap().executions.is_empty());
 }
 
