@@ -437,7 +437,7 @@ impl Store {
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
         let before = match &query.cursor {
-            Some(cursor) => self.read(|connection| place(connection, subject, cursor))?,
+            Some(cursor) => self.read(|connection| Ok(place(connection, subject, cursor)?))?,
             None => i64::MAX,
         };
         let mut sql = format!(

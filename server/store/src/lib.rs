@@ -33,8 +33,8 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 
 pub use error::StoreError;
 pub use executions::{
-    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, NewExecution,
-    Recovered, RecoveredExecution, StoredEvent, StoredExecution, UsedGeneration,
+    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
+    NewExecution, Recovered, RecoveredExecution, StoredEvent, StoredExecution, UsedGeneration,
 };
 pub use sandboxes::{NamedSandbox, SandboxRecord};
 pub use tokens::TokenRecord;

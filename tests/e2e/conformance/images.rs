@@ -373,10 +373,9 @@ fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
     }
     let place = Place::new();
     place.write("file", "");
-    for (path, reason) in [
-        (place.path("missing"), "No such file"),
-        (place.path("file"), "it is not a directory"),
-    ] {
+    for (path, reason) in
+        [(place.path("missing"), "No such file"), (place.path("file"), "it is not a directory")]
+    {
         let (kind, message) = refused(RootFs::Directory(path));
         assert_eq!(kind, ErrorKind::Usage, "{message}");
         assert!(message.contains(reason), "{message}");
