@@ -257,8 +257,10 @@ impl ResultDocument<'_> {
 
 impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
     fn from(result: &'a ExecResult) -> Self {
-        let (stdout, stdout_encoding) = text(&result.stdout, result.stdout_truncated);
-        let (stderr, stderr_encoding) = text(&result.stderr, result.stderr_truncated);
+        let (stdout, stdout_encoding) =
+            OutputEncoding::encode(&result.stdout, result.stdout_truncated);
+        let (stderr, stderr_encoding) =
+            OutputEncoding::encode(&result.stderr, result.stderr_truncated);
         Self {
             schema: ExecSchema::V1,
             id: Some(Cow::Borrowed(&result.id)),
@@ -310,19 +312,31 @@ const fn status_of(error: &Failure) -> Status {
     }
 }
 
-/// The output as text, if it is UTF-8; otherwise as base64.
-fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
-    let text = match std::str::from_utf8(output) {
-        Ok(text) => Some(text),
-        // Cut within a character: the partial character is dropped.
-        Err(error) if truncated && error.error_len().is_none() => {
-            std::str::from_utf8(&output[..error.valid_up_to()]).ok()
+impl OutputEncoding {
+    /// The output as text, if it is UTF-8; otherwise as base64. Of output that is truncated, a
+    /// character that was cut is dropped.
+    #[must_use]
+    pub fn encode(output: &[u8], truncated: bool) -> (Cow<'_, str>, Self) {
+        let text = match std::str::from_utf8(output) {
+            Ok(text) => Some(text),
+            Err(error) if truncated && error.error_len().is_none() => {
+                std::str::from_utf8(&output[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        };
+        match text {
+            Some(text) => (Cow::Borrowed(text), Self::Utf8),
+            None => (Cow::Owned(STANDARD.encode(output)), Self::Base64),
         }
-        Err(_) => None,
-    };
-    match text {
-        Some(text) => (Cow::Borrowed(text), OutputEncoding::Utf8),
-        None => (Cow::Owned(STANDARD.encode(output)), OutputEncoding::Base64),
+    }
+
+    /// The output that is encoded in `text`; nothing, if it is none.
+    #[must_use]
+    pub fn decode(self, text: &str) -> Vec<u8> {
+        match self {
+            Self::Utf8 => text.as_bytes().to_vec(),
+            Self::Base64 => STANDARD.decode(text).unwrap_or_default(),
+        }
     }
 }
 

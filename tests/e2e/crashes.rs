@@ -65,8 +65,14 @@ impl Server {
     }
 }
 
-/// The status and the body of an answer; `None` if the server is gone before it is whole.
+/// The status and the JSON of an answer; `None` if the server is gone before it is whole.
 fn request(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+    let (status, body) = exchange(address, method, path, body)?;
+    Some((status, serde_json::from_str(&body).ok()?))
+}
+
+/// The status and the body of an answer.
+fn exchange(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     let head = format!(
@@ -80,7 +86,7 @@ fn request(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, 
     let answer = String::from_utf8(answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some((status, serde_json::from_str(body).ok()?))
+    Some((status, body.to_owned()))
 }
 
 /// What clients were told, by id: the name of the run, and its result if they saw one.
@@ -221,6 +227,48 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
         assert!(listed.contains(&id), "{id} has files and is not listed");
     }
     eventually("no io dir is left", || names("service/scratch").is_empty().then_some(()));
+    eventually("nothing is left on the engine", || {
+        let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
+        is_clean.then_some(())
+    });
+}
+
+#[test]
+fn document_of_what_was_killed_says_what_its_events_say() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    std::fs::create_dir(place.path("shared")).unwrap();
+    let server = Server::start(&place);
+    // The text that it prints is not in the request.
+    let script = "print('be' .. 'gun') warn('and ' .. 'warned') while true do end";
+    let body = json!({ "script": script, "limits": { "timeout_ms": 60000 } }).to_string();
+    let (_, accepted) = request(&server.address, "POST", "/v1/executions", &body).unwrap();
+    let path = format!("/v1/executions/{}", accepted["id"].as_str().unwrap());
+    eventually("its events are stored", || {
+        let is_in = |name: &str| {
+            let file = std::fs::read(place.path("service").join(name)).unwrap_or_default();
+            file.windows(10).any(|part| part == b"and warned")
+        };
+        ["store.db", "store.db-wal"].into_iter().any(is_in).then_some(())
+    });
+    server.kill();
+    let server = Server::start(&place);
+    let (_, document) = request(&server.address, "GET", &format!("{path}?wait=20"), "").unwrap();
+    let (_, events) = exchange(&server.address, "GET", &format!("{path}/events"), "").unwrap();
+    let events = events.lines().filter_map(|line| line.strip_prefix("data:"));
+    let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let told = events.filter(|event| event["event"] == "log").map(|event| match &event["level"] {
+        level if level == "warn" => format!("[warn] {}", event["text"].as_str().unwrap()),
+        _ => event["text"].as_str().unwrap().to_owned(),
+    });
+    let mut told: Vec<String> = told.collect();
+    assert_eq!(told, ["begun", "[warn] and warned"]);
+    told.push("[log cut off: the server was stopped]".to_owned());
+    assert_eq!((&document["status"], &document["logs"]), (&json!("killed"), &json!(told)));
+    for truncated in ["logs_truncated", "files_touched_truncated"] {
+        assert_eq!(document[truncated], true, "{truncated} of {document:#}");
+    }
+    server.stop();
     eventually("nothing is left on the engine", || {
         let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
         is_clean.then_some(())

@@ -2,12 +2,9 @@
 
 use sandbox_api::{
     CancelCause, ExecDocument, ExecResult, ExecutionDocument, ExecutionReport, Exit, Failure,
-    FilesTouched, LimitKey, LogEntry, LogLevel, Outcome, OutputEncoding, ResultDocument, RunResult,
-    ScriptError, Status,
+    FilesTouched, LimitKey, LogEntry, LogLevel, Outcome, ResultDocument, RunResult, ScriptError,
+    Status,
 };
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 /// The result of a script that ran on a service.
@@ -58,8 +55,8 @@ pub fn exec_result(document: &ExecDocument<'static>, code: u8) -> Result<ExecRes
         execution: report(document.id.as_deref(), outcome, &document.execution)?,
         exit_code: document.exit_code,
         signal: document.signal,
-        stdout: bytes(&document.stdout, document.stdout_encoding),
-        stderr: bytes(&document.stderr, document.stderr_encoding),
+        stdout: document.stdout_encoding.decode(&document.stdout),
+        stderr: document.stderr_encoding.decode(&document.stderr),
         stdout_truncated: document.stdout_truncated,
         stderr_truncated: document.stderr_truncated,
     })
@@ -128,11 +125,4 @@ fn report(
         timing: document.timing,
         confinement: confinement.clone().into_owned(),
     })
-}
-
-fn bytes(text: &str, encoding: OutputEncoding) -> Vec<u8> {
-    match encoding {
-        OutputEncoding::Utf8 => text.as_bytes().to_vec(),
-        OutputEncoding::Base64 => STANDARD.decode(text).unwrap_or_default(),
-    }
 }

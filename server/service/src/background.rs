@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{RequestSecrets, ShutdownReport, Time};
-use sandbox_api::{ErrorKind, Failure, Status};
+use sandbox_api::{ErrorKind, Failure};
 use sandbox_store::{RecoveredExecution, StoredEvent};
 use tokio::sync::watch;
 
@@ -145,7 +145,7 @@ impl Core {
             let live = self.live_of(running);
             let message = "the server was stopped while it ran";
             let failure = Failure::new(ErrorKind::Killed, message, None);
-            self.end_unseen(&live, Status::Killed, failure).await;
+            self.end_unseen(&live, failure).await;
         }
         for queued in recovered.queued {
             let has_secrets = queued.has_secrets;
@@ -155,7 +155,7 @@ impl Core {
                     "the server was stopped before it ran, and its secrets are stored nowhere";
                 let hint = Some("submit it again".to_owned());
                 let failure = Failure::new(ErrorKind::Internal, message, hint);
-                self.end_unseen(&live, Status::Error, failure).await;
+                self.end_not_run(&live, failure).await;
                 continue;
             }
             let (request, secrets) = (None, RequestSecrets::default());

@@ -103,12 +103,16 @@ impl Files {
 
     /// Lists everything, sorted by path.
     pub fn list(&self, id: &str) -> Result<FileList, ServiceError> {
-        let list = self.if_any(id, |root| {
+        Ok(self.kept(id)?.unwrap_or(FileList { files: Vec::new(), truncated: false }))
+    }
+
+    /// The same, if there is a directory.
+    pub fn kept(&self, id: &str) -> Result<Option<FileList>, ServiceError> {
+        self.if_any(id, |root| {
             let (entries, truncated) = KeptFiles::new(root, MAX_ENTRIES).entries();
             let files: Vec<_> = entries.iter().map(|(path, stat)| entry(path, stat)).collect();
             Ok(Some(FileList { files, truncated }))
-        })?;
-        Ok(list.unwrap_or(FileList { files: Vec::new(), truncated: false }))
+        })
     }
 
     /// The change manifest: everything was created.

@@ -30,6 +30,7 @@ mod size;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod unseen;
 mod work;
 
 pub use archive::Archive;

@@ -81,9 +81,19 @@ impl Core {
         self.finish(&live, ended, HasRun::No).await;
     }
 
-    /// Ends an execution that does not run, or of which nobody saw how it ended.
-    pub async fn end_unseen(self: &Arc<Self>, live: &Arc<Live>, status: Status, failure: Failure) {
-        let ended = not_run(live, status, failure);
+    /// Ends an execution that does not run.
+    pub async fn end_not_run(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
+        let ended = not_run(live, Status::Error, failure);
+        self.finish(live, ended, HasRun::No).await;
+    }
+
+    /// Ends an execution that ran when its service was killed, with what is stored of it.
+    pub async fn end_unseen(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
+        let (document, keeps_files) = self.unseen_document(live, failure).await;
+        let exit_code = document.process_exit_code();
+        let document = document.to_json().unwrap_or_default();
+        let (status, usage, machine) = (Status::Killed, None, None);
+        let ended = Ended { document, status, exit_code, usage, keeps_files, machine };
         self.finish(live, ended, HasRun::No).await;
     }
 

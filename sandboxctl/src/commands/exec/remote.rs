@@ -3,8 +3,6 @@
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use sandbox_api::service::{CommandRequest, Content, EventBody, OutputStream};
 use sandbox_api::{ExecDocument, OutputEncoding, RootFs};
 use sandbox_controller::ExecStream;
@@ -127,7 +125,7 @@ async fn follow(
                 match following.next().await {
                     Ok(Some(EventBody::Start)) => reports.started(super::THE_ONLY),
                     Ok(Some(EventBody::Output { stream, text, encoding })) => {
-                        return Some(piece(stream, text, encoding));
+                        return Some(piece(stream, &text, encoding));
                     }
                     Ok(Some(EventBody::Refused { host })) if !args.json => {
                         network::print(output, refused, &host);
@@ -170,16 +168,12 @@ async fn follow(
 }
 
 /// A piece of output, as its bytes.
-fn piece(stream: OutputStream, text: String, encoding: OutputEncoding) -> (ExecStream, Vec<u8>) {
+fn piece(stream: OutputStream, text: &str, encoding: OutputEncoding) -> (ExecStream, Vec<u8>) {
     let stream = match stream {
         OutputStream::Stdout => ExecStream::Stdout,
         OutputStream::Stderr => ExecStream::Stderr,
     };
-    let bytes = match encoding {
-        OutputEncoding::Utf8 => text.into_bytes(),
-        OutputEncoding::Base64 => STANDARD.decode(text).unwrap_or_default(),
-    };
-    (stream, bytes)
+    (stream, encoding.decode(text))
 }
 
 /// Reports its result.

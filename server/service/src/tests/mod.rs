@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_api::service::{EventBody, Execution, ExecutionRequest, ExecutionStatus, Subject};
-use sandbox_api::{ByteSize, ErrorKind};
+use sandbox_api::{ByteSize, ErrorKind, RootFs};
 use sandbox_store::Store;
 use tokio::runtime::Runtime;
 
@@ -405,6 +405,59 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
         let found = content.windows(8).any(|part| part == b"hunter2!");
         assert!(!found, "a secret in {}", file.display());
     }
+}
+
+/// It had no output and no entries, and said that there was no more.
+#[test]
+fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missing() {
+    let mut world = World::with(|config| {
+        config.default_root = RootFs::Directory("/programs".into());
+    });
+    let script = world.submit("log-and-wait a b");
+    let line = serde_json::json!({ "command": { "shell": "log-and-wait a b" } });
+    let line: ExecutionRequest = serde_json::from_value(line).unwrap();
+    let command = world.block_on(world.service().submit(me(), line, None)).unwrap().id;
+    for id in [&script, &command] {
+        let stored = || world.block_on(world.service().core.records.events(me(), id, 0, 10));
+        // Queued, started, and what it told.
+        world.until_true(|| stored().unwrap().len() == 4);
+    }
+    // The one had ended, and its files were kept already.
+    let files = world.data_dir().join("files").join(&script);
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("out.txt"), "made").unwrap();
+    world.restart();
+    let document = |id: &str| serde_json::to_value(&*world.wait(id)).unwrap();
+    let expect = |id: &str, members: serde_json::Value| {
+        let document = document(id);
+        for (name, value) in members.as_object().unwrap() {
+            assert_eq!(&document[name], value, "{name} of {document:#}");
+        }
+    };
+    expect(
+        &script,
+        serde_json::json!({
+            "status": "killed",
+            "logs": ["a", "b", "[log cut off: the server was stopped]"],
+            "logs_truncated": true,
+            "files_touched": [{ "name": "out.txt", "op": "write", "bytes": 4 }],
+            "files_touched_source": "scan",
+            "files_touched_truncated": false,
+        }),
+    );
+    expect(
+        &command,
+        serde_json::json!({
+            "status": "killed",
+            "stdout": "ab",
+            "stdout_truncated": true,
+            "stderr_truncated": true,
+            "files_touched": [],
+            "files_touched_truncated": true,
+        }),
+    );
+    let files = world.block_on(world.service().files(me(), &script)).unwrap();
+    assert_eq!(files.files[0].path, "out.txt");
 }
 
 fn files_below(dir: &Path) -> Vec<PathBuf> {

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sandbox_api::files::WriteOptions;
-use sandbox_api::service::EventBody;
+use sandbox_api::service::{EventBody, OutputStream};
 use sandbox_api::{
-    Envelope, ErrorKind, Failure, LogLevel, Operation, ResultDocument, SandboxSpec, Status, Usage,
+    Command, CommandLine, Envelope, ErrorKind, Failure, LogLevel, Operation, ResultDocument,
+    SandboxSpec, Status, Usage,
 };
 use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::sync::Semaphore;
@@ -107,23 +108,32 @@ impl Machine for FakeMachine {
             self.runner.runs.fetch_add(1, Ordering::SeqCst);
             let Job { id, work, is_started_for_it, mut cancel, .. } = job;
             self.runner.started_for.lock().unwrap().push(is_started_for_it);
-            let Work::Script(script) = work else { panic!("only scripts run here") };
-            let source = String::from_utf8(script.source).unwrap();
+            let (source, is_script) = match work {
+                Work::Script(script) => (script.source, true),
+                Work::Command(Command { what: CommandLine::Shell(line), .. }) => (line, false),
+                Work::Command(other) => panic!("it is no line: {other:?}"),
+            };
+            let source = String::from_utf8(source).unwrap();
             let mut status = Status::Ok;
-            match source.split_whitespace().next().unwrap() {
-                "return" => {}
-                "wait" => {
+            let mut words = source.split_whitespace();
+            let verb = words.next().unwrap();
+            if matches!(verb, "log" | "log-and-wait") {
+                for word in words {
+                    let body = match is_script {
+                        true => EventBody::Log { level: LogLevel::Print, text: word.to_owned() },
+                        false => EventBody::output(OutputStream::Stdout, word.as_bytes()),
+                    };
+                    sink(body).await;
+                }
+            }
+            match verb {
+                "return" | "log" => {}
+                "wait" | "log-and-wait" => {
                     tokio::select! {
                         permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
                         _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
                             status = Status::Cancelled;
                         }
-                    }
-                }
-                "log" => {
-                    for line in source.split_whitespace().skip(1) {
-                        let text = line.to_owned();
-                        sink(EventBody::Log { level: LogLevel::Print, text }).await;
                     }
                 }
                 "panic" => panic!("as it was told"),
