@@ -27,6 +27,14 @@ impl DiskReserve {
     /// The name of [`Auto`](Self::Auto).
     pub const AUTO: &'static str = "auto";
 
+    /// The number of inodes to leave free on this filesystem: the same part as of its bytes, but no
+    /// more than a twentieth.
+    pub(crate) fn inodes_of(self, space: &FreeSpace) -> u64 {
+        let bytes = self.of(space.size).min(space.size / PART_BY_DEFAULT);
+        let part = u128::from(space.most_inodes) * u128::from(bytes);
+        u64::try_from(part / u128::from(space.size.max(1))).unwrap_or(u64::MAX)
+    }
+
     /// The number of bytes to leave free on a filesystem of this size.
     #[must_use]
     pub fn of(self, size: u64) -> u64 {
@@ -76,11 +84,24 @@ pub(crate) struct FreeSpace {
     pub available: u64,
     /// Free inodes; 0 if the filesystem does not count them.
     pub inodes: u64,
+    /// Free inodes that unprivileged users may use.
+    pub available_inodes: u64,
+    /// All inodes; 0 if the filesystem does not count them.
+    pub most_inodes: u64,
     /// The size of the filesystem in bytes.
     pub size: u64,
 }
 
 impl FreeSpace {
+    /// The bytes and inodes that may still be used; without end, where they are not counted.
+    pub fn above(&self, reserve: DiskReserve) -> (u64, u64) {
+        let inodes = match self.most_inodes {
+            0 => u64::MAX,
+            _ => self.available_inodes.saturating_sub(reserve.inodes_of(self)),
+        };
+        (self.available.saturating_sub(reserve.of(self.size)), inodes)
+    }
+
     /// The free space of the filesystem that `file` is on. It takes microseconds on a local one.
     pub fn of(file: impl AsFd) -> Result<Self, Errno> {
         let stat = rustix::fs::fstatvfs(file)?;
@@ -89,6 +110,8 @@ impl FreeSpace {
             bytes: bytes(stat.f_bfree),
             available: bytes(stat.f_bavail),
             inodes: stat.f_ffree,
+            available_inodes: stat.f_favail,
+            most_inodes: stat.f_files,
             size: bytes(stat.f_blocks),
         })
     }
@@ -158,6 +181,21 @@ mod tests {
         }
         // An explicit reserve is used as given.
         assert_eq!(DiskReserve::Bytes(ByteSize::b(3 * GIB)).of(GIB), 3 * GIB);
+    }
+
+    #[test]
+    fn inodes_are_reserved_like_bytes_and_at_most_a_twentieth() {
+        const GIB: u64 = 1 << 30;
+        let reserved = |reserve: DiskReserve, size, most_inodes| {
+            reserve.inodes_of(&FreeSpace { size, most_inodes, ..FreeSpace::default() })
+        };
+        assert_eq!(reserved(DiskReserve::Auto, 6 * GIB, 393_216), 19_660);
+        assert_eq!(reserved(DiskReserve::Auto, 1000 * GIB, 1_000_000), 1000);
+        assert_eq!(reserved(DiskReserve::Bytes(ByteSize::b(0)), GIB, 1_000_000), 0);
+        assert_eq!(reserved(DiskReserve::Bytes(ByteSize::b(9 * GIB)), GIB, 1_000_000), 50_000);
+        // A filesystem that counts none, or says nothing.
+        assert_eq!(reserved(DiskReserve::Auto, GIB, 0), 0);
+        assert_eq!(reserved(DiskReserve::Auto, 0, 0), 0);
     }
 
     #[test]

@@ -144,6 +144,8 @@ struct Reading {
     /// Whether no file was counted twice: the filesystem has lost as much space as was found, or
     /// the commands were stopped.
     is_backed: bool,
+    /// Whether they were.
+    stood_still: bool,
     space: Option<FreeSpace>,
     /// There was no answer in time, and the rest is of the last one.
     is_missing: bool,
@@ -215,6 +217,7 @@ impl WriteMonitor {
                 // The filesystem itself reports this.
                 ErrorKind::DiskFull => limit,
                 ErrorKind::WriteLimit if reading.is_backed => limit,
+                ErrorKind::TooManyFiles if reading.stood_still => limit,
                 _ => {
                     // A scan may count files twice that are moved meanwhile: two results are
                     // believed.
@@ -277,6 +280,7 @@ impl Reading {
             was_unseen: false,
             unexplained: 0,
             is_backed: false,
+            stood_still: false,
             space,
             is_missing: false,
         }
@@ -364,13 +368,17 @@ impl Baseline {
     }
 }
 
-/// Whether less space is free than the reserve.
+/// Whether less space is free than the reserve, or fewer inodes.
 fn too_little(space: FreeSpace, reserve: DiskReserve) -> Option<String> {
-    let reserve = reserve.of(space.size);
-    (space.available < reserve).then(|| {
-        let reserve = bytesize::ByteSize::b(reserve).display().iec();
-        format!("the io dir's file system has less than {reserve:.1} left (limits.disk_reserve)")
-    })
+    let (bytes, inodes) = (reserve.of(space.size), reserve.inodes_of(&space));
+    let little = if space.available < bytes {
+        format!("less than {:.1}", bytesize::ByteSize::b(bytes).display().iec())
+    } else if space.available_inodes < inodes {
+        format!("room for fewer than {inodes} files")
+    } else {
+        return None;
+    };
+    Some(format!("the io dir's file system has {little} left (limits.disk_reserve)"))
 }
 
 /// The limit that the growth has exceeded.
@@ -527,7 +535,9 @@ impl Watch {
                 true => Room::NONE,
                 false => left,
             };
-            if self.pace.gone(space) >= room.bytes / 2 || last.usage.entries >= MANY_ENTRIES {
+            let (bytes, inodes) = self.pace.gone(space);
+            let is_near = bytes >= room.bytes / 2 || inodes >= room.entries / 2;
+            if is_near || last.usage.entries >= MANY_ENTRIES {
                 self.find();
             }
             if !self.pace.is_due(now, cost, space, room) {
@@ -544,7 +554,7 @@ impl Watch {
             let (scanned, stood_still) = tokio::select! {
                 scanned = self.scan(depth, most) => (scanned, false),
                 // They continue after the scan.
-                stopped = self.stop_programs(last.usage.entries, left.bytes) => {
+                stopped = self.stop_programs(last.usage.entries, left) => {
                     let scanned = self.scan(depth, most).await;
                     (scanned, stopped.stood_still())
                 }
@@ -565,6 +575,7 @@ impl Watch {
                 (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
             }
             let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
+            reading.stood_still = stood_still;
             reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
             self.pace.record_scan(now, ended, space, reading.found_since(&last));
@@ -604,21 +615,27 @@ impl Watch {
     }
 
     /// Stops the commands when, before or during a scan, as much space is gone as they may still
-    /// write and they may have written it: during a scan of many entries they could write many
-    /// times as much. Otherwise never completes.
-    async fn stop_programs(&self, entries: u64, left: u64) -> Stopped {
-        let is_short = entries < MANY_ENTRIES && self.pace.last_took() < LONG_LOOK;
-        if is_short || !self.promptness.is_inline() {
+    /// write and they may have written it, or as many inodes as they may still create files, which
+    /// nobody counts: during a scan of many entries they could write many times as much. Otherwise
+    /// never completes.
+    async fn stop_programs(&self, entries: u64, left: Room) -> Stopped {
+        if !self.promptness.is_inline() {
             return std::future::pending().await;
         }
-        while self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok()) < left {
+        let (bytes, inodes) = loop {
+            let gone = self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok());
+            if is_worth_a_stop(entries, self.pace.last_took(), gone, left) {
+                break gone;
+            }
             tokio::time::sleep(STOP_TICK).await;
-        }
+        };
         let (processes, written_before) = (self.processes.clone(), self.written);
         let stop = move || {
             let processes = processes.get()?;
-            let written = processes.written().saturating_sub(written_before);
-            (written >= left / 2).then(|| processes.stop())
+            let written = || processes.written().saturating_sub(written_before);
+            let is_theirs =
+                inodes >= left.entries || bytes >= left.bytes && written() >= left.bytes / 2;
+            is_theirs.then(|| processes.stop())
         };
         match spawn_blocking(stop).await {
             Ok(Some(stopped)) => stopped,
@@ -689,6 +706,17 @@ impl Ledger {
         self.highest = if is_clear { sum(least) } else { self.highest.max(sum(least)) };
         self.highest.saturating_sub(sum(most))
     }
+}
+
+/// Whether a scan takes long, and as much is gone as the commands may still use.
+fn is_worth_a_stop(
+    entries: u64,
+    last_took: Duration,
+    (bytes, inodes): (u64, u64),
+    left: Room,
+) -> bool {
+    let is_long = entries.saturating_add(inodes) >= MANY_ENTRIES || last_took >= LONG_LOOK;
+    is_long && (bytes >= left.bytes || inodes >= left.entries)
 }
 
 /// How much all of them may still write.

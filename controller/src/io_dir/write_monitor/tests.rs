@@ -67,7 +67,10 @@ fn unlinked_files_of_others_are_not_counted_at_the_end() {
 #[test]
 fn unmeasurable_io_dir_is_judged_by_free_space() {
     const GIB: u64 = 1 << 30;
-    let space = |bytes| Some(FreeSpace { bytes, available: bytes, inodes: 1, size: 100 * GIB });
+    let space = |bytes| {
+        let size = 100 * GIB;
+        Some(FreeSpace { bytes, available: bytes, inodes: 1, size, ..FreeSpace::default() })
+    };
     let usage = DiskUsage { bytes: 1000, entries: 5 };
     let baseline = Baseline {
         usage,
@@ -105,6 +108,40 @@ fn unmeasurable_io_dir_is_judged_by_free_space() {
         "the io dir's file system has less than 1.0 GiB left (limits.disk_reserve): 9GiB less \
              than at the beginning, of which the sandbox has taken 5MiB"
     );
+}
+
+/// Programs took all inodes of a file system: nothing was reserved of them.
+#[test]
+fn programs_leave_inodes_free() {
+    let space = |available_inodes| FreeSpace {
+        available: 1 << 40,
+        available_inodes,
+        most_inodes: 1_000_000,
+        size: 100 << 30,
+        ..FreeSpace::default()
+    };
+    let little = |inodes, reserve| too_little(space(inodes), reserve);
+    assert_eq!(little(10_000, DiskReserve::Auto), None);
+    let expected = "the io dir's file system has room for fewer than 10000 files left \
+                    (limits.disk_reserve)";
+    assert_eq!(little(9999, DiskReserve::Auto).as_deref(), Some(expected));
+    assert_eq!(little(0, DiskReserve::Bytes(ByteSize::b(0))), None);
+    // A file system that counts none.
+    let uncounted = FreeSpace { most_inodes: 0, ..space(0) };
+    assert_eq!(too_little(uncounted, DiskReserve::Auto), None);
+}
+
+#[test]
+fn programs_are_stopped_for_a_long_look_when_as_many_files_are_new_as_they_may_make() {
+    let left =
+        Room { bytes: 50 << 20, most_bytes: 50 << 20, entries: 10_000, most_entries: 10_000 };
+    let stops =
+        |entries, millis, gone| is_worth_a_stop(entries, Duration::from_millis(millis), gone, left);
+    assert!(stops(5000, 0, (50 << 20, 0)) && stops(0, 10, (50 << 20, 0)));
+    assert!(!stops(4999, 9, (50 << 20, 0)), "the look is short");
+    assert!(!stops(5000, 10, ((50 << 20) - 1, 9999)), "no limit is passed");
+    // However few there were at the last look.
+    assert!(stops(0, 0, (0, 10_000)));
 }
 
 #[test]

@@ -1,0 +1,138 @@
+use super::*;
+
+const ROOM: Room = Room { bytes: 50 << 20, most_bytes: 50 << 20, entries: 100, most_entries: 100 };
+
+const NONE: DiskReserve = DiskReserve::Bytes(sandbox_api::ByteSize::b(0));
+
+fn left(bytes: u64, inodes: u64) -> Option<FreeSpace> {
+    let (available, available_inodes) = (bytes, inodes);
+    let (size, most_inodes) = (100 << 30, 1_000_000);
+    Some(FreeSpace { bytes, available, inodes, available_inodes, most_inodes, size })
+}
+
+#[test]
+fn a_look_that_costs_much_is_made_less_often() {
+    let space = left(10 << 30, 1000);
+    let after = |millis, now| rest(Duration::from_millis(millis), [space, now], ROOM).as_millis();
+    let idle = |millis| after(millis, space);
+    assert_eq!([idle(0), idle(1), idle(20), idle(100)], [100, 100, 380, 1900]);
+    // 5 % of one CPU for as long as nothing is gone; then at most a quarter.
+    assert_eq!([idle(200), idle(2000)], [3800, 38_000]);
+    for now in [left((10 << 30) - 1, 1000), left(10 << 30, 999), left(10 << 30, 0), None] {
+        assert_eq!([after(200, now), after(2000, now)], [2000, 6000], "{now:?}");
+    }
+}
+
+#[test]
+fn an_idle_program_near_its_limit_is_looked_at_no_more_often_than_another() {
+    let space = left(10 << 30, 1000);
+    let near = Room { bytes: 5 << 20, entries: 10, ..ROOM };
+    let after = |now| rest(Duration::from_millis(1), [space, now], near).as_millis();
+    assert_eq!(after(space), 100);
+    // If space is gone: by the remaining part of the limit, or of the free space.
+    assert_eq!(after(left((10 << 30) - (1 << 20), 1000)), 80);
+    assert_eq!(after(left((10 << 30) - (5 << 20) + 1, 1000)), 10);
+    assert_eq!(after(left(10 << 30, 991)), 10);
+    // A filesystem that reports nothing, or counts no inodes.
+    assert_eq!([after(None), after(left(10 << 30, 0))], [10, 10]);
+    // Far from a limit, other writers do not trigger earlier scans.
+    let far = rest(Duration::from_millis(1), [space, left(9 << 30, 1)], ROOM);
+    assert_eq!(far.as_millis(), 100);
+}
+
+#[test]
+fn looks_for_what_others_write_come_further_apart_until_something_grows() {
+    let begun = Instant::now();
+    let after = |millis| begun + Duration::from_millis(millis);
+    let (before, now) = (left(10 << 30, 1000), left((10 << 30) - (50 << 20), 1000));
+    let mut pace = Pace::new(begun, before, NONE);
+    // The rest before a triggered scan, in multiples of the 10 ms that the last one took.
+    let rest = |pace: &mut Pace, space| {
+        pace.last_scan = after(0);
+        (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
+    };
+    pace.record_scan(begun, after(10), before, Found::Nothing);
+    for expected in [1, 2, 4, 8, 16, 16] {
+        assert_eq!(rest(&mut pace, now), expected);
+        pace.record_scan(begun, after(10), before, Found::Nothing);
+    }
+    // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
+    assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
+    assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
+    pace.record_scan(begun, after(10), before, Found::Growth);
+    assert_eq!(rest(&mut pace, now), 1);
+}
+
+#[test]
+fn disk_reserve_is_checked_before_it_can_be_passed() {
+    let begun = Instant::now();
+    let tick = |free: u64, inodes: u64| {
+        let mut pace = Pace::new(begun, left(free, inodes), DiskReserve::Auto);
+        let room = Room { bytes: 1 << 40, entries: 1 << 40, ..ROOM };
+        pace.is_due(begun, Duration::ZERO, left(free, inodes), room);
+        pace.tick().as_millis()
+    };
+    let all = 1_000_000;
+    let bytes = [10 << 30, 3 << 29, 1 << 30].map(|free| tick(free, all));
+    assert_eq!(bytes, [250, 125, 5]);
+    // 10,000 of them are reserved.
+    let inodes = [all, 110_000, 14_000].map(|inodes| tick(10 << 30, inodes));
+    assert_eq!(inodes, [250, 125, 5]);
+}
+
+#[test]
+fn looks_come_closer_together_as_a_limit_comes_near_that_the_file_system_does_not_tell() {
+    let room = |bytes| Room { bytes, ..ROOM };
+    let rest = |room| rest(Duration::from_millis(1), [None, None], room).as_millis();
+    let rooms = [50 << 20, 25 << 20, 5 << 20, 0].map(room);
+    assert_eq!(rooms.map(rest), [100, 50, 10, 5]);
+    assert_eq!(rest(Room { entries: 10, ..ROOM }), 10);
+}
+
+#[test]
+fn a_look_is_due_at_once_when_as_much_is_gone_as_may_still_be_taken() {
+    let begun = Instant::now();
+    let after = |millis| begun + Duration::from_millis(millis);
+    let due = |space, room| {
+        let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
+        pace.is_due(after(10), Duration::ZERO, space, room)
+    };
+    assert!(!due(left(10 << 30, 1000), ROOM));
+    assert!(!due(left((10 << 30) - (49 << 20), 1000), ROOM));
+    assert!(due(left((10 << 30) - (50 << 20), 1000), ROOM));
+    assert!(due(left(10 << 30, 900), ROOM));
+    assert!(due(left(10 << 30, 1000), Room::NONE));
+    // If others free space meanwhile, or the filesystem reports nothing, the schedule decides.
+    assert!(!due(left(11 << 30, 2000), ROOM) && !due(None, ROOM));
+    let mut pace = Pace::new(begun, None, NONE);
+    assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
+    // A long scan is not followed by another at once.
+    let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
+    pace.record_scan(begun, after(30), left(10 << 30, 1000), Found::Nothing);
+    assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
+    assert!(pace.is_due(after(60), Duration::ZERO, left(0, 0), ROOM));
+}
+
+#[test]
+fn the_file_system_is_asked_more_often_the_quicker_it_fills() {
+    let begun = Instant::now();
+    let tick = |bytes: u64, inodes: u64, cost: u64, room: Room| {
+        let all = 1_000_000;
+        let mut pace = Pace::new(begun, left(10 << 30, all), NONE);
+        let now = begun + Duration::from_millis(10);
+        let cost = Duration::from_micros(cost);
+        pace.is_due(now, cost, left((10 << 30) - bytes, all - inodes), room);
+        pace.tick().as_millis()
+    };
+    let room = Room { entries: 10_000, ..ROOM };
+    assert_eq!(tick(0, 0, 0, room), 12);
+    assert_eq!(tick(25 << 20, 0, 0, room), 5);
+    assert_eq!(tick(49 << 20, 0, 0, room), 1);
+    assert_eq!(tick(0, 5000, 0, room), 5);
+    assert_eq!(tick(0, 9800, 0, room), 1);
+    assert_eq!(tick(0, 0, 0, Room { bytes: 0, ..room }), 5);
+    assert_eq!(tick(0, 0, 0, Room { entries: 0, ..room }), 5);
+    assert_eq!(tick(0, 0, 0, Room { bytes: 1 << 40, entries: 1 << 40, ..ROOM }), 250);
+    // A slow filesystem, over a network, is not asked all the time.
+    assert_eq!(tick(49 << 20, 0, 20_000, room), 380);
+}
