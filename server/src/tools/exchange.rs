@@ -1,8 +1,11 @@
 //! What a call and its caller say to each other between the call and its answer: events of an
 //! execution, and the content of files in chunks. All of it is bounded, and asked for before it comes.
 
+use sandbox_api::ErrorKind;
 use sandbox_api::service::ExecutionEvent;
 use tokio::sync::{mpsc, watch};
+
+use super::error::ToolError;
 
 /// The most bytes of a chunk.
 pub const MAX_CHUNK_BYTES: usize = 256 << 10;
@@ -61,6 +64,12 @@ pub(super) fn exchange(wants_events: bool) -> (Exchange, Inlet, mpsc::Receiver<S
 
 /// A caller has sent no more, and no end: it is gone.
 pub(super) struct CutOff;
+
+impl From<CutOff> for ToolError {
+    fn from(_: CutOff) -> Self {
+        Self::new(ErrorKind::Cancelled, "the caller is gone")
+    }
+}
 
 impl Exchange {
     /// With nobody at the other side.

@@ -1,13 +1,10 @@
-//! `sandbox_download` and `sandbox_upload`: files of any size, in chunks.
+//! `sandbox_download`: a file of any size, in chunks.
 
-use sandbox_api::ErrorKind;
-use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_controller::Error;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::super::args::yes;
 use super::super::error::ToolError;
 use super::super::exchange::{Exchange, MAX_CHUNK_BYTES, Said};
 use super::super::files::operation::{FileArguments as _, file_arguments};
@@ -16,27 +13,14 @@ use super::super::tool::{Context, Tool, Work};
 use super::Place;
 
 pub(in crate::tools) struct Download;
-pub(in crate::tools) struct Upload;
 
 file_arguments!(DownloadArgs, "The file");
-
-file_arguments!(
-    UploadArgs,
-    "The file",
-    /// Whether to make missing directories
-    #[serde(default = "yes")]
-    parents: bool,
-);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(in crate::tools) struct DownloadData {
     /// The size of the content
     pub bytes: u64,
-}
-
-fn cut_off() -> ToolError {
-    ToolError::new(ErrorKind::Cancelled, "the caller is gone")
 }
 
 impl Tool for Download {
@@ -76,7 +60,7 @@ impl Tool for Download {
                 if chunk.is_empty() {
                     return Ok(DownloadData { bytes }.into());
                 }
-                exchange.credit().await.map_err(|_| cut_off())?;
+                exchange.credit().await?;
                 bytes += chunk.len() as u64;
                 exchange.say(Said::Chunk(chunk)).await;
             }
@@ -96,52 +80,5 @@ async fn next_chunk(reader: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Er
             let source = error.into_inner().and_then(|source| source.downcast::<Error>().ok());
             Err(source.map_or(Error::Ended { detail: text }, |source| *source))
         }
-    }
-}
-
-impl Tool for Upload {
-    const NAME: &'static str = "sandbox_upload";
-    const DESCRIPTION: &'static str = "Write a file of any size, whole or not at all, in chunks \
-        after the call. For programs that speak the line protocol.";
-    type Args = UploadArgs;
-    type Data = WriteData;
-
-    fn begin(
-        args: UploadArgs,
-        context: &Context,
-        stop: Stop,
-    ) -> Result<Work<WriteData>, ToolError> {
-        Self::begin_with(args, context, stop, Exchange::closed())
-    }
-
-    fn begin_with(
-        args: UploadArgs,
-        context: &Context,
-        stop: Stop,
-        mut exchange: Exchange,
-    ) -> Result<Work<WriteData>, ToolError> {
-        let place = Place::find(context, &args.container_id)?;
-        let options = WriteOptions { parents: args.parents, ..WriteOptions::default() };
-        let path = args.path().to_vec();
-        Ok(stop.or(async move {
-            let sandbox = place.ready().await?;
-            let writer = sandbox.writer(path, options).await;
-            let mut writer = writer.map_err(|error| place.failure(error))?;
-            loop {
-                // Dropped without its end, nothing is written.
-                let chunk = exchange.chunk().await.map_err(|wrong| match wrong {
-                    Some(wrong) => ToolError::invalid(format!("sandbox_upload: a chunk: {wrong}")),
-                    None => cut_off(),
-                })?;
-                let Some(chunk) = chunk else { break };
-                if writer.write_all(&chunk).await.is_err() {
-                    // Why is known at the end.
-                    break;
-                }
-                exchange.say(Said::More(1)).await;
-            }
-            let written = writer.finish().await;
-            Ok(written.map_err(|error| place.failure(error))?.into())
-        }))
     }
 }

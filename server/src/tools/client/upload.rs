@@ -1,0 +1,69 @@
+//! `sandbox_upload`: a file of any size, in chunks.
+
+use sandbox_api::files::{WriteData, WriteOptions};
+use tokio::io::AsyncWriteExt as _;
+
+use super::super::args::yes;
+use super::super::error::ToolError;
+use super::super::exchange::{CutOff, Exchange, Said};
+use super::super::files::operation::{FileArguments as _, file_arguments};
+use super::super::stop::Stop;
+use super::super::tool::{Context, Tool, Work};
+use super::Place;
+
+pub(in crate::tools) struct Upload;
+
+file_arguments!(
+    UploadArgs,
+    "The file",
+    /// Whether to make missing directories
+    #[serde(default = "yes")]
+    parents: bool,
+);
+
+impl Tool for Upload {
+    const NAME: &'static str = "sandbox_upload";
+    const DESCRIPTION: &'static str = "Write a file of any size, whole or not at all, in chunks \
+        after the call. For programs that speak the line protocol.";
+    type Args = UploadArgs;
+    type Data = WriteData;
+
+    fn begin(
+        args: UploadArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<WriteData>, ToolError> {
+        Self::begin_with(args, context, stop, Exchange::closed())
+    }
+
+    fn begin_with(
+        args: UploadArgs,
+        context: &Context,
+        stop: Stop,
+        mut exchange: Exchange,
+    ) -> Result<Work<WriteData>, ToolError> {
+        let place = Place::find(context, &args.container_id)?;
+        let options = WriteOptions { parents: args.parents, ..WriteOptions::default() };
+        let path = args.path().to_vec();
+        Ok(stop.or(async move {
+            let sandbox = place.ready().await?;
+            let writer = sandbox.writer(path, options).await;
+            let mut writer = writer.map_err(|error| place.failure(error))?;
+            loop {
+                // Dropped without its end, nothing is written.
+                let chunk = exchange.chunk().await.map_err(|wrong| match wrong {
+                    Some(wrong) => ToolError::invalid(format!("sandbox_upload: a chunk: {wrong}")),
+                    None => CutOff.into(),
+                })?;
+                let Some(chunk) = chunk else { break };
+                if writer.write_all(&chunk).await.is_err() {
+                    // Why is known at the end.
+                    break;
+                }
+                exchange.say(Said::More(1)).await;
+            }
+            let written = writer.finish().await;
+            Ok(written.map_err(|error| place.failure(error))?.into())
+        }))
+    }
+}
