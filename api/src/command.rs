@@ -1,4 +1,5 @@
-//! A command as the caller requests it: arguments, working directory, environment, stdin.
+//! A command as the caller requests it: arguments, working directory, environment, stdin. Not
+//! serialized: [`service::CommandRequest`](crate::service::CommandRequest) is its form on the wire.
 
 use std::time::Duration;
 

@@ -368,38 +368,49 @@ impl<D: JsonSchema> JsonSchema for OfKind<D> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        #[derive(JsonSchema)]
-        #[expect(dead_code, reason = "it is a schema")]
-        struct Members {
-            /// Its state.
-            status: ExecutionStatus,
-            /// When it was accepted.
-            created_at: Time,
-            /// When its run began.
-            started_at: Option<Time>,
-            /// When it ended.
-            ended_at: Option<Time>,
-            /// The members of its caller's own.
-            metadata: Map<String, Value>,
-            /// The kept sandbox that it runs in; null for one of its own.
-            sandbox: Option<String>,
-            /// The generation of that sandbox that it runs in; before that, the one that was asked
-            /// for.
-            generation: Option<u64>,
-            /// Whether it started that generation in place of an earlier one, whose processes are
-            /// gone; null before its run, and without a kept sandbox.
-            restarted: Option<bool>,
-            /// The exit code; null before the end, and of a command that a signal ended.
-            exit_code: Option<u8>,
-        }
+        let later = generator.subschema_for::<Option<Time>>();
+        let members = [
+            ("status", "Its state.", generator.subschema_for::<ExecutionStatus>()),
+            ("created_at", "When it was accepted.", generator.subschema_for::<Time>()),
+            ("started_at", "When its run began.", later.clone()),
+            ("ended_at", "When it ended.", later),
+            (
+                "metadata",
+                "The members of its caller's own.",
+                generator.subschema_for::<Map<String, Value>>(),
+            ),
+            (
+                "sandbox",
+                "The kept sandbox that it runs in; null for one of its own.",
+                generator.subschema_for::<Option<String>>(),
+            ),
+            (
+                "generation",
+                "The generation of that sandbox that it runs in; before that, the one that was asked for.",
+                generator.subschema_for::<Option<u64>>(),
+            ),
+            (
+                "restarted",
+                "Whether it started that generation in place of an earlier one, whose processes are \
+                 gone; null before its run, and without a kept sandbox.",
+                generator.subschema_for::<Option<bool>>(),
+            ),
+            (
+                "exit_code",
+                "The exit code; null before the end, and of a command that a signal ended.",
+                generator.subschema_for::<Option<u8>>(),
+            ),
+        ];
         let mut schema = D::json_schema(generator);
-        let members = Members::json_schema(generator);
-        for list in ["properties", "required"] {
-            match (schema.ensure_object().get_mut(list), members.get(list)) {
-                (Some(Value::Object(all)), Some(Value::Object(more))) => all.extend(more.clone()),
-                (Some(Value::Array(all)), Some(Value::Array(more))) => {
-                    let more = more.iter().filter(|it| !all.contains(it)).cloned();
-                    all.extend(more.collect::<Vec<_>>());
+        let object = schema.ensure_object();
+        for (name, description, mut member) in members {
+            member.insert("description".to_owned(), description.into());
+            if let Some(Value::Object(properties)) = object.get_mut("properties") {
+                properties.insert(name.to_owned(), member.into());
+            }
+            match object.get_mut("required") {
+                Some(Value::Array(required)) if !required.contains(&name.into()) => {
+                    required.push(name.into());
                 }
                 _ => {}
             }

@@ -126,7 +126,7 @@ pub(crate) struct Answer {
     pub headers: Vec<(&'static str, &'static str)>,
 }
 
-/// What any request may be refused for: no host, an origin, another host; and faults of ours.
+/// What any request may be refused for: no host, an origin, another host; and internal errors.
 const OF_ANY: [u16; 4] = [400, 403, 421, 500];
 
 fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -261,8 +261,8 @@ impl Route {
         self
     }
 
-    pub fn headers<T: JsonSchema>(mut self) -> Self {
-        self.parameters.push(Parameters { place: Place::Header, schema: members_of::<T> });
+    pub fn headers(mut self, schema: SchemaFn) -> Self {
+        self.parameters.push(Parameters { place: Place::Header, schema });
         self.problems.insert(422);
         self
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sandbox_api::service::{ExecutionKind, ExecutionStatus};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 /// The longest wait, in seconds.
@@ -128,33 +128,48 @@ pub(super) enum Format {
 }
 
 /// The headers of requests that may be repeated.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "it is a schema")]
-pub(super) struct KeyHeader {
-    /// A text of the caller's own by which a repeated request is known: it is accepted once. With
-    /// another request it is refused (422).
-    #[schemars(extend("minLength" = 1, "maxLength" = 255, "pattern" = "^[\\x21-\\x7e]+$"))]
-    idempotency_key: Option<String>,
+pub(super) fn key_header(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "properties": {
+        "idempotency_key": {
+            "description": "Idempotency key, chosen by the caller: a repeated request is accepted \
+                once; a different request is refused (422).",
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 255,
+            "pattern": "^[\\x21-\\x7e]+$",
+        },
+    } })
 }
 
 /// The headers of streams of events.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "it is a schema")]
-pub(super) struct EventHeaders {
-    /// The number of the last event that the client has.
-    last_event_id: Option<u64>,
+pub(super) fn event_headers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "properties": {
+        "last_event_id": {
+            "description": "The number of the last event that the client has.",
+            "type": "integer",
+            "format": "uint64",
+        },
+    } })
 }
 
 /// The headers of conditions and ranges.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "it is a schema")]
-pub(super) struct FileHeaders {
-    /// A range of bytes: `bytes=0-99`. Of several only the whole file is given.
-    range: Option<String>,
-    /// The range counts only if the file has this ETag.
-    if_range: Option<String>,
-    /// The ETags that the client has: 304 if the file has one of them.
-    if_none_match: Option<String>,
-    /// The file must have one of these ETags: 412 if it has not.
-    if_match: Option<String>,
+pub(super) fn file_headers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "properties": {
+        "range": {
+            "description": "A range of bytes: `bytes=0-99`. Of several only the whole file is given.",
+            "type": "string",
+        },
+        "if_range": {
+            "description": "The range counts only if the file has this ETag.",
+            "type": "string",
+        },
+        "if_none_match": {
+            "description": "The ETags that the client has: 304 if the file has one of them.",
+            "type": "string",
+        },
+        "if_match": {
+            "description": "The file must have one of these ETags: 412 if it has not.",
+            "type": "string",
+        },
+    } })
 }
