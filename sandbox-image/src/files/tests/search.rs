@@ -168,6 +168,9 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         assert_eq!(files.grep(b"a", options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
         let every = GlobOptions { pattern: "*", hidden: false, limit: None };
         assert_eq!(files.glob(b".", every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
+        let copied = files.copy(b"a", b"b", RemoveScope::Entry, Existing::Refuse, &stopped);
+        assert_eq!(copied.unwrap_err().kind, ErrorKind::Cancelled);
+        assert!(!io.join("b").exists());
     });
 }
 
