@@ -22,7 +22,7 @@ const CRATES: &[Row] = &[
     ),
     (
         "sandbox-receipts",
-        "what a run made of what",
+        "the inputs and outputs of a run",
         &["sandbox-api", "sandbox-artifacts", "sandbox-dirfd"],
     ),
     (
@@ -124,7 +124,7 @@ const ROOMS: &[Row] = &[
     ("engine_call", "calls to the engine", &["error", "failpoint", "step"]),
     ("audit", "one line for each operation", &["error"]),
     ("io_dir", "files on the host's side", &["error"]),
-    ("config", "what a controller is told", &["io_dir", "mounts"]),
+    ("config", "the controller's configuration", &["io_dir", "mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
     ("egress", "connections of commands", &["audit"]),
     (
@@ -215,6 +215,7 @@ fn shared(table: &[Row], one: &str, other: &str) -> String {
     }
 }
 
+/// The packages of the workspace.
 fn metadata() -> serde_json::Value {
     let metadata = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1", "--locked", "--offline"])
@@ -491,6 +492,31 @@ fn controller_stays_small_and_its_folders_can_be_read_at_a_glance() {
             folder.display()
         );
     }
+}
+
+#[test]
+fn architecture_names_every_package_and_every_room_of_the_controller() {
+    let page = fs::read_to_string(workspace().join("docs/src/architecture.md")).unwrap();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap().iter().map(|package| {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let folder = manifest.parent().unwrap().strip_prefix(workspace()).unwrap();
+        folder.to_str().unwrap().to_owned()
+    });
+    let clients = fs::read_dir(workspace().join("clients"))
+        .unwrap()
+        .map(|entry| format!("clients/{}", entry.unwrap().file_name().to_str().unwrap()));
+    let mut missing: Vec<String> = packages
+        .chain(clients)
+        .map(|folder| format!("`{folder}/`"))
+        .filter(|name| !page.contains(name))
+        .collect();
+    let rooms = page.split_once("| in `controller/src/` |").expect("its table").1;
+    let rooms = rooms.split("\n\n").next().unwrap();
+    missing.extend(ROOMS.iter().map(|room| room.0.to_owned()).filter(|room| {
+        !rooms.contains(&format!("`{room}/`")) && !rooms.contains(&format!("`{room}.rs`"))
+    }));
+    assert!(missing.is_empty(), "docs/src/architecture.md does not name {}", missing.join(", "));
 }
 
 #[test]
