@@ -1,4 +1,4 @@
-//! Receipts: what a run made of what. An in-toto Statement v1 with SLSA provenance v1.
+//! Receipts: the inputs and outputs of a run. An in-toto Statement v1 with SLSA provenance v1.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ pub struct SubjectAnnotations {
     pub kind: Option<SubjectKind>,
 }
 
-/// A subject that is no file.
+/// A subject that is not a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SubjectKind {

@@ -89,7 +89,7 @@ fn result_documents_are_as_their_schemas_say() {
     });
     let network = json!({
         "contacted": [{"host": "example.org", "port": 443}],
-        "refused": [{"host": "example.com", "port": 22, "reason": "r", "allow": ["example.com:22"]}],
+        "refused": [{"host": "example.org", "port": 22, "reason": "r", "allow": ["example.org:22"]}],
         "truncated": false
     });
     let common = json!({

@@ -1,4 +1,4 @@
-//! Receipts: what a run made of what. Signed, opened again, and compared with what is there.
+//! Receipts: the inputs and outputs of a run. Signed, opened again, and compared with what is there.
 //!
 //! A receipt is a [`Receipt`](sandbox_api::receipt::Receipt): an in-toto statement with SLSA provenance. Signed, it is a DSSE
 //! [`Envelope`](sandbox_api::receipt::Envelope), as Sigstore's and in-toto's own tools read it. Nothing here trusts a receipt: it may

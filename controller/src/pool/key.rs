@@ -18,7 +18,7 @@ use crate::sandbox::prepared::RootOwner;
 /// before anyone asks for it.
 pub(super) const MAX_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// All that shapes a container and its agent's walls before a caller is known. Whoever has the same key
+/// All that shapes a container and its agent's confinement before a caller is known. Whoever has the same key
 /// gets the same sandbox; the rest of a spec is given to the agent when the sandbox is claimed. The
 /// engine and the agent's program are the controller's, which a pool belongs to.
 #[derive(Debug, Clone, PartialEq)]

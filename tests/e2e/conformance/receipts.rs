@@ -1,4 +1,4 @@
-//! Receipts: what a run made of what, verified and replayed by somebody else.
+//! Receipts: the inputs and outputs of a run, verified and replayed by somebody else.
 
 use std::fs;
 use std::process::Command;
