@@ -255,7 +255,7 @@ Examples:
 Exit codes:
   the command's own · 2 usage, configuration (nothing ran) · 120 limit · 121 policy · 122 agent lost
   123 conflict · 124 timeout · 125 engine, image, controller · 126 command not executable · 127 command not found
-  130 interrupted · 137 killed; --json tells a command's own 2 from ours")]
+  130 interrupted · 137 killed; --json distinguishes a command's own 2 from sandboxctl's")]
     #[command(
         mut_args(exec::with_limits_of_exec),
         override_usage = "sandboxctl exec [OPTIONS] IMAGE COMMAND...\n       \
@@ -385,7 +385,7 @@ A session:
 Examples:
   sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
   sandboxctl mcp --io-dir out --read-only
-  sandboxctl mcp --image python:3.13-slim --allow pypi.org
+  sandboxctl mcp --image python:3.13-slim --allow packages.example.org
   sandboxctl mcp --tools execute_script --tools 'read_*'")]
     Mcp(Box<McpArgs>),
 
@@ -414,7 +414,7 @@ Examples:
     #[command(subcommand)]
     Token(TokenCommand),
 
-    /// Look after the data directory of a service
+    /// Back up the data directory of a service
     #[command(subcommand)]
     Server(ServerCommand),
 
@@ -506,7 +506,7 @@ impl Command {
     }
 }
 
-/// How a failure of ours is told in JSON.
+/// How a failure of sandboxctl is reported in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Json {
     /// `sandboxctl.result/1`.
@@ -543,7 +543,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub args_file: Option<PathBuf>,
 
-    /// What it is told and nobody else.
+    /// Secrets for the script or command.
     #[command(flatten)]
     pub secrets: SecretArgs,
 
@@ -753,11 +753,11 @@ pub struct ToolArgs {
     #[arg(value_name = "NAME", value_parser = tool_name(), hide_possible_values = true)]
     pub name: String,
 
-    /// What it takes, as JSON; @FILE reads a file, - stdin
+    /// Arguments of the tool as JSON; @FILE reads a file, - stdin
     #[arg(long, value_name = "JSON", value_parser = text::<JsonArgument>())]
     pub input: JsonArgument,
 
-    /// What sandbox_init takes to make the sandbox of this call; @FILE reads a file, - stdin
+    /// Arguments of sandbox_init for this call's sandbox; @FILE reads a file, - stdin
     #[arg(long, value_name = "JSON", value_parser = text::<JsonArgument>())]
     pub init: Option<JsonArgument>,
 
@@ -781,11 +781,11 @@ pub struct ToolsArgs {
     #[arg(long, conflicts_with = "stdio")]
     pub list: bool,
 
-    /// Let calls name any directory, image and host: for a program that starts this for itself
+    /// Allow any directory, image and host: for a program that runs this for itself
     #[arg(long, requires = "stdio")]
     pub unrestricted: bool,
 
-    /// Start N sandboxes ahead for each directory and image that is often asked for [0]
+    /// Prewarm N sandboxes for each frequently used directory and image [0]
     #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize), conflicts_with = "list")]
     pool: Option<Value>,
 
@@ -851,7 +851,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Check what a job of a CI runner needs too
+    /// Also check the requirements of CI jobs
     #[arg(long)]
     pub ci: bool,
 }
@@ -872,11 +872,11 @@ pub struct PsArgs {
 /// `gc`.
 #[derive(Debug, Args)]
 pub struct GcArgs {
-    /// Only say what would be removed
+    /// Print what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Remove those too of which it cannot be told whether their controller lives
+    /// Also remove sandboxes whose controller's state is unknown
     #[arg(long)]
     pub force: bool,
 
@@ -908,7 +908,7 @@ Examples:
   sandboxctl image ls --programs
   sandboxctl image ls --json")]
     Ls {
-        /// List what programs can run in instead: images, and unpacked archives
+        /// List images and unpacked archives for programs instead
         #[arg(long)]
         programs: bool,
         /// Print JSON: [{"id", "engine", "agent", "created", "size", "current"}]

@@ -90,7 +90,7 @@ pub struct SandboxView {
     pub spec: KeptSpec,
     /// When it was created.
     pub created_at: Time,
-    /// When it was last used. Looking at it is no use.
+    /// When it was last used. Reading a sandbox does not count as use.
     pub last_used_at: Time,
     /// When it ends, unless it is extended.
     pub expires_at: Time,

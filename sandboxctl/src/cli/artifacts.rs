@@ -21,7 +21,7 @@ pub struct ArtifactArgs {
     #[arg(long = "artifacts-dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
-    /// A glob that no file matches is no error
+    /// Ignore globs that match no file
     #[arg(long = "artifact-optional")]
     pub is_optional: bool,
 }

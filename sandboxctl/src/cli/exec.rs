@@ -48,7 +48,7 @@ pub struct ExecArgs {
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     env_files: Vec<PathBuf>,
 
-    /// What it is told and nobody else.
+    /// Secrets for the script or command.
     #[command(flatten)]
     pub secrets: SecretArgs,
 

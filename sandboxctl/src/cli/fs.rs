@@ -159,7 +159,7 @@ Examples:
   sandboxctl fs exists out.csv && echo yes
   sandboxctl fs exists out.csv --json")]
     Exists {
-        /// The name
+        /// The path
         #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
         path: OsString,
     },
@@ -170,7 +170,7 @@ Examples:
   sandboxctl fs stat out.csv
   sandboxctl fs stat out.csv --json")]
     Stat {
-        /// The name
+        /// The path
         #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
         path: OsString,
     },
@@ -207,7 +207,7 @@ Examples:
         /// The file to copy
         #[arg(value_name = "FROM", value_hint = ValueHint::FilePath, value_parser = side())]
         from: Side,
-        /// Where to
+        /// The destination
         #[arg(value_name = "TO", value_hint = ValueHint::AnyPath, value_parser = side())]
         to: Side,
         /// Copy a directory with its contents; within the sandbox only

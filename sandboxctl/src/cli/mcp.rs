@@ -32,7 +32,7 @@ pub struct McpArgs {
     #[arg(long, conflicts_with = "no_io")]
     pub read_only: bool,
 
-    /// Start this many sandboxes ahead
+    /// Prewarm this many sandboxes
     #[arg(long, value_name = "NUMBER", default_value = DEFAULT_POOL,
         value_parser = clap::value_parser!(u16).range(0..=64))]
     pub pool: u16,

@@ -88,12 +88,12 @@ impl ReceiptArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reproducibility")]
 pub struct ReproducibleArgs {
-    /// Give math.random this seed, 0 to 4294967295
+    /// Seed of math.random, 0 to 4294967295
     #[arg(long, value_name = "N")]
     pub seed: Option<u32>,
 
-    /// What os.time and os.date give: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or seconds
-    /// since 1970; os.clock begins at 0
+    /// Fixed time for os.time and os.date: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or
+    /// seconds since 1970; os.clock begins at 0
     #[arg(long, value_name = "TIME", value_parser = text::<Moment>())]
     pub now: Option<Moment>,
 }

@@ -139,7 +139,7 @@ impl RemoteArgs {
         let name =
             flag.get_long().map_or_else(|| flag.get_id().to_string(), |long| format!("--{long}"));
         let hint = local_hint(flag);
-        Err(Error::usage(name, "it is for sandboxes of this machine, and this one is a service's")
+        Err(Error::usage(name, "it applies only to sandboxes on this machine, not to a service")
             .with_hint(hint))
     }
 }
@@ -151,7 +151,7 @@ fn local_hint(flag: &Arg) -> &'static str {
             "--in FILE sends a file; `sandboxctl executions download ID` fetches what it wrote"
         }
         "engine" | "host" | "runtime" | "pull" | "confinement" => {
-            "whoever runs the service chooses it; SANDBOXCTL_SERVER= runs on this machine"
+            "the operator of the service chooses it; SANDBOXCTL_SERVER= runs on this machine"
         }
         _ => "SANDBOXCTL_SERVER= runs on this machine, where no --server is given",
     }

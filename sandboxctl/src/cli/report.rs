@@ -20,8 +20,8 @@ pub struct ReportArgs {
         value_parser = argument())]
     pub reports: Vec<ReportArgument>,
 
-    /// The runner whose log this is: groups, annotations, summary and outputs, and no command from
-    /// what runs; auto goes by the runner's variables
+    /// CI runner to write groups, annotations, a summary and outputs for; guest output cannot issue
+    /// its commands; auto detects it from the environment
     #[arg(long = "ci", value_name = "RUNNER", value_enum, default_value_t)]
     pub ci: CiMode,
 }

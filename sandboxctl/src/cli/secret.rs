@@ -20,7 +20,7 @@ use crate::input::reason;
 const SOURCES: &str = "the source of a secret is env:VARIABLE, file:PATH or - (stdin): its value does \
                        not stand on the command line, where every process can read it";
 
-/// What a script or a command is told and nobody else.
+/// Secrets for the script or command.
 #[derive(Debug, Args)]
 pub struct SecretArgs {
     /// Give secrets.NAME to a script, or the variable NAME to a command, from env:VARIABLE, file:PATH

@@ -30,7 +30,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Let everyone in who can reach it; only on a loopback address
+    /// Disable authentication; loopback addresses only
     #[arg(long)]
     pub insecure_no_auth: bool,
 
@@ -38,12 +38,12 @@ pub struct ServeArgs {
         value_hint = ValueHint::Other, value_parser = value_of(Key::ServerShutdownTimeout))]
     shutdown_timeout: Option<Value>,
 
-    /// Start N sandboxes ahead for each kind that is often asked for [0]
+    /// Prewarm N sandboxes for each frequently used kind [0]
     #[arg(long, value_name = "N", value_hint = ValueHint::Other,
         value_parser = value_of(Key::PoolSize))]
     pool: Option<Value>,
 
-    /// How the log on stderr is written
+    /// Format of the log on stderr
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 

@@ -148,7 +148,7 @@ impl std::str::FromStr for Expiry {
     }
 }
 
-/// The id of a token, which is no secret.
+/// The id of a token, which is not a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenId(String);
 

@@ -172,7 +172,7 @@ settings! {
         expects: "a table of arrays of hosts: name = [\"example.org\"]",
     }
     Confinement "policy.confinement"
-    "Whether the agent must confine itself, or runs with what it can have" {
+    "Require full confinement of the agent, or accept what the kernel supports" {
         kind: Kind::Word,
         flag: Some("--confinement"),
         default: || text(ConfinementPolicy::Required.as_str()),
@@ -195,14 +195,14 @@ settings! {
     EngineRuntime "engine.runtime" "OCI runtime of the engine, such as runsc" {
         flag: Some("--runtime"),
     }
-    EngineImage "engine.image" "Image to run the agent in, in place of our own" {}
+    EngineImage "engine.image" "Image to run the agent in, instead of the built-in one" {}
     EngineDataDir "engine.data_dir"
     "Data directory of the embedded engine (root-owned, not noexec)" {
         kind: Kind::AbsolutePath,
         default: || Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
     }
     Pull "programs.pull"
-    "When an image is fetched from its registry; for the tools never, unless set" {
+    "When to pull an image; never for the tools, unless set" {
         kind: Kind::Word,
         flag: Some("--pull"),
         default: || text("missing"),

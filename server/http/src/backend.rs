@@ -23,7 +23,7 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T, Refusal>>;
 
 /// What a subject has and asks. An object of another subject is not found.
 pub trait Backend: Send + Sync + 'static {
-    /// Accepts an execution: from then on it is never forgotten. With the key of an earlier request
+    /// Accepts an execution, durably. With the key of an earlier request
     /// it is that one. In a kept sandbox where one is named.
     fn submit<'a>(
         &'a self,
@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync + 'static {
         subject: &'a Subject,
         request: SandboxRequest,
     ) -> Reply<'a, (Used<SandboxView>, IsNew)>;
-    /// A sandbox. Looking at it is no use.
+    /// A sandbox. Reading it does not count as use.
     fn sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, SandboxView>;
     /// All sandboxes.
     fn sandboxes<'a>(&'a self, subject: &'a Subject) -> Reply<'a, SandboxList>;

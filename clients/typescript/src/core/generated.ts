@@ -795,7 +795,7 @@ export type SandboxView = {
   id: string;
   /** When its container ends, unless it is used; null while it has none. */
   idle_at: string | null;
-  /** When it was last used. Looking at it is no use. */
+  /** When it was last used. Reading a sandbox does not count as use. */
   last_used_at: string;
   /** Until when it can be extended. */
   max_expires_at: string;

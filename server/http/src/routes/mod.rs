@@ -18,8 +18,8 @@ use sandbox_api::service::{
 };
 
 use self::params::{
-    ArchiveParams, EventHeaders, EventParams, FileHeaders, GenerationParams, KeyHeader, ListParams,
-    SubmitInParams, WaitParams,
+    ArchiveParams, EventParams, GenerationParams, ListParams, SubmitInParams, WaitParams,
+    event_headers, file_headers, key_header,
 };
 use crate::access::Scope;
 use crate::metrics::OPENMETRICS;
@@ -42,11 +42,11 @@ fn executions() -> Vec<Route> {
             "Run a script or a command",
         )
         .describe(
-            "Accepts an execution: from then on it is never forgotten. With `wait` the answer is \
-             the finished execution (200), if it ends in that time; otherwise its id (202). As \
-             `multipart/form-data` the request comes first, and its inputs follow as files.",
+            "Accepts an execution, durably. With `wait` the answer is the finished execution (200), if \
+             it ends in that time; otherwise its id (202). As `multipart/form-data` the request \
+             comes first, and its inputs follow as files.",
         )
-        .headers::<KeyHeader>()
+        .headers(key_header)
         .query::<WaitParams>()
         .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
         .multipart_body::<form::ExecutionForm>(Limit::Request)
@@ -71,7 +71,7 @@ fn executions() -> Vec<Route> {
             Route::delete("/v1/executions/{id}", "cancel_execution", executions::cancel),
             "Cancel an execution",
         )
-        .describe("One that has ended stays as it is.")
+        .describe("A finished execution is unchanged.")
         .answers::<Execution>(200, "The execution, which ends soon."),
         read(
             Route::get("/v1/executions/{id}/events", "get_events", events::get),
@@ -82,7 +82,7 @@ fn executions() -> Vec<Route> {
              `ExecutionEvent`. A client that reconnects with `Last-Event-ID` gets those that \
              follow. The last one is `end`, after which the stream ends.",
         )
-        .headers::<EventHeaders>()
+        .headers(event_headers)
         .query::<EventParams>()
         .answers_events("The events."),
         read(
@@ -96,7 +96,7 @@ fn executions() -> Vec<Route> {
             "Get a file that an execution left",
         )
         .describe("Whole, or a range of it. Its ETag is the SHA-256 of its content.")
-        .headers::<FileHeaders>()
+        .headers(file_headers)
         .answers_bytes(200, "*/*", "The file. Its type is by its name.")
         .header("ETag", "`\"sha256-…\"`, in hexadecimal digits.")
         .header("Content-Disposition", "Always an attachment.")
@@ -142,7 +142,7 @@ fn sandboxes() -> Vec<Route> {
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
             .answers::<SandboxList>(200, "The sandboxes."),
         is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
-            .describe("Looking at it is no use: it does not let it live longer.")
+            .describe("Reading a sandbox does not count as use: its idle timeout is not renewed.")
             .answers::<SandboxView>(200, "The sandbox.")
             .refuses([410]),
         is(
@@ -153,9 +153,9 @@ fn sandboxes() -> Vec<Route> {
         .refuses([410]),
         is(
             Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend),
-            "Let a sandbox exist for longer",
+            "Extend the lifetime of a sandbox",
         )
-        .describe("Never past the longest life that was fixed when it was created.")
+        .describe("At most to the maximum lifetime fixed at creation.")
         .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
         .answers::<SandboxView>(200, "The sandbox.")
         .refuses([410]),
@@ -195,8 +195,8 @@ fn sandboxes() -> Vec<Route> {
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
             "Run a script or a command in a sandbox",
         )
-        .describe("As in a sandbox of its own; what the sandbox decides cannot be asked for here.")
-        .headers::<KeyHeader>()
+        .describe("As for a one-shot execution, except for what the sandbox already fixes.")
+        .headers(key_header)
         .query::<SubmitInParams>()
         .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
         .answers::<Execution>(200, "It has ended.")
@@ -210,7 +210,7 @@ fn sandboxes() -> Vec<Route> {
 fn server() -> Vec<Route> {
     vec![
         Route::get("/v1/usage", "get_usage", server::usage)
-            .is(Tag::Server, Scope::ExecutionsRead, "Get what the caller has used")
+            .is(Tag::Server, Scope::ExecutionsRead, "Get the caller's usage")
             .answers::<UsageTotals>(200, "Totals of the caller's subject."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
             .for_anybody("Get this document")
@@ -219,22 +219,22 @@ fn server() -> Vec<Route> {
             .for_anybody("Get this document as a page")
             .answers_text(200, "text/html", "The page. It works offline."),
         Route::get("/healthz", "get_health", server::healthz)
-            .for_anybody("Test whether the server lives")
-            .answers::<server::Alive>(200, "It does."),
+            .for_anybody("Liveness check")
+            .answers::<server::Alive>(200, "Alive."),
         Route::get("/readyz", "get_ready", server::readyz)
-            .for_anybody("Test whether the server can do its work")
-            .answers::<Health>(200, "It can.")
-            .answers::<Health>(503, "It cannot: which of its parts."),
+            .for_anybody("Readiness check")
+            .answers::<Health>(200, "Ready.")
+            .answers::<Health>(503, "Not ready: which checks fail."),
         Route::get("/metrics", "get_metrics", server::metrics)
-            .is(Tag::Server, Scope::Admin, "Get figures for Prometheus")
+            .is(Tag::Server, Scope::Admin, "Get metrics for Prometheus")
             .answers_text(200, OPENMETRICS, "The figures, as OpenMetrics."),
         Route::get(
             "/.well-known/oauth-protected-resource",
             "get_resource_metadata",
             server::resource_metadata,
         )
-        .for_anybody("Get where tokens come from")
-        .describe("RFC 9728; not found if the server is not told.")
+        .for_anybody("Get the OAuth protected resource metadata")
+        .describe("RFC 9728; not found unless `server.url` is set.")
         .answers::<server::ProtectedResource>(200, "The metadata.")
         .refuses([404]),
         Route::get(
@@ -242,7 +242,7 @@ fn server() -> Vec<Route> {
             "get_mcp_resource_metadata",
             server::mcp_resource_metadata,
         )
-        .for_anybody("Get where tokens for /mcp come from")
+        .for_anybody("Get the OAuth protected resource metadata of /mcp")
         .answers::<server::ProtectedResource>(200, "The metadata.")
         .refuses([404]),
     ]

@@ -580,7 +580,7 @@ class SandboxView(TypedDict):
     idle_at: Union[str, None]
     """When its container ends, unless it is used; null while it has none."""
     last_used_at: str
-    """When it was last used. Looking at it is no use."""
+    """When it was last used. Reading a sandbox does not count as use."""
     max_expires_at: str
     """Until when it can be extended."""
     metadata: Dict[str, Any]
