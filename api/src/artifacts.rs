@@ -155,7 +155,7 @@ pub struct ArtifactsReport {
     pub bytes: u64,
     /// What matched and was not copied.
     pub omitted: Vec<OmittedEntry>,
-    /// The globs that no file matches, where that is no error.
+    /// The globs that no file matches, where that is not an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmatched: Vec<String>,
     /// Why nothing was copied.

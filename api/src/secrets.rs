@@ -56,7 +56,7 @@ pub enum SecretError {
         name: String,
     },
     /// Two have this name.
-    #[error("there are two secrets {name}")]
+    #[error("the secret {name} is given twice")]
     Duplicate {
         /// The name.
         name: String,
@@ -101,7 +101,7 @@ impl SecretError {
             Self::Empty { .. } => "set the variable, or write the value into the file",
             Self::TooShort { .. } => {
                 "a shorter one cannot be replaced in output without harm to ordinary text; a value \
-                 that is no secret is given by --arg or --env"
+                 that is not a secret is given by --arg or --env"
             }
             Self::TooLong { .. } | Self::TooMany => {
                 "a secret is a key or a token; larger data is an input: --in FILE"
@@ -221,7 +221,7 @@ mod tests {
     fn number_and_size_of_secrets_are_bounded() {
         let mut secrets = one("A", "value").unwrap();
         let error = secrets.add("A", SecretValue::new("other")).unwrap_err();
-        assert_eq!(error.to_string(), "there are two secrets A");
+        assert_eq!(error.to_string(), "the secret A is given twice");
         for number in 1..MAX_SECRETS {
             secrets.add(format!("A{number}"), SecretValue::new("value")).unwrap();
         }

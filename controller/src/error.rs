@@ -274,8 +274,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A sandbox that cannot be started ahead.
-    #[error("the sandbox cannot be started ahead: {reason}")]
+    /// A sandbox that cannot be prewarmed.
+    #[error("the sandbox cannot be prewarmed: {reason}")]
     NotPooled {
         /// What about it is not known before it is asked for.
         reason: &'static str,

@@ -25,7 +25,7 @@ pub enum StreamError {
     #[error("a chunk came after the last one of its stream")]
     AfterLast,
     /// A grant so large that the window's counter would overflow.
-    #[error("a stream was granted an absurd credit")]
+    #[error("the credit of a stream exceeds the maximum")]
     AbsurdCredit,
 }
 

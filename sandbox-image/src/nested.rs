@@ -12,7 +12,7 @@ use sandbox_protocol::argv::Mount;
 #[derive(Debug, thiserror::Error)]
 pub enum NestedError {
     /// The kernel did not report the mounts.
-    #[error("cannot ask what is mounted: {0}")]
+    #[error("cannot read the mount table: {0}")]
     Ask(#[source] io::Error),
     /// A mount inside one of the agent's.
     #[error(

@@ -91,7 +91,7 @@ pub enum InstallError {
     #[error("{0}")]
     Content(String),
     /// It has such an entry.
-    #[error("it has an entry of this name, which is another one")]
+    #[error("it already has a different entry of this name")]
     Taken,
 }
 
@@ -100,7 +100,7 @@ impl InstallError {
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
-            Self::Taken => "remove that entry, or --name gives this one another name",
+            Self::Taken => "remove that entry, or choose another name with --name",
             _ => "--print prints the entry, to add by hand",
         }
     }

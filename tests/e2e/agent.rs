@@ -1,4 +1,4 @@
-//! Programs of ours. In the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
+//! Programs for tests. In the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
 //! and one that confines itself as the agent does and then attacks
 //! (`sandbox-image/tests/programs/attacker.rs`). In a sandbox: one that says what it reaches.
 
@@ -15,7 +15,7 @@ use crate::place::{Ended, Place, finish, spawn, wait_and_watch, workspace};
 /// Places that have an [`Actor`] of each program now: the last one removes its image.
 static ACTORS: Mutex<BTreeMap<&Path, usize>> = Mutex::new(BTreeMap::new());
 
-/// A place whose sandboxes have a program of ours in the agent's place.
+/// A fixture whose sandboxes have a test's program in the agent's place.
 pub struct Actor {
     pub place: Place,
     program: &'static Path,

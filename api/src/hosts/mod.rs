@@ -177,7 +177,7 @@ pub enum AllowRuleError {
     #[error("'{0}' is neither a host name nor an address")]
     Host(String),
     /// An address that no host can have.
-    #[error("{0} is {1}, which nobody can be reached at")]
+    #[error("{0} is {1}, to which no connection can be made")]
     Nobody(IpAddr, &'static str),
 }
 
@@ -607,12 +607,12 @@ mod tests {
             ("exa mple.org", "neither"),
             ("example.org\n", "neither"),
             ("example.org\0", "neither"),
-            ("0.0.0.0", "nobody"),
-            ("0", "nobody"),
-            ("[::]:80", "nobody"),
-            ("224.0.0.1", "nobody"),
-            ("255.255.255.255", "nobody"),
-            ("ff02::1", "nobody"),
+            ("0.0.0.0", "no connection"),
+            ("0", "no connection"),
+            ("[::]:80", "no connection"),
+            ("224.0.0.1", "no connection"),
+            ("255.255.255.255", "no connection"),
+            ("ff02::1", "no connection"),
         ] {
             let error = text.parse::<AllowRule>().unwrap_err().to_string();
             assert!(error.contains(words), "{text:?}: {error}");

@@ -19,7 +19,7 @@ pub enum Error {
         reason: String,
     },
     /// There are only globs that exclude.
-    #[error("no glob selects a file: each of them excludes")]
+    #[error("every glob excludes: at least one must select files")]
     OnlyExcludes,
     /// The destination is unusable.
     #[error("cannot use {} as the artifacts directory: {reason}", .path.display())]
@@ -40,7 +40,7 @@ pub enum Error {
         omitted: Option<String>,
     },
     /// A secret stands in a name, which the manifest would have.
-    #[error("a secret stands in the name of a file: '{path}'")]
+    #[error("the name of a file contains a secret: '{path}'")]
     SecretName {
         /// The file, without the secret.
         path: String,
@@ -52,7 +52,7 @@ pub enum Error {
         most: u64,
     },
     /// The files have more holes than are read.
-    #[error("the files have holes of more than {} GiB together", HoleAllowance::BYTES >> 30)]
+    #[error("the files contain more than {} GiB of holes in total", HoleAllowance::BYTES >> 30)]
     Holes,
     /// A file that has several names would be copied or stored too often: once for each, because it
     /// changes after each copy or because the format has no links.
@@ -173,9 +173,7 @@ impl Error {
             Self::NoMatch { .. } => {
                 Some("globs are relative to the io dir; --artifact-optional allows no match")
             }
-            Self::SecretName { .. } => {
-                Some("give it another name, or exclude it: --artifact '!GLOB'")
-            }
+            Self::SecretName { .. } => Some("rename the file, or exclude it: --artifact '!GLOB'"),
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
             Self::Holes => {
                 Some("leave sparse files out: --artifact '!GLOB'; or archive them in the run")

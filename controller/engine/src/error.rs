@@ -12,7 +12,7 @@ use sandbox_rootfs::RootfsError;
 #[non_exhaustive]
 pub enum ConnectError {
     /// No engine responded.
-    #[error("no container engine answers: {}", list_tried(.tried))]
+    #[error("cannot connect to a container engine: {}", list_tried(.tried))]
     NoEngine {
         /// The endpoints that were tried, in order.
         tried: Vec<Tried>,

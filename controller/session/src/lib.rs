@@ -64,7 +64,7 @@ pub enum CallError {
     #[error(transparent)]
     Refused(#[from] WireError),
     /// The session has ended; [`Session::ended`] returns why.
-    #[error("the session is over")]
+    #[error("the session has ended")]
     Over,
     /// The request is too large for the wire.
     #[error("a request is too large: {0}")]

@@ -58,7 +58,7 @@ enum Failure {
     Tls(TlsRefusal, Target),
     #[error("connection limit exceeded; {}", LimitKey::Connections.hint())]
     TooMany,
-    #[error("this sandbox has sent and received all the bytes that it may; {}", LimitKey::NetworkBytes.hint())]
+    #[error("network byte limit exceeded; {}", LimitKey::NetworkBytes.hint())]
     TooMuch,
     #[error("{name} has no address: {source}")]
     NoAddress { name: String, source: io::Error },

@@ -27,7 +27,7 @@ pub enum StageError {
         source: io::Error,
     },
     /// More directories below each other than can be compared.
-    #[error("{}: more than {} directories below each other", String::from_utf8_lossy(.path), crate::tree::MAX_DEPTH)]
+    #[error("{}: directories are nested deeper than {}", String::from_utf8_lossy(.path), crate::tree::MAX_DEPTH)]
     TooDeep {
         /// The outermost directory that is too deep.
         path: Vec<u8>,

@@ -9,10 +9,10 @@ use sandbox_protocol::User;
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The kernel did not report the ids.
-    #[error("cannot ask who the agent is: {0}")]
+    #[error("cannot read the agent's user and groups: {0}")]
     Ask(#[source] io::Error),
     /// Real, effective and saved ids. Each must be the requested one.
-    #[error("the agent is to be {asked}, and is uids {uids:?}, gids {gids:?}")]
+    #[error("the agent should run as {asked}, but runs as uids {uids:?}, gids {gids:?}")]
     Other {
         /// The requested user.
         asked: User,
@@ -22,7 +22,7 @@ pub enum IdentityError {
         gids: [u32; 3],
     },
     /// An unexpected supplementary group.
-    #[error("the agent is to be {asked}, and is in the group {group} besides")]
+    #[error("the agent should run as {asked}, but also has group {group}")]
     Group {
         /// The requested user.
         asked: User,

@@ -130,13 +130,13 @@ impl Surroundings {
 #[derive(Debug, thiserror::Error)]
 pub enum LandlockError {
     /// The answer cannot be that of a kernel.
-    #[error("cannot ask for Landlock: {0}")]
+    #[error("cannot query Landlock: {0}")]
     Ask(#[source] io::Error),
     /// The ruleset cannot be created or enforced.
     #[error("cannot apply Landlock: {0}")]
     Apply(#[from] RulesetError),
     /// The kernel accepted the ruleset and reports that it is not enforced.
-    #[error("cannot apply Landlock: the kernel took the rules and does not enforce them")]
+    #[error("cannot apply Landlock: the kernel accepted the rules but does not enforce them")]
     NotEnforced,
 }
 

@@ -150,8 +150,8 @@ impl Issuer {
         }
     }
 
-    /// Writes the receipt, if there is to be one. What goes wrong is told, and is the exit code of a run
-    /// that had ended well.
+    /// Writes the receipt, if there is to be one. Failures are reported, and are the exit code of a
+    /// run that had ended well.
     pub async fn issue(
         issuer: &Option<Self>,
         sandbox: &Sandbox,
@@ -227,7 +227,7 @@ impl Issuer {
         if let Some(name) = subject.iter().find(|it| ran.may_name_a_secret(&it.name)) {
             let why = format!("a secret may stand in the name of a file: '{}'", name.name);
             return Err(Error::usage("--receipt", why)
-                .with_hint("give the file another name: receipts have no secrets"));
+                .with_hint("rename the file: a receipt must not contain secrets"));
         }
         if subject.is_empty() {
             subject.push(Subject::result(outcome.digest.sha256.clone()));
@@ -622,7 +622,7 @@ fn files_of(directory: &Path, receipt: &Receipt) -> Result<Vec<receipts::FoundFi
         artifacts::digest_files(&directory, |path| known.contains(path), proceed)
     })?;
     let files = files.into_iter().map(|file| (file.path, file.sha256));
-    // What is no regular file has no digest, and differs from every one of a receipt.
+    // What is not a regular file has no digest, and differs from every one of a receipt.
     Ok(files.filter(|(path, _)| !added.contains(&&**path)).collect())
 }
 

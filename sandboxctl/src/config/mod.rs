@@ -169,7 +169,7 @@ pub enum Error {
         link: PathBuf,
     },
     /// A ceiling in an environment variable, which the caller controls.
-    #[error("{origin}: a ceiling is not the caller's to set")]
+    #[error("{origin}: ceilings cannot be set by an environment variable")]
     CeilingVariable {
         /// The variable.
         origin: Origin,

@@ -57,7 +57,7 @@ pub enum Widening {
         name: String,
     },
     /// Images would be pulled although the user or the system does not allow it.
-    #[error("a project's file may only say never")]
+    #[error("a project's file may only set it to never")]
     Fetches,
     /// A host that the layers below do not allow.
     #[error("a project's file may not allow {rule}, which is not allowed outside it")]

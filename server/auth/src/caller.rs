@@ -20,7 +20,7 @@ pub enum Scope {
 
 /// A text is no [`Scope`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no scope: executions:write, executions:read, sandboxes, admin")]
+#[error("unknown scope '{0}': use executions:write, executions:read, sandboxes or admin")]
 pub struct UnknownScope(pub String);
 
 impl Scope {

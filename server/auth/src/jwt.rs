@@ -63,14 +63,14 @@ impl JwtError {
     }
 }
 
-/// Why a token is refused. It is for the audit: a caller is told nothing but that.
+/// Why a token is refused. For the audit: the caller learns no reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwtRefusal {
     /// It is too long.
     #[error("the token is longer than {MAX_JWT_BYTES} bytes")]
     TooLong,
     /// It is no token, or its header asks for what is not supported.
-    #[error("it is no token that can be read")]
+    #[error("the token is malformed or of an unsupported type")]
     Unreadable,
     /// Its key is not known, or not the one of its algorithm.
     #[error("no key fits the token's `kid` and `alg`")]

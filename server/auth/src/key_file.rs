@@ -44,7 +44,7 @@ pub enum KeyFileError {
         path: PathBuf,
     },
     /// It is no key set.
-    #[error("{} is no JSON Web Key Set: {detail}", path.display())]
+    #[error("{} is not a JSON Web Key Set: {detail}", path.display())]
     KeySet {
         /// The file.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub(crate) fn read(path: &Path, readers: Readers) -> Result<Vec<u8>, KeyFileErro
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
+        return Err(failed(io::Error::other("not a regular file")));
     }
     if readers == Readers::OwnerAlone {
         let own = rustix::process::geteuid().as_raw();

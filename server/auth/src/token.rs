@@ -23,7 +23,7 @@ pub struct Token {
 /// A token that was just made.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// Its id, which is no secret.
+    /// Its id, which is not a secret.
     pub id: String,
     /// The digest of its secret, to store.
     pub hash: [u8; 32],
@@ -83,7 +83,7 @@ impl Token {
         is_token.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
     }
 
-    /// Its id, which is no secret.
+    /// Its id, which is not a secret.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

@@ -53,7 +53,7 @@ pub enum ServiceError {
     #[error("a request with this idempotency key is in flight")]
     KeyInFlight,
     /// A sandbox of this name has another spec.
-    #[error("the sandbox '{name}' exists, and is another one")]
+    #[error("a sandbox named '{name}' exists with a different spec")]
     NameTaken {
         /// The name.
         name: String,

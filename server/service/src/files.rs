@@ -200,7 +200,7 @@ impl Files {
             FileType::RegularFile => {}
             FileType::Directory => return refuse(ErrorKind::IsDirectory, "it is a directory"),
             FileType::Symlink => return refuse(ErrorKind::Symlink, "a link is never followed"),
-            _ => return refuse(ErrorKind::SpecialFile, "it is no regular file"),
+            _ => return refuse(ErrorKind::SpecialFile, "not a regular file"),
         }
         // First without reading it: it could have been a device.
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());

@@ -33,7 +33,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A newer version has written it.
-    #[error("the store {} has version {found}, and this program knows versions up to {known}", path.display())]
+    #[error("the store {} has schema version {found}; this program supports up to {known}", path.display())]
     Newer {
         /// The database file.
         path: PathBuf,
@@ -68,10 +68,10 @@ pub enum StoreError {
     #[error("the store is busy")]
     Busy,
     /// Another change of the same transaction failed, and the database undid all of them.
-    #[error("the change was undone: another one failed beside it")]
+    #[error("the change was rolled back because another change in its transaction failed")]
     RolledBack,
     /// The database fails in another way.
-    #[error("the database fails")]
+    #[error("database error")]
     Database(#[source] Arc<rusqlite::Error>),
     /// A row cannot be read: another version, or somebody else, has written it.
     #[error("a row of the store cannot be read: {detail}")]

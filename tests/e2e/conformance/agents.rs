@@ -341,7 +341,7 @@ fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory(
         // Content that goes.
         ("writes-nothing", &write, "before its end"),
         ("writes-another-length", &small, "another length"),
-        ("absurd-credit", &write, "absurd credit"),
+        ("absurd-credit", &write, "the credit of a stream exceeds"),
         ("credit-for-no-stream", &write, "unknown stream"),
     ] {
         // Longer than even a busy machine needs to see it.

@@ -210,7 +210,9 @@ fn script_prints_on_a_service_what_it_prints_here() {
         assert_eq!(lasting(&there), lasting(&here), "{script}");
     }
     let refused = service.run(&["run", "s.luau", "--io-dir", "out"]);
-    refused.assert_code(2).assert_stderr_has("--io-dir: it is for sandboxes of this machine");
+    refused
+        .assert_code(2)
+        .assert_stderr_has("--io-dir: it applies only to sandboxes on this machine");
     service.stop();
 }
 
@@ -623,7 +625,7 @@ fn caller_of_an_identity_provider_shows_its_token() {
     for (name, value) in [
         ("exp", json!(now - 600)),
         ("exp", Value::Null),
-        ("iss", json!("https://id.example.com/")),
+        ("iss", json!("https://other.example.org/")),
         ("aud", json!("another service")),
         ("aud", Value::Null),
     ] {

@@ -149,7 +149,7 @@ export function commandRequest(command: string | Uint8Array, options: CommandOpt
   return { command: what, ...common(options) };
 }
 
-/** A finished document, or the error that the answer makes no sense. */
+/** A finished document, or an `unexpected response` error. */
 export function parseDocument(data: unknown): wire.ExecutionDocument {
   if (isObject(data) && (data.schema === "sandboxctl.result/1" || data.schema === "sandboxctl.exec/1")) {
     return data as unknown as wire.ExecutionDocument;

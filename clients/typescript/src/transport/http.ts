@@ -82,7 +82,7 @@ export class HttpTransport implements Transport {
   async operation(id: string, operation: wire.Operation, { signal }: CallOptions): Promise<wire.Envelope> {
     const replay = READING.has(operation.operation);
     const answer = await this.#operate("POST", `/v1/sandboxes/${id}/operations`, operation, replay, signal);
-    if (!isObject(answer) || typeof answer.success !== "boolean") throw senseless("it is no envelope");
+    if (!isObject(answer) || typeof answer.success !== "boolean") throw senseless("not an envelope");
     return answer as unknown as wire.Envelope;
   }
 
@@ -338,7 +338,7 @@ export class HttpTransport implements Transport {
     if (error instanceof SandboxError) return error;
     const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
     const detail = isObject(cause) && typeof cause.code === "string" ? cause.code : String((cause as Error).message);
-    if (error instanceof SyntaxError) return senseless("it is not JSON");
+    if (error instanceof SyntaxError) return senseless("not JSON");
     return errorOf({
       kind: "unavailable",
       message: `no connection to ${this.#base}: ${detail}`,
@@ -370,7 +370,7 @@ const filePath = (id: string, path: Path) => `/v1/sandboxes/${id}/files/${pathSe
 const backoff = (attempt: number) => Math.min(100 * 2 ** (attempt - 1), 5_000) * (0.5 + Math.random() / 2);
 
 const senseless = (why: string) =>
-  errorOf({ kind: "internal", message: `the answer of the server makes no sense: ${why}` });
+  errorOf({ kind: "internal", message: `unexpected response from the server: ${why}` });
 
 const clientTimeout = (what: string) =>
   errorOf({ kind: "timeout", message: `timed out waiting for ${what}`, owner: "client", retryable: true });

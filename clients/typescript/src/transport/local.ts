@@ -310,4 +310,4 @@ export class LocalTransport implements Transport {
   }
 }
 
-const senseless = () => errorOf({ kind: "internal", message: "the answer of the process makes no sense" });
+const senseless = () => errorOf({ kind: "internal", message: "unexpected response from the process" });

@@ -165,7 +165,7 @@ export class ToolsProcess {
 
   #receive(text: string): void {
     const line: unknown = JSON.parse(text);
-    if (!isObject(line)) throw new Error("a line is no object");
+    if (!isObject(line)) throw new Error("a line is not an object");
     if (this.#hello && (isObject(line.hello) || (line.id === null && line.error !== undefined))) {
       this.#greet(isObject(line.hello) ? line.hello : undefined);
       return;

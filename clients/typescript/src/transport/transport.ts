@@ -32,6 +32,6 @@ export interface Transport {
   once(spec: SandboxSpec, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument>;
   download(id: string, path: Path, options: CallOptions): AsyncIterable<Uint8Array>;
   upload(id: string, path: Path, content: AsyncIterable<Uint8Array>, options: CallOptions): Promise<wire.WriteData>;
-  /** Ends a sandbox; one that is gone already is no error. */
+  /** Ends a sandbox; one that is gone already is not an error. */
   destroy(id: string): Promise<void>;
 }

@@ -29,7 +29,7 @@ pub fn up() -> io::Result<()> {
     match errno(&answer[..length]) {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-        None => Err(io::Error::other("an answer of netlink's that makes no sense")),
+        None => Err(io::Error::other("unexpected response from netlink")),
     }
 }
 

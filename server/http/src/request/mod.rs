@@ -74,7 +74,7 @@ pub(crate) struct BodyLimit(pub u64);
 pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let length = value.to_str().ok().and_then(|text| text.parse().ok());
-    let malformed = || Refusal::new(ProblemKind::Malformed, "Content-Length is no number");
+    let malformed = || Refusal::new(ProblemKind::Malformed, "Content-Length is not a number");
     length.ok_or_else(malformed).map(Some)
 }
 

@@ -60,13 +60,13 @@ impl fmt::Display for Endpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Something else listens there.
-    #[error("something else listens at {endpoint}")]
+    #[error("{endpoint} is already in use")]
     InUse {
         /// The endpoint.
         endpoint: Endpoint,
     },
-    /// A file that is no socket is at the path.
-    #[error("{} exists and is no socket", path.display())]
+    /// A file that is not a socket is at the path.
+    #[error("{} exists and is not a socket", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,

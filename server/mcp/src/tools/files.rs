@@ -94,7 +94,7 @@ pub(super) static TOOLS: &[FileTool] = &[
     FileTool {
         name: "create_directory",
         title: "Create a directory",
-        description: "Create a directory, and its missing parents. An existing one is no error.",
+        description: "Create a directory, and its missing parents. An existing one is not an error.",
         operation: "mkdir",
         is_read_only: false,
         is_destructive: false,

@@ -45,10 +45,10 @@ const END_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The client did not begin as the protocol says.
-    #[error("the client did not begin as the protocol says: {0}")]
+    #[error("the client's first message violates the protocol: {0}")]
     Handshake(String),
     /// The task that serves it has ended.
-    #[error("internal error: serving the client was given up")]
+    #[error("internal error: the connection's task ended unexpectedly")]
     GivenUp,
 }
 

@@ -41,7 +41,7 @@ pub(in crate::tools) struct WriteFileData {
 impl FileTool for WriteFile {
     const NAME: &'static str = "sandbox_write_file";
     const DESCRIPTION: &'static str =
-        "Write a file as a whole. Who reads it meanwhile sees the old content or the new one.";
+        "Write a whole file. Concurrent readers see the old content or the new one.";
     const OPERATION: &'static str = "write";
     const CHANGES_FILES: bool = true;
     type Args = WriteFileArgs;

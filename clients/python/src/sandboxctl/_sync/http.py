@@ -116,7 +116,7 @@ class HttpTransport:
         except NotFound as error:
             raise self._gone(error) from error
         if not isinstance(answer.get("success"), bool):
-            raise _senseless("it is no envelope")
+            raise _senseless("not an envelope")
         return answer
 
     def start(self, request: wire.ExecutionRequest, *, events: bool) -> _Execution:
@@ -379,9 +379,9 @@ def _json(body: bytes | str) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except ValueError as error:
-        raise _senseless("it is not JSON") from error
+        raise _senseless("not JSON") from error
     if not isinstance(value, dict):
-        raise _senseless("it is no object")
+        raise _senseless("not an object")
     return cast("dict[str, Any]", value)
 
 
@@ -417,7 +417,7 @@ def _unreachable(server: str, why: str) -> SandboxError:
 
 
 def _senseless(why: str) -> SandboxError:
-    return error_of("internal", f"the answer of the server makes no sense: {why}")
+    return error_of("internal", f"unexpected response from the server: {why}")
 
 
 def _pause(response: httpx.Response) -> float | None:
