@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Reports an error of ours in JSON. False if stdout cannot be written any more.
+/// Reports an error of sandboxctl in JSON. False if stdout cannot be written any more.
 fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
     let written = match json {
         Json::Result => output.document(&ResultDocument::failed(error, code)),

@@ -253,7 +253,7 @@ impl Output {
         }
     }
 
-    /// Prints an error of ours.
+    /// Prints an error of sandboxctl.
     pub fn error(&self, error: &Error) {
         self.failure(&error.message(), error.hint().as_deref());
     }

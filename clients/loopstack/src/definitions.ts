@@ -147,7 +147,7 @@ export const deleteFile = pass<SandboxDeleteResult>()(
       containerId,
       path,
       recursive: z.boolean().default(false).describe("Delete what is in a directory, too"),
-      force: z.boolean().default(false).describe("What does not exist is no error"),
+      force: z.boolean().default(false).describe("What does not exist is not an error"),
     })
     .strict(),
 );
@@ -188,7 +188,7 @@ export const filesystem = define<SandboxFilesystemResult>()({
       content: z.string().optional().describe("The new content, to write"),
       encoding: z.string().optional().describe("How the content is written as text: utf-8 or base64"),
       recursive: z.boolean().optional().describe("With the directories that lead to it, or with what is in it"),
-      force: z.boolean().optional().describe("To delete: what does not exist is no error. Writing always replaces"),
+      force: z.boolean().optional().describe("To delete: what does not exist is not an error. Writing always replaces"),
     })
     .strict(),
   run: (manager, args) => {

@@ -137,7 +137,7 @@ async function* pendingContent() {
   await forever();
 }
 
-test("a sandbox that is closed is gone, and closing it again is no error", async (t) => {
+test("a sandbox that is closed is gone, and closing it again is not an error", async (t) => {
   const s = await Sandbox.create({ binary: fake(t) });
   await Promise.all([s.close(), s.close()]);
   await s.close();

@@ -1,5 +1,5 @@
-//! CI runners that read commands from a job's log: what they are told, and what guests cannot tell
-//! them.
+//! CI runners that read commands from a job's log: the commands written for them, and how guest output
+//! is kept from issuing any.
 //!
 //! On GitHub everything that a command prints, error messages included, is between a stop-commands
 //! token and its end: the token is random, and no guest sees it. A runner reads stdout and stderr

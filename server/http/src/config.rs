@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Configuration of a server.
 
 use std::fmt;
 use std::time::Duration;

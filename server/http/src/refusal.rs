@@ -36,7 +36,7 @@ impl Refusal {
         Problem::new(kind, cut(detail)).into()
     }
 
-    /// A mistake of ours, which the log explains and the caller cannot mend.
+    /// An internal error: logged, and not the caller's fault.
     #[must_use]
     pub fn internal(detail: &str) -> Self {
         tracing::error!(detail, "internal error");

@@ -1,4 +1,4 @@
-//! What a service is told: its posture, its bounds, and its quotas.
+//! Configuration of a service: its posture, its bounds, and its quotas.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -114,7 +114,7 @@ impl Feed {
         }));
         state.recent_bytes += bytes + OVERHEAD;
         state.unsaved_bytes += bytes + OVERHEAD;
-        // The end is told when it is durable.
+        // The end is reported when it is durable.
         if !state.has_ended {
             self.last.send_replace(seq);
         }

@@ -320,7 +320,7 @@ impl Core {
         };
         let mut pause = FIRST_PAUSE;
         while let Err(error) = self.records.finish(finish.clone()).await {
-            // Nobody is told a result that a crash would take back. The next start of a service
+            // No result is reported that a crash would take back. The next start of a service
             // says that it was killed.
             tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
             tokio::time::sleep(pause).await;

@@ -9,7 +9,7 @@ use crate::error::StoreError;
 /// A token as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Its id, which is no secret.
+    /// Its id, which is not a secret.
     pub id: String,
     /// The digest of its secret.
     pub hash: [u8; 32],

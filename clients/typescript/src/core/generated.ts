@@ -15,7 +15,7 @@ export type ArtifactsReport = {
   files: number;
   /** What matched and was not copied. */
   omitted: OmittedEntry[];
-  /** The globs that no file matches, where that is no error. */
+  /** The globs that no file matches, where that is not an error. */
   unmatched?: string[];
 };
 

@@ -489,7 +489,7 @@ async fn fill(
     Ok(())
 }
 
-/// Whether there is still a reader. If there is none, that is no error: the rest is not written.
+/// Whether there is still a reader. If there is none, that is not an error: the rest is not written.
 fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
     match put {
         Ok(()) => Ok(true),

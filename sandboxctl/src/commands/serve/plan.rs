@@ -1,4 +1,4 @@
-//! What a service is told, from flags and settings: checked before anything is opened.
+//! Configuration of a service, from flags and settings: checked before anything is opened.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
 use crate::target::is_in;
 
-/// What a service is told.
+/// Configuration of a service.
 pub struct Plan {
     /// Where it listens, unless its listener was passed to it.
     pub endpoint: Endpoint,

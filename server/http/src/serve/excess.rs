@@ -1,4 +1,4 @@
-//! Connections beyond those that one address may have: each is told so, as long as that costs little.
+//! Connections beyond those that one address may have: refused with 503, as long as that costs little.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::refusal::PROBLEM_JSON;
 
-/// How many are told at one time. The others are closed.
+/// How many are answered at a time. The others are closed.
 const AT_ONE_TIME: usize = 1024;
 /// How long one of them may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of its request is read, so that the kernel does not drop the answer with the rest.
 const MAX_READ: u64 = 64 << 10;
 
-/// The turns to tell a connection that there is no place for it.
+/// The turns to refuse a connection with 503.
 #[derive(Debug, Clone)]
 pub(super) struct Excess(Arc<Semaphore>);
 

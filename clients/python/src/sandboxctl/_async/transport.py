@@ -66,7 +66,7 @@ class AsyncTransport(Protocol):
         ...
 
     async def destroy(self) -> None:
-        """Ends the sandbox; one that is gone already is no error."""
+        """Ends the sandbox; one that is gone already is not an error."""
         ...
 
     async def close(self) -> None:

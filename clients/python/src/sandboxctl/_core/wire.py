@@ -21,7 +21,7 @@ class ArtifactsReport(TypedDict):
     omitted: List[OmittedEntry]
     """What matched and was not copied."""
     unmatched: NotRequired[List[str]]
-    """The globs that no file matches, where that is no error."""
+    """The globs that no file matches, where that is not an error."""
 
 
 class Before(TypedDict):

@@ -67,7 +67,7 @@ class Transport(Protocol):
         ...
 
     def destroy(self) -> None:
-        """Ends the sandbox; one that is gone already is no error."""
+        """Ends the sandbox; one that is gone already is not an error."""
         ...
 
     def close(self) -> None:
