@@ -1,7 +1,9 @@
 //! The application: state, and what stands around every request.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use axum::Router;
@@ -17,21 +19,23 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use hyper::body::{Body as _, Frame, SizeHint};
 use sandbox_api::ProblemKind;
 use sandbox_api::service::Subject;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::access::{
-    AccessDecision, Authenticate, Caller, InFlight, Peer, Reason, Scope, Sites, Unauthenticated,
-    challenge, lacks,
+    AccessDecision, Authenticate, Caller, InFlight, InFlightRequest, Peer, Reason, Scope, Sites,
+    Unauthenticated, challenge, lacks,
 };
 use crate::backend::Backend;
 use crate::config::{HttpConfig, Mount};
+use crate::memory::{Held, Memory};
 use crate::metrics::Metrics;
 use crate::refusal::{Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
-use crate::request::{BodyLimit, BodyMemory, content_length, too_large};
+use crate::request::{Metered, Parsers, content_length, media_type, too_large};
 use crate::route::{Limit, Route};
 use crate::serve::body::BoundedBody;
 use crate::{openapi, routes};
@@ -51,7 +55,9 @@ struct Inner {
     config: HttpConfig,
     sites: Sites,
     in_flight: InFlight,
-    memory: BodyMemory,
+    requests: Memory,
+    answers: Memory,
+    parsers: Parsers,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     openapi: Bytes,
@@ -87,7 +93,9 @@ impl App {
         Self(Arc::new(Inner {
             sites: Sites::new(&config.hosts, &config.origins),
             in_flight: InFlight::new(config.max_requests, config.max_requests_of_a_subject),
-            memory: BodyMemory::new(config.body_memory.as_u64()),
+            requests: Memory::new(config.body_memory.as_u64()),
+            answers: Memory::new(config.body_memory.as_u64()),
+            parsers: Parsers::default(),
             metrics: Arc::new(Metrics::new(Some(Arc::clone(&backend)))),
             openapi: openapi.into(),
             reference: openapi::page::page(&document),
@@ -102,8 +110,8 @@ impl App {
         &*self.0.backend
     }
 
-    pub fn body_memory(&self) -> &BodyMemory {
-        &self.0.memory
+    pub fn parsers(&self) -> &Parsers {
+        &self.0.parsers
     }
 
     pub fn metrics(&self) -> &Arc<Metrics> {
@@ -132,6 +140,7 @@ impl App {
             Limit::Small => SMALL_BODY,
             Limit::Request => self.0.config.max_request.as_u64(),
             Limit::Upload => self.0.config.max_upload.as_u64(),
+            Limit::Bytes(bytes) => bytes,
         }
     }
 
@@ -149,11 +158,11 @@ impl App {
             router = router.route(&path, handler.route_layer(gated));
         }
         let mut router = router.with_state(self.clone());
-        if let Some(Mount { path, service, scope }) = mount {
+        if let Some(Mount { path, service, scope, max_request }) = mount {
             let gate = Gate {
                 name: path,
                 scope: Some(scope),
-                limit: Some(Limit::Request),
+                limit: Some(Limit::Bytes(max_request.as_u64())),
                 has_query: true,
                 resource: path,
             };
@@ -285,12 +294,16 @@ async fn pass(
             }
             response
         }
-        Ok(in_flight) => {
-            let response = next.run(request).await;
-            match in_flight {
+        Ok(Admitted { in_flight, refused }) => {
+            let mut response = next.run(request).await;
+            // Whatever its handler makes of a body that it could not read.
+            if let Some(refusal) = refused.get() {
+                response = refusal.clone().into_response();
+            }
+            match (in_flight, &subject) {
                 // Its place is free when its last byte is sent.
-                Some(held) => response.map(|body| Body::new(HeldBody { body, _held: held })),
-                None => response,
+                (Some(held), Some(subject)) => answer(&app, subject, held, response),
+                _ => response,
             }
         }
     };
@@ -301,12 +314,20 @@ async fn pass(
     response
 }
 
+/// A request that is to be handled.
+#[derive(Default)]
+struct Admitted {
+    in_flight: Option<InFlightRequest>,
+    /// Why its body is not read to its end, if it is not.
+    refused: Arc<OnceLock<Refusal>>,
+}
+
 async fn admit(
     app: &App,
     gate: Gate,
     request: &mut Request,
     subject: &mut Option<Subject>,
-) -> Result<Option<crate::access::InFlightRequest>, (Refusal, Option<Reason>)> {
+) -> Result<Admitted, (Refusal, Option<Reason>)> {
     let mut in_flight = None;
     if let Some(scope) = gate.scope {
         let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
@@ -333,10 +354,19 @@ async fn admit(
     if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
         return Err((too_large(limit), None));
     }
-    request.extensions_mut().insert(BodyLimit(limit));
     let body = std::mem::take(request.body_mut());
-    *request.body_mut() = Body::new(BoundedBody::new(body, limit));
-    Ok(in_flight)
+    let mut body = Body::new(BoundedBody::new(body, limit));
+    let refused = Arc::default();
+    // An upload is passed on as it comes.
+    if let (Some(subject), true) = (&*subject, gate.limit != Some(Limit::Upload)) {
+        let held = app.0.requests.hold(subject);
+        let metered = Metered { held, refused: Arc::clone(&refused) };
+        let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
+        body = metered.meter(body, !is_form);
+        request.extensions_mut().insert(metered);
+    }
+    *request.body_mut() = body;
+    Ok(Admitted { in_flight, refused })
 }
 
 fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Option<Reason>) {
@@ -353,10 +383,37 @@ fn metadata_url(app: &App, gate: Gate) -> Option<String> {
     app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
 
-/// An answer whose request is in flight until its last byte is sent.
+/// An answer to this subject. One that is in memory whole takes its share before it is sent, and a
+/// piece of a stream when it comes.
+fn answer(
+    app: &App,
+    subject: &Subject,
+    in_flight: InFlightRequest,
+    response: Response,
+) -> Response {
+    let memory = app.0.answers.hold(subject);
+    let whole = response.body().size_hint().exact();
+    if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
+        return refusal.into_response();
+    }
+    let is_stream = whole.is_none();
+    let rest = Bytes::new();
+    response
+        .map(|body| Body::new(HeldBody { body, is_stream, rest, memory, _in_flight: in_flight }))
+}
+
+/// The most bytes of an answer that are sent at one time.
+const PIECE: usize = 64 << 10;
+
+/// An answer whose request is in flight, and whose memory is held, until its last byte is sent: it is
+/// given to the connection in pieces.
 struct HeldBody {
     body: Body,
-    _held: crate::access::InFlightRequest,
+    is_stream: bool,
+    /// What was not sent yet of what the body gave.
+    rest: Bytes,
+    memory: Held,
+    _in_flight: InFlightRequest,
 }
 
 impl hyper::body::Body for HeldBody {
@@ -364,18 +421,44 @@ impl hyper::body::Body for HeldBody {
     type Error = axum::Error;
 
     fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<std::result::Result<hyper::body::Frame<Bytes>, axum::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(context)
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        if this.rest.is_empty() {
+            if this.is_stream {
+                this.memory.release();
+            }
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                other => return Poll::Ready(other),
+            };
+            match frame.into_data() {
+                Ok(data) => this.rest = data,
+                Err(frame) => return Poll::Ready(Some(Ok(frame))),
+            }
+            if this.is_stream
+                && let Err(refusal) = this.memory.try_add(this.rest.len() as u64)
+            {
+                return Poll::Ready(Some(Err(axum::Error::new(refusal))));
+            }
+        }
+        let piece = this.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
+    fn size_hint(&self) -> SizeHint {
+        let (hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut size = SizeHint::new();
+        size.set_lower(hint.lower() + rest);
+        if let Some(upper) = hint.upper() {
+            size.set_upper(upper + rest);
+        }
+        size
     }
 }
 

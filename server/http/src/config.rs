@@ -23,7 +23,8 @@ pub struct HttpConfig {
     pub max_request: ByteSize,
     /// The most bytes of a file that is written to a sandbox.
     pub max_upload: ByteSize,
-    /// The bytes that bodies of requests may take in memory, all together.
+    /// The bytes that bodies of requests may take in memory, all together, and as many those of
+    /// answers; half of them for one subject.
     pub body_memory: ByteSize,
     /// Authenticated requests at one time.
     pub max_requests: usize,
@@ -99,4 +100,6 @@ pub struct Mount {
     pub service: Router,
     /// What its callers need.
     pub scope: Scope,
+    /// The most bytes of a request.
+    pub max_request: ByteSize,
 }

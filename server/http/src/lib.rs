@@ -10,6 +10,7 @@ mod access;
 mod app;
 mod backend;
 mod config;
+mod memory;
 mod metrics;
 mod openapi;
 mod refusal;

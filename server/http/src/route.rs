@@ -108,6 +108,8 @@ pub(crate) enum Limit {
     Request,
     /// A file.
     Upload,
+    /// So many bytes.
+    Bytes(u64),
 }
 
 /// Content of one type.

@@ -12,10 +12,12 @@ use axum::middleware::map_request;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sandbox_api::service::Subject;
-use sandbox_api::{Failure, Status, Usage};
+use sandbox_api::{ByteSize, Failure, Status, Usage};
 use sandbox_controller::Controller;
 use sandbox_http::{Caller, Mount, Scope};
-use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Quotas, Settings, Turn};
+use sandbox_mcp::{
+    Access, Audience, HttpOptions, HttpServer, MAX_MESSAGE_BYTES, Quotas, Settings, Turn,
+};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig, ServiceError};
 
 use crate::commands::mcp::with_default_protection;
@@ -122,6 +124,7 @@ pub fn mount(
         request
     });
     let service = server.router().route_layer(of_subject);
-    let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes };
+    let max_request = ByteSize::b(MAX_MESSAGE_BYTES as u64);
+    let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request };
     (server, mount)
 }

@@ -2,10 +2,10 @@
 //! for another type, 422 for anything that was read and is not valid, in the body as in parameters.
 
 pub(crate) mod id;
+mod json_size;
 mod strict;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequestParts, Query, Request};
@@ -13,62 +13,82 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use sandbox_api::ProblemKind;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::access::Caller;
 use crate::app::App;
+use crate::memory::{Held, UNCOUNTED};
 use crate::refusal::{Refusal, Result};
 use crate::serve::body::{BodyError, body_error};
 
-/// Bodies that are shorter need no share of the memory for bodies: there are few connections.
-const SMALL_BODY: u64 = 64 << 10;
-/// How long a body waits for its share.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) use self::json_size::JsonSize;
 
-/// The memory that bodies of requests may take, all together.
+/// How many large bodies are parsed at one time.
+const PARSERS: usize = 2;
+
+/// Parses large bodies: on threads for that, a few at one time.
 #[derive(Debug, Clone)]
-pub(crate) struct BodyMemory(Arc<Semaphore>);
+pub(crate) struct Parsers(Arc<Semaphore>);
 
-/// A body's share of it, in KiB.
-#[derive(Debug)]
-pub(crate) struct BodyShare {
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl BodyMemory {
-    pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Semaphore::new(kib(bytes).max(1) as usize)))
-    }
-
-    /// Waits for the memory of a body with these headers and this limit.
-    pub async fn share(&self, headers: &HeaderMap, limit: u64) -> Result<BodyShare> {
-        let length = content_length(headers)?.unwrap_or(limit);
-        if length > limit {
-            return Err(too_large(limit));
-        }
-        if length <= SMALL_BODY {
-            return Ok(BodyShare { _permit: None });
-        }
-        let permit = Arc::clone(&self.0).acquire_many_owned(kib(length));
-        match timeout(MEMORY_PATIENCE, permit).await {
-            Ok(Ok(permit)) => Ok(BodyShare { _permit: Some(permit) }),
-            _ => Err(Refusal::new(ProblemKind::Full, "too many large requests at one time")
-                .retry_after(Some(MEMORY_PATIENCE))),
-        }
+impl Default for Parsers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(PARSERS)))
     }
 }
 
-fn kib(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(Semaphore::MAX_PERMITS as u32)
+impl Parsers {
+    pub async fn parse<T: DeserializeOwned + Send + 'static>(&self, json: Bytes) -> Result<T> {
+        if json.len() as u64 <= UNCOUNTED {
+            return parse_json(&json);
+        }
+        let ended = |_| Refusal::internal("a large body could not be parsed");
+        let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| ended(()))?;
+        let parse = move || {
+            let parsed = parse_json(&json);
+            drop((json, turn));
+            parsed
+        };
+        spawn_blocking(parse).await.map_err(|_| ended(()))?
+    }
 }
 
-/// The limit of the body that the route reads.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyLimit(pub u64);
+/// The memory of a request's body: of what has arrived of it, and of the values in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Metered {
+    pub held: Held,
+    /// Why the rest of it is not read.
+    pub refused: Arc<OnceLock<Refusal>>,
+}
+
+impl Metered {
+    /// The body, whose pieces wait for their memory. Whatever is no form is read as JSON.
+    pub fn meter(&self, body: Body, is_json: bool) -> Body {
+        let start = (body.into_data_stream(), JsonSize::default(), self.clone());
+        Body::from_stream(stream::try_unfold(
+            start,
+            move |(mut pieces, mut json, metered)| async move {
+                let Some(piece) = pieces.next().await.transpose()? else { return Ok(None) };
+                let bytes = if is_json { json.add(&piece) } else { Ok(piece.len() as u64) };
+                let added = match bytes {
+                    Ok(bytes) => metered.held.add(bytes).await,
+                    Err(refusal) => Err(refusal),
+                };
+                match added {
+                    Ok(()) => Ok(Some((piece, (pieces, json, metered)))),
+                    Err(refusal) => {
+                        _ = metered.refused.set(refusal.clone());
+                        Err(axum::Error::new(refusal))
+                    }
+                }
+            },
+        ))
+    }
+}
 
 /// The length that a body is said to have.
 pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>> {
@@ -124,20 +144,19 @@ pub(crate) fn unsupported_type(expected: &str) -> Refusal {
 pub(crate) struct Json<T> {
     pub value: T,
     /// Held while the value exists.
-    pub _share: BodyShare,
+    pub _held: Option<Metered>,
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         if media_type(request.headers()).as_deref() != Some("application/json") {
             return Err(unsupported_type("application/json"));
         }
-        let limit = request.extensions().get::<BodyLimit>().map_or(SMALL_BODY, |limit| limit.0);
-        let share = app.body_memory().share(request.headers(), limit).await?;
+        let held = request.extensions().get::<Metered>().cloned();
         let body = read_all(request.into_body()).await?;
-        Ok(Self { value: parse_json(&body)?, _share: share })
+        Ok(Self { value: app.parsers().parse(body).await?, _held: held })
     }
 }
 
@@ -317,6 +336,8 @@ impl OptionalFromRequestParts<App> for IdempotencyKey {
 mod tests {
     use super::*;
     use sandbox_api::service::ExecutionRequest;
+    use std::future::{Future as _, poll_fn};
+    use std::task::{Context, Poll};
 
     fn refused(json: &str) -> (u16, String, String) {
         let refusal = parse_json::<ExecutionRequest>(json.as_bytes()).unwrap_err();
@@ -373,16 +394,32 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn bodies_wait_for_memory_and_then_are_refused() {
-        let memory = BodyMemory::new(1 << 20);
-        let with = |length: u64| HeaderMap::from_iter([(CONTENT_LENGTH, length.into())]);
-        let status = |result: Result<BodyShare>| result.unwrap_err().problem().status;
-        assert_eq!(status(memory.share(&with(101), 100).await), 413);
-        let held = memory.share(&with(1 << 20), 1 << 20).await.unwrap();
-        memory.share(&with(100), 1 << 20).await.unwrap();
-        assert_eq!(status(memory.share(&HeaderMap::new(), 1 << 20).await), 503);
-        drop(held);
-        memory.share(&HeaderMap::new(), 1 << 20).await.unwrap();
+    /// The thread that it was read on.
+    #[derive(Debug)]
+    struct ReadOn(std::thread::ThreadId);
+
+    impl<'de> serde::Deserialize<'de> for ReadOn {
+        fn deserialize<D: serde::Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+            serde::de::IgnoredAny::deserialize(json)?;
+            Ok(Self(std::thread::current().id()))
+        }
+    }
+
+    #[tokio::test]
+    async fn large_body_is_parsed_on_a_thread_and_few_are_at_one_time() {
+        let parsers = Parsers::default();
+        let here = std::thread::current().id();
+        let text = |bytes: usize| Bytes::from(format!("\"{}\"", "x".repeat(bytes)));
+        assert_eq!(parsers.parse::<ReadOn>(text(100)).await.unwrap().0, here);
+        let large = text(UNCOUNTED as usize);
+        assert_ne!(parsers.parse::<ReadOn>(large.clone()).await.unwrap().0, here);
+        let turns = Arc::clone(&parsers.0).acquire_many_owned(PARSERS as u32).await.unwrap();
+        let mut waits = std::pin::pin!(parsers.parse::<ReadOn>(large));
+        let is_pending =
+            |context: &mut Context<'_>| Poll::Ready(waits.as_mut().poll(context).is_pending());
+        assert!(poll_fn(is_pending).await);
+        assert_eq!(parsers.parse::<ReadOn>(text(100)).await.unwrap().0, here);
+        drop(turns);
+        waits.await.unwrap();
     }
 }

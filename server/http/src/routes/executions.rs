@@ -53,10 +53,10 @@ pub(super) async fn submit(
     sandbox: Option<SandboxHandle>,
     wait: Duration,
 ) -> Result<Response> {
-    let Json { value, _share } = request;
+    let Json { value, _held } = request;
     let accepted = app.backend().submit(subject, value, key.map(|key| key.0), sandbox).await?;
     // The request is stored, or with the service: its memory is counted there.
-    drop(_share);
+    drop(_held);
     let location = format!("/v1/executions/{}", accepted.id);
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of an execution is no part of a URL"))?;

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
-use crate::request::{BodyLimit, Json, parse_json, unreadable};
+use crate::request::{Json, JsonSize, Metered, unreadable};
 
 /// The part with the request.
 const REQUEST: &str = "request";
@@ -48,8 +48,7 @@ impl JsonSchema for ExecutionForm {
 
 /// Reads the form.
 pub(super) async fn read(request: Request, app: &App) -> Result<Json<ExecutionRequest>> {
-    let limit = request.extensions().get::<BodyLimit>().map_or(0, |limit| limit.0);
-    let _share = app.body_memory().share(request.headers(), limit).await?;
+    let held = request.extensions().get::<Metered>().cloned();
     let mut form = Multipart::from_request(request, app)
         .await
         .map_err(|_| Refusal::new(ProblemKind::Malformed, "the multipart body has no boundary"))?;
@@ -61,7 +60,14 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Json<ExecutionRe
             return Err(Refusal::new(ProblemKind::TooLarge, "the form has too many parts"));
         }
         match (part.name(), &mut value) {
-            (Some(REQUEST), None) => value = Some(parse_json(&bytes(part).await?)?),
+            (Some(REQUEST), None) => {
+                let json = bytes(part).await?;
+                let in_memory = JsonSize::default().add(&json)?;
+                if let Some(metered) = &held {
+                    metered.held.add(in_memory).await?;
+                }
+                value = Some(app.parsers().parse(json.into()).await?);
+            }
             (Some(INPUT), Some(request)) => {
                 let name = part.file_name().map(str::to_owned);
                 let name = name.ok_or_else(|| invalid(INPUT, "an input needs a file name"))?;
@@ -77,7 +83,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Json<ExecutionRe
         }
     }
     let value = value.ok_or_else(|| invalid(REQUEST, "the form has no request"))?;
-    Ok(Json { value, _share })
+    Ok(Json { value, _held: held })
 }
 
 async fn bytes(part: Field<'_>) -> Result<Vec<u8>> {

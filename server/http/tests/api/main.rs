@@ -7,6 +7,7 @@ mod document;
 mod events;
 mod fake;
 mod input;
+mod memory;
 mod sockets;
 mod subjects;
 
