@@ -569,7 +569,7 @@ limits! {
         nonzero(64), [nonzero(1024)], nonzero(1);
     /// Encoded size of all log entries of a run, in bytes.
     LogBytes, log_bytes: ByteSize, "limits.log_bytes", None, "log_bytes",
-        ByteSize(MIB), [ByteSize(64 * MIB)], ByteSize(0);
+        ByteSize(MIB), [ByteSize(4 * MIB)], ByteSize(0);
     /// Log entries of a run.
     LogLines, log_lines: NonZeroU32, "limits.log_lines", None, "log_lines",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);

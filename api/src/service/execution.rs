@@ -320,6 +320,27 @@ impl Serialize for Execution {
 }
 
 impl ExecutionSummary {
+    /// [`Execution`] in JSON, with its result document as it is stored: that is not read.
+    ///
+    /// # Errors
+    ///
+    /// As of `serde_json`; if the document is no object.
+    pub fn to_json_with(self, document: Option<String>) -> serde_json::Result<String> {
+        let Some(mut json) = document else {
+            return serde_json::to_string(&Execution { summary: self, document: None });
+        };
+        let members = serde_json::to_string(&self.beside(Map::new()))?;
+        json.truncate(json.trim_end().len());
+        match (json.pop(), members.strip_prefix('{')) {
+            (Some('}'), Some(members)) if json.len() > 1 => {
+                json.push(',');
+                json.push_str(members);
+                Ok(json)
+            }
+            _ => Err(<serde_json::Error as serde::ser::Error>::custom("the document is no object")),
+        }
+    }
+
     const fn beside<D>(&self, document: D) -> Beside<'_, D> {
         Beside {
             document,

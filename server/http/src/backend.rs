@@ -11,9 +11,9 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::WriteData;
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, Execution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
-    ExecutionStatus, ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView,
-    Subject, UsageTotals,
+    AcceptedExecution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
+    ExecutionStatus, ExecutionSummary, ExtendRequest, FileList, Health, SandboxList,
+    SandboxRequest, SandboxView, Subject, UsageTotals,
 };
 
 use crate::refusal::Refusal;
@@ -38,9 +38,9 @@ pub trait Backend: Send + Sync + 'static {
         subject: &'a Subject,
         id: &'a str,
         wait: Duration,
-    ) -> Reply<'a, Execution>;
+    ) -> Reply<'a, StoredExecution>;
     /// Cancels an execution, if it has not ended.
-    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, Execution>;
+    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, StoredExecution>;
     /// A page of executions.
     fn executions<'a>(
         &'a self,
@@ -121,6 +121,15 @@ pub trait Backend: Send + Sync + 'static {
     fn health(&self) -> BoxFuture<'_, Health>;
     /// Its figures: a name, a text that says what it is, its kind and its value.
     fn figures(&self) -> Vec<Figure>;
+}
+
+/// An execution with its result document as it is stored: an answer has it as it is.
+#[derive(Debug)]
+pub struct StoredExecution {
+    /// What is known before its end.
+    pub summary: ExecutionSummary,
+    /// Its result document in JSON; `None` before its end.
+    pub document: Option<String>,
 }
 
 /// A kept sandbox, and the generation that is meant, if one is.

@@ -29,7 +29,7 @@ pub use access::{
 };
 pub use backend::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Reply, SandboxHandle,
-    Used,
+    StoredExecution, Used,
 };
 pub use config::{HttpConfig, Mount, ResourceMetadata};
 pub use refusal::Refusal;

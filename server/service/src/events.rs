@@ -12,8 +12,8 @@ use crate::feed::Found;
 use crate::live::Live;
 use crate::service::{Core, Service};
 
-/// How many events are read at one time.
-const PIECE: usize = 256;
+/// How many events are read at one time: a reader that takes none has them in memory.
+const PIECE: usize = 16;
 
 /// Events, in order. It ends after the end of the execution, or with an error.
 pub type Events = BoxStream<'static, Result<Arc<ExecutionEvent>, ServiceError>>;
@@ -34,7 +34,7 @@ impl Service {
         let core = self.core.clone();
         let live = core.find_live(subject, id);
         if live.is_none() {
-            core.stored(subject, id).await?;
+            core.records.stored(subject, id).await?;
         }
         let (ready, has_ended) = (VecDeque::new(), false);
         let (subject, id) = (subject.clone(), id.to_owned());

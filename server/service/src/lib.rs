@@ -42,6 +42,7 @@ pub use files::OpenFile;
 pub use kept::{CreatedSandbox, Done};
 pub use operate::{KeptReader, KeptWriter};
 pub use sandbox_controller::artifacts::ArchiveFormat;
+pub use sandbox_store::StoredExecution;
 pub use service::{IdempotencyKey, ListQuery, Service, Submitted};
 pub use turn::{SandboxPlace, Turn};
 

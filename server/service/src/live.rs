@@ -1,7 +1,7 @@
 //! Executions that have not ended, as they are in memory.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbox_api::service::{
     Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, ExecutionSummary, RequestSecrets,
@@ -83,6 +83,18 @@ impl Live {
             return ended.clone();
         }
         Arc::new(Execution { summary: self.summary(), document: None })
+    }
+
+    /// Whether it has ended, and its end is durable.
+    pub fn has_ended(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Ended(_))
+    }
+
+    /// Waits for that, up to this long.
+    pub async fn ended(&self, up_to: Duration) {
+        let mut phase = self.phase.subscribe();
+        let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
+        _ = tokio::time::timeout(up_to, ended).await;
     }
 
     /// Cancels it, or kills it if it was cancelled before.

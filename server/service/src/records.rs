@@ -10,9 +10,10 @@ use sandbox_api::service::{
 };
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
-    SandboxRecord, Store, StoreError, StoredEvent, UsedGeneration,
+    SandboxRecord, Store, StoreError, StoredEvent, StoredExecution, UsedGeneration,
 };
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use crate::error::ServiceError;
 use crate::kept::KeptRecord;
@@ -21,11 +22,16 @@ use crate::kept::KeptRecord;
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     store: Store,
+    /// For those who read a document, which may be large.
+    documents: Arc<Semaphore>,
 }
 
+/// How many documents are read at one time.
+const DOCUMENTS: usize = 4;
+
 impl Records {
-    pub const fn new(store: Store) -> Self {
-        Self { store }
+    pub fn new(store: Store) -> Self {
+        Self { store, documents: Arc::new(Semaphore::new(DOCUMENTS)) }
     }
 
     async fn call<T: Send + 'static>(
@@ -118,24 +124,27 @@ impl Records {
             .map_err(|_| ServiceError::Internal { detail: "a stored request cannot be read" })
     }
 
-    pub async fn get(
+    /// An execution with its document as it is stored.
+    pub async fn stored(
         &self,
         subject: &Subject,
         id: &str,
-    ) -> Result<Option<Execution>, ServiceError> {
+    ) -> Result<StoredExecution, ServiceError> {
         let (subject, of) = (subject.clone(), id.to_owned());
+        let _turn = self.documents.acquire().await;
         let stored = self.call(move |store| store.execution(&subject, &of)).await?;
-        let Some(stored) = stored else { return Ok(None) };
-        let unreadable = |error: serde_json::Error| {
+        stored.ok_or_else(|| ServiceError::no_execution(id))
+    }
+
+    /// The same, read.
+    pub async fn get(&self, subject: &Subject, id: &str) -> Result<Execution, ServiceError> {
+        let StoredExecution { summary, document } = self.stored(subject, id).await?;
+        let read = |json: String| ExecutionDocuments::from_json(summary.kind, &json);
+        let document = document.map(read).transpose().map_err(|error| {
             tracing::error!(id, %error, "a stored result cannot be read");
             ServiceError::Internal { detail: "a stored result cannot be read" }
-        };
-        let kind = stored.summary.kind;
-        let document = stored
-            .document
-            .map(|json| ExecutionDocuments::from_json(kind, &json).map_err(unreadable))
-            .transpose()?;
-        Ok(Some(Execution { summary: stored.summary, document }))
+        })?;
+        Ok(Execution { summary, document })
     }
 
     pub async fn list(

@@ -12,7 +12,7 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, Failure, Status};
 use sandbox_controller::Controller;
 use sandbox_dirfd::{hex, random_hex};
-use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store};
+use sandbox_store::{Accepted, ExecutionQuery, NewExecution, Store, StoredExecution};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, RwLock, watch};
 use tracing::Instrument as _;
@@ -359,10 +359,28 @@ impl Service {
         let Some(live) = self.core.find_live(subject, id) else {
             return self.core.stored(subject, id).await;
         };
-        let mut phase = live.phase.subscribe();
-        let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
-        _ = tokio::time::timeout(up_to, ended).await;
+        live.ended(up_to).await;
         Ok(live.view())
+    }
+
+    /// The same with its result document as it is stored, which is not read.
+    ///
+    /// # Errors
+    ///
+    /// As of [`execution`](Self::execution).
+    pub async fn wait_for_document(
+        &self,
+        subject: &Subject,
+        id: &str,
+        up_to: Duration,
+    ) -> Result<StoredExecution, ServiceError> {
+        if let Some(live) = self.core.find_live(subject, id) {
+            live.ended(up_to).await;
+            if !live.has_ended() {
+                return Ok(StoredExecution { summary: live.summary(), document: None });
+            }
+        }
+        self.core.records.stored(subject, id).await
     }
 
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
@@ -779,10 +797,7 @@ impl Core {
         subject: &Subject,
         id: &str,
     ) -> Result<Arc<Execution>, ServiceError> {
-        let Some(execution) = self.records.get(subject, id).await? else {
-            return Err(ServiceError::no_execution(id));
-        };
-        Ok(Arc::new(execution))
+        self.records.get(subject, id).await.map(Arc::new)
     }
 
     /// Itself, if this execution has ended.
@@ -793,10 +808,10 @@ impl Core {
     ) -> Result<Arc<Self>, ServiceError> {
         // Its end is told before it leaves the list.
         let live = self.find_live(subject, id);
-        if live.is_some_and(|live| !matches!(&*live.phase.borrow(), Phase::Ended(_))) {
+        if live.is_some_and(|live| !live.has_ended()) {
             return Err(ServiceError::NotEnded { id: id.to_owned() });
         }
-        let execution = self.stored(subject, id).await?;
+        let execution = self.records.stored(subject, id).await?;
         match execution.summary.sandbox {
             Some(_) => Err(ServiceError::NoFiles { id: id.to_owned() }),
             None => Ok(self.clone()),

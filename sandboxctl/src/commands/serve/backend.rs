@@ -11,20 +11,20 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, Execution, ExecutionEvent, ExecutionList, ExecutionRequest, ExtendRequest,
-    FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
+    AcceptedExecution, ExecutionEvent, ExecutionList, ExecutionRequest, ExtendRequest, FileList,
+    Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
-    SandboxHandle, Used,
+    SandboxHandle, StoredExecution, Used,
 };
 use sandbox_service::{
     CreatedSandbox, Done, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError,
     ServiceErrorKind,
 };
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// What is read of a sandbox's file at a time.
@@ -67,11 +67,6 @@ pub fn refusal(error: ServiceError) -> Refusal {
     }
 }
 
-/// An execution, which the service shares with others.
-fn owned(execution: Arc<Execution>) -> Execution {
-    Arc::unwrap_or_clone(execution)
-}
-
 fn used<T>(done: Done<T>) -> Used<T> {
     let Done { value, generation, restarted } = done;
     Used { value, generation, restarted }
@@ -100,6 +95,18 @@ fn failed_io(error: &io::Error) -> Refusal {
     Refusal::new(ProblemKind::Sandbox(sandbox_api::ErrorKind::AgentLost), error.to_string())
 }
 
+impl ServiceBackend {
+    async fn stored(
+        &self,
+        subject: &Subject,
+        id: &str,
+        wait: Duration,
+    ) -> Result<StoredExecution, Refusal> {
+        let stored = self.service.wait_for_document(subject, id, wait).await.map_err(refusal)?;
+        Ok(StoredExecution { summary: stored.summary, document: stored.document })
+    }
+}
+
 impl Backend for ServiceBackend {
     fn submit<'a>(
         &'a self,
@@ -117,7 +124,7 @@ impl Backend for ServiceBackend {
                 }
             };
             let id = submitted.map_err(refusal)?.id;
-            let execution = self.service.execution(subject, &id).await.map_err(refusal)?;
+            let execution = self.stored(subject, &id, Duration::ZERO).await?;
             Ok(AcceptedExecution { status: execution.summary.status, id })
         }
         .boxed()
@@ -128,19 +135,16 @@ impl Backend for ServiceBackend {
         subject: &'a Subject,
         id: &'a str,
         wait: Duration,
-    ) -> Reply<'a, Execution> {
-        async move {
-            let execution = match wait {
-                Duration::ZERO => self.service.execution(subject, id).await,
-                wait => self.service.wait(subject, id, wait).await,
-            };
-            execution.map(owned).map_err(refusal)
-        }
-        .boxed()
+    ) -> Reply<'a, StoredExecution> {
+        self.stored(subject, id, wait).boxed()
     }
 
-    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, Execution> {
-        async move { self.service.cancel(subject, id).await.map(owned).map_err(refusal) }.boxed()
+    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, StoredExecution> {
+        async move {
+            self.service.cancel(subject, id).await.map_err(refusal)?;
+            self.stored(subject, id, Duration::ZERO).await
+        }
+        .boxed()
     }
 
     fn executions<'a>(

@@ -6,7 +6,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use sandbox_api::service::{AcceptedExecution, Execution, ExecutionRequest, Subject};
+use sandbox_api::service::{AcceptedExecution, ExecutionRequest, Subject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,13 +14,22 @@ use super::form;
 use super::params::{ListParams, PageSize, WaitParams};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{ListFilter, SandboxHandle};
+use crate::backend::{ListFilter, SandboxHandle, StoredExecution};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
 
 /// A JSON answer.
 pub(super) fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
+    written(status, serde_json::to_string(value))
+}
+
+fn execution_answer(status: StatusCode, execution: StoredExecution) -> Response {
+    let StoredExecution { summary, document } = execution;
+    written(status, summary.to_json_with(document))
+}
+
+fn written(status: StatusCode, json: serde_json::Result<String>) -> Response {
+    match json {
         Ok(body) => {
             let content_type = HeaderValue::from_static("application/json");
             (status, [(axum::http::header::CONTENT_TYPE, content_type)], body).into_response()
@@ -67,9 +76,9 @@ pub(super) async fn submit(
     };
     let mut response = match execution {
         Some(execution) if execution.summary.status.ended().is_some() => {
-            json_answer(StatusCode::OK, &execution)
+            execution_answer(StatusCode::OK, execution)
         }
-        Some(Execution { summary, .. }) => {
+        Some(StoredExecution { summary, .. }) => {
             let accepted = AcceptedExecution { id: summary.id, status: summary.status };
             json_answer(StatusCode::ACCEPTED, &accepted)
         }
@@ -80,7 +89,12 @@ pub(super) async fn submit(
 }
 
 /// The execution at its end, or as it is when the wait is over or the server stops.
-async fn wait_for(app: &App, subject: &Subject, id: &str, wait: Duration) -> Result<Execution> {
+async fn wait_for(
+    app: &App,
+    subject: &Subject,
+    id: &str,
+    wait: Duration,
+) -> Result<StoredExecution> {
     let backend = app.backend();
     tokio::select! {
         execution = backend.execution(subject, id, wait) => execution,
@@ -95,12 +109,12 @@ pub(super) async fn get(
     Params(params): Params<WaitParams>,
 ) -> Result<Response> {
     let execution = wait_for(&app, &caller.subject, &id, params.wait.into()).await?;
-    Ok(json_answer(StatusCode::OK, &execution))
+    Ok(execution_answer(StatusCode::OK, execution))
 }
 
 pub(super) async fn cancel(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
     let execution = app.backend().cancel(&caller.subject, &id).await?;
-    Ok(json_answer(StatusCode::OK, &execution))
+    Ok(execution_answer(StatusCode::OK, execution))
 }
 
 pub(super) async fn list(

@@ -13,15 +13,15 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::WriteData;
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionKind,
-    ExecutionList, ExecutionRequest, ExecutionStatus, ExecutionSummary, ExtendRequest, FileEntry,
-    FileKind, FileList, Health, HealthCheck, SandboxList, SandboxRequest, SandboxStatus,
-    SandboxView, Subject, Time, UsageTotals,
+    AcceptedExecution, EventBody, ExecutionDocuments, ExecutionEvent, ExecutionKind, ExecutionList,
+    ExecutionRequest, ExecutionStatus, ExecutionSummary, ExtendRequest, FileEntry, FileKind,
+    FileList, Health, HealthCheck, SandboxList, SandboxRequest, SandboxStatus, SandboxView,
+    Subject, Time, UsageTotals,
 };
 use sandbox_api::{ErrorKind, Failure, LogLevel, ProblemKind, Status};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
-    SandboxHandle, Used,
+    SandboxHandle, StoredExecution, Used,
 };
 use tokio::sync::watch;
 
@@ -123,10 +123,11 @@ impl Fake {
         })
     }
 
-    fn view(&self, kept: &Kept) -> Execution {
+    fn view(&self, kept: &Kept) -> StoredExecution {
         let summary = kept.summary.clone();
-        let document = summary.status.ended().map(|status| document(&summary, status));
-        Execution { summary, document }
+        let ended = summary.status.ended();
+        let document = ended.map(|status| document(&summary, status).to_json().unwrap());
+        StoredExecution { summary, document }
     }
 }
 
@@ -207,7 +208,7 @@ impl Backend for Fake {
         subject: &'a Subject,
         id: &'a str,
         wait: Duration,
-    ) -> Reply<'a, Execution> {
+    ) -> Reply<'a, StoredExecution> {
         Box::pin(async move {
             let mut status = self.kept(subject, id, |kept| Ok(kept.status.subscribe()))?;
             let ended = status.wait_for(|status| status.ended().is_some());
@@ -216,7 +217,7 @@ impl Backend for Fake {
         })
     }
 
-    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, Execution> {
+    fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, StoredExecution> {
         ready(self.kept(subject, id, |kept| {
             if kept.summary.status.ended().is_none() {
                 kept.summary.status = ExecutionStatus::Cancelled;
