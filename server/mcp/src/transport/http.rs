@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header, request};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 use rmcp::ServerHandler;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::quotas::{Account, Quotas};
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
-use crate::transport::lines::MAX_MESSAGE_BYTES;
+use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_request, is_without_id, no_id};
 use crate::transport::sessions::{SUBJECT, Sessions, has_room};
 use crate::workspace::Workspace;
 
@@ -197,6 +197,7 @@ impl HttpServer {
         let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         Router::new()
             .route_service("/mcp", service)
+            .layer(from_fn(refuse_without_id))
             .layer(from_fn_with_state(self.admission.clone(), admit))
     }
 
@@ -242,6 +243,23 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
     Response::from_parts(parts, Body::from_stream(stream))
 }
 
+/// Answers a request whose id is null, which would be taken for a notification.
+async fn refuse_without_id(request: Request, next: Next) -> Response {
+    if request.method() != Method::POST {
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else {
+        let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
+        return (StatusCode::PAYLOAD_TOO_LARGE, detail).into_response();
+    };
+    if is_without_id(&message) {
+        let error = axum::Json(error_of_no_request(&no_id()));
+        return (StatusCode::BAD_REQUEST, error).into_response();
+    }
+    next.run(Request::from_parts(parts, Body::from(message))).await
+}
+
 /// Too much is in progress.
 fn busy() -> Response {
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
@@ -252,6 +270,9 @@ fn busy() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::routing::post;
+    use serde_json::json;
+    use tower::ServiceExt as _;
 
     #[test]
     fn requests_of_one_subject_take_the_room_of_no_other() {
@@ -269,5 +290,31 @@ mod tests {
         assert!(begin(&alice).is_some());
         drop(of_alice);
         assert!(lock(&requests.0).is_empty());
+    }
+
+    #[tokio::test]
+    async fn request_whose_id_is_null_is_refused() {
+        let taken = post(async || StatusCode::ACCEPTED);
+        let router = Router::new().route("/mcp", taken).layer(from_fn(refuse_without_id));
+        let send = async |message: &str| {
+            let request = Request::post("/mcp").body(Body::from(message.to_owned())).unwrap();
+            router.clone().oneshot(request).await.unwrap()
+        };
+        let refused = send(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#).await;
+        assert_eq!(refused.status(), 400);
+        let error = to_bytes(refused.into_body(), 1000).await.unwrap();
+        let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(
+            (&error["error"]["code"], error.get("id")),
+            (&json!(-32600), Some(&json!(null)))
+        );
+        for message in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no JSON"}}"#,
+            "no JSON",
+        ] {
+            assert_eq!(send(message).await.status(), 202, "{message}");
+        }
     }
 }

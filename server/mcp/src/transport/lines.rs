@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcMessage, RequestId,
-    ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcError,
+    JsonRpcMessage, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::{ServerHandler, ServiceExt as _};
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -175,7 +177,12 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
     }
 
     async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
+        let mut line = match message {
+            JsonRpcMessage::Error(JsonRpcError { id: None, error, .. }) => {
+                serde_json::to_vec(&error_of_no_request(error))
+            }
+            message => serde_json::to_vec(message),
+        }?;
         line.push(b'\n');
         let write = async {
             let mut writer = self.writer.lock().await;
@@ -208,6 +215,31 @@ struct Identified {
     id: Option<RequestId>,
 }
 
+/// An error for what has no id that could be answered: JSON-RPC gives it the id null.
+pub(crate) fn error_of_no_request(error: &ErrorData) -> Value {
+    json!({ "jsonrpc": "2.0", "id": null, "error": error })
+}
+
+/// A message with a method, and the id null: a request that could not be answered. It would be read as
+/// a notification, and nobody would say so.
+pub(crate) fn is_without_id(text: &[u8]) -> bool {
+    fn is_null<'de, D: Deserializer<'de>>(id: D) -> Result<bool, D::Error> {
+        Option::<IgnoredAny>::deserialize(id).map(|id| id.is_none())
+    }
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(default, deserialize_with = "is_null")]
+        id: bool,
+        method: Option<IgnoredAny>,
+    }
+    serde_json::from_slice::<Message>(text).is_ok_and(|it| it.id && it.method.is_some())
+}
+
+/// What it is answered.
+pub(crate) fn no_id() -> ErrorData {
+    ErrorData::invalid_request("the id of a request is a string or an integer, never null", None)
+}
+
 /// What a line has.
 enum Line {
     Message(Box<ClientJsonRpcMessage>, usize),
@@ -221,6 +253,7 @@ fn parse(line: &[u8]) -> Line {
         return Line::Empty;
     }
     match serde_json::from_slice(text) {
+        Ok(JsonRpcMessage::Notification(_)) if is_without_id(text) => Line::Refused(None, no_id()),
         Ok(message) => Line::Message(Box::new(message), text.len()),
         Err(error) if error.is_data() => {
             let id = serde_json::from_slice::<Identified>(text).ok().and_then(|it| it.id);
@@ -434,7 +467,6 @@ where
 mod tests {
     use rmcp::model::{ListPromptsResult, PaginatedRequestParams, Prompt};
     use rmcp::service::RequestContext;
-    use serde_json::{Value, json};
     use tokio::io::{DuplexStream, duplex};
     use tokio::time::Instant;
 
@@ -474,6 +506,13 @@ mod tests {
         let wrong = answer(&mut output).await;
         assert_eq!((&wrong["error"]["code"], &wrong["id"]), (&json!(-32600), &json!(7)));
         assert_eq!(answer(&mut output).await["error"]["code"], -32600);
+        // It would be taken for a notification.
+        input.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"ping\"}\n").await.unwrap();
+        input.write_all(request(2).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 2);
+        let without_id = answer(&mut output).await;
+        assert_eq!(without_id["error"], serde_json::to_value(no_id()).unwrap());
+        assert_eq!(without_id.get("id"), Some(&Value::Null));
         drop(input);
         // The request that was read is in progress; there is nothing else.
         assert!(lines.receive().await.is_none());
@@ -495,6 +534,7 @@ mod tests {
         assert!(lines.line.capacity() <= BUFFER_BYTES, "{}", lines.line.capacity());
         let refused = answer(&mut output).await;
         assert_eq!(refused["error"]["message"], "a message has at most 16777216 bytes");
+        assert_eq!(refused.get("id"), Some(&Value::Null));
         drop(writing.await.unwrap());
     }
 
