@@ -154,8 +154,9 @@ impl<'a> Service<'a> {
         let address = self.url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         let length = body.len();
+        // Of this version no answer comes in chunks.
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+            "{method} {path} HTTP/1.0\r\nhost: {address}\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         );
         connection.write_all(request.as_bytes()).unwrap();
