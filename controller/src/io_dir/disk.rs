@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(reserved(DiskReserve::Auto, 6 * GIB, 393_216), 19_660);
         assert_eq!(reserved(DiskReserve::Auto, 1000 * GIB, 1_000_000), 1000);
         assert_eq!(reserved(DiskReserve::Bytes(ByteSize::b(0)), GIB, 1_000_000), 0);
-        assert_eq!(reserved(DiskReserve::Bytes(ByteSize::b(9 * GIB)), GIB, 1_000_000), 50_000);
+        assert_eq!(reserved(DiskReserve::Bytes(ByteSize::b(9 * GIB)), GIB, 1_000_000), 49_999);
         // A filesystem that counts none, or says nothing.
         assert_eq!(reserved(DiskReserve::Auto, GIB, 0), 0);
         assert_eq!(reserved(DiskReserve::Auto, 0, 0), 0);

@@ -323,7 +323,11 @@ impl Baseline {
             return Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned()));
         }
         self.grown(now, limits).or_else(|| {
-            let little = too_little(now.space?, self.reserve)?;
+            let space = now.space?;
+            let little = too_little(space, self.reserve)?;
+            if space.available >= self.reserve.of(space.size) {
+                return Some(failure(ErrorKind::DiskFull, little));
+            }
             let grown = now.usage.bytes.saturating_sub(self.usage.bytes);
             let share = match (self.is_measured, ByteSize::b(grown >> 20 << 20)) {
                 (true, grown) => format!(", of which the sandbox has taken {grown}"),

@@ -75,7 +75,7 @@ impl Core {
                 &mut it.execution
             }
             ExecutionDocuments::Command(it) => {
-                let text = |output| {
+                let text = |output: &[u8]| {
                     let (text, encoding) = OutputEncoding::encode(output, true);
                     (Cow::Owned(text.into_owned()), encoding)
                 };
