@@ -51,8 +51,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of files that no run made: holes of any size are read.
-    pub fn of_input() -> Self {
+    #[cfg(test)]
+    fn with_any_holes() -> Self {
         Self { holes: HoleAllowance::new(u64::MAX), ..Self::default() }
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let hole = File::create(dir.path().join("from/f")).unwrap();
         // As large as its file system allows; a terabyte is more than the disk of a test has.
         hole.set_len(1 << 43).unwrap();
-        let error = copy_in(dir.path(), &mut Progress::of_input(), &|| true).unwrap_err();
+        let error = copy_in(dir.path(), &mut Progress::with_any_holes(), &|| true).unwrap_err();
         assert_eq!(error.kind(), sandbox_api::ErrorKind::DiskFull, "{error}");
         assert_eq!(fs::metadata(dir.path().join("to/f")).unwrap().len(), 0);
     }

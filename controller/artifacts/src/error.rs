@@ -54,6 +54,12 @@ pub enum Error {
     /// The files have more holes than are read.
     #[error("the files contain more than {} GiB of holes in total", HoleAllowance::BYTES >> 30)]
     Holes,
+    /// The files of an input have more holes than are read.
+    #[error("'{path}': the files of an input have holes of more than {} GiB together", HoleAllowance::BYTES >> 30)]
+    InputHoles {
+        /// The file with which it was too much.
+        path: String,
+    },
     /// A file that has several names would be copied or stored too often: once for each, because it
     /// changes after each copy or because the format has no links.
     #[error("'{path}': copies of files that have several names are more than {} GiB larger than these", CopyAllowance::BYTES >> 30)]
@@ -151,7 +157,9 @@ impl Error {
             Self::NoMatch { .. } | Self::Vanished { .. } => ErrorKind::NotFound,
             Self::SecretName { .. } => ErrorKind::Policy,
             Self::TooMany { .. } => ErrorKind::TooManyFiles,
-            Self::Holes | Self::TooManyNames { .. } => ErrorKind::TooLarge,
+            Self::Holes | Self::InputHoles { .. } | Self::TooManyNames { .. } => {
+                ErrorKind::TooLarge
+            }
             Self::Changing { .. } => ErrorKind::Busy,
             Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
@@ -177,6 +185,9 @@ impl Error {
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
             Self::Holes => {
                 Some("leave sparse files out: --artifact '!GLOB'; or archive them in the run")
+            }
+            Self::InputHoles { .. } => {
+                Some("`cp --sparse=never` fills holes; without --receipt nothing is digested")
             }
             Self::TooManyNames { .. } => {
                 Some("leave its names but one out; a .tar.zst or .tar.gz archive has hard links")

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
-use sandbox_dirfd::{FileState, Visit, WalkBounds, hex, join, open_child, walk};
+use sandbox_dirfd::{FileState, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::collect::complete;
@@ -50,7 +50,8 @@ impl InputDigest {
     }
 }
 
-/// Digests a file, or a directory with everything in it. Links below it are not followed.
+/// Digests a file, or a directory with everything in it. Links below it are not followed. An earlier
+/// run may have made the files: holes, which cost it nothing, are read up to a bound.
 ///
 /// # Errors
 ///
@@ -66,11 +67,15 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
     let sha256 = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         let mut listing = Sha256::new();
         let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
-        let mut progress = Progress::of_input();
+        let mut progress = Progress::default();
         for (path, stat) in &below {
             let (kind, digest) = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
-                    let file = describe(&mut from, path, &mut progress, proceed)?;
+                    let described = describe(&mut from, path, &mut progress, proceed);
+                    let file = described.map_err(|error| match error {
+                        Error::Holes => input_holes(path),
+                        error => error,
+                    })?;
                     files += 1;
                     bytes += file.bytes;
                     ("file", file.sha256)
@@ -89,6 +94,9 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
         }
         hex(&listing.finalize())
     } else {
+        if !HoleAllowance::default().take(&stat) {
+            return Err(input_holes(name));
+        }
         let file = File::from(root.try_clone().map_err(&failed)?);
         let Some(content) = hash(&file, u64::MAX, proceed).map_err(&failed)? else {
             return Err(Error::Cancelled);
@@ -102,6 +110,10 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
         true => Ok(digest),
         false => Err(Error::Changing { path: String::from_utf8_lossy(name).into_owned() }),
     }
+}
+
+fn input_holes(path: &[u8]) -> Error {
+    Error::InputHoles { path: String::from_utf8_lossy(path).into_owned() }
 }
 
 /// A file in a directory.
@@ -249,5 +261,22 @@ mod tests {
         assert_eq!(found.sha256, hex(&Sha256::digest("content")));
         assert_eq!((found.files, found.bytes, found.is_directory), (1, 7, false));
         assert!(matches!(digest_input(&file, &|| false), Err(Error::Cancelled)));
+    }
+
+    #[test]
+    fn holes_that_cost_an_earlier_run_nothing_are_not_read_without_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let digest = |path: &Path| digest_input(path, &|| panic!("it is read"));
+        for number in 0..2 {
+            let hole = File::create(dir.path().join(format!("hole{number}"))).unwrap();
+            hole.set_len(HoleAllowance::BYTES + 1).unwrap();
+        }
+        for path in [dir.path().to_owned(), dir.path().join("hole0")] {
+            let error = digest(&path).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("hole0': the files of an input have holes of more than 4 GiB"));
+            assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge);
+            assert!(error.hint().unwrap().contains("--receipt"));
+        }
     }
 }
