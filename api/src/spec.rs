@@ -177,6 +177,9 @@ pub struct SandboxSpec {
     pub io_dir: Option<PathBuf>,
     /// Whether the sandbox has no files at all.
     pub io_is_off: bool,
+    /// Whether the paths of its io dir and its inputs are opened without following a symbolic link:
+    /// whoever can write to a directory in one cannot make it lead elsewhere.
+    pub no_symlinks: bool,
     /// Where its private io dir is, if it has one.
     pub private_io: Option<PrivateIo>,
     /// Whether it works on a copy of the io dir, whose changes are listed and committed at its end.
@@ -289,6 +292,7 @@ impl Default for SandboxSpec {
             root: RootFs::default(),
             io_dir: None,
             io_is_off: false,
+            no_symlinks: false,
             private_io: None,
             staged: false,
             mount_path: "/io".to_owned(),
@@ -370,6 +374,14 @@ impl SandboxSpec {
         self.io_dir = None;
         self.io_is_off = true;
         self.private_io = None;
+        self
+    }
+
+    /// Refuses a symbolic link in the paths of the io dir and the inputs, also one that is made while
+    /// the sandbox is launched. Resolve the links that are to be followed before.
+    #[must_use]
+    pub const fn no_symlinks(mut self) -> Self {
+        self.no_symlinks = true;
         self
     }
 

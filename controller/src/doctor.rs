@@ -21,6 +21,7 @@ use crate::io_dir::write_monitor::find_processes;
 use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::sandbox::user::container_user;
 use crate::sandbox::{Sandbox, confinement};
+use sandbox_dirfd::Links;
 
 /// The oldest API version that has everything a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -199,7 +200,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
     };
     // A missing one is created by its first run, and then belongs to this user.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let owner = match io_dir.filter(|dir| dir.exists()).map(IoDir::open) {
+    let owner = match io_dir.filter(|dir| dir.exists()).map(|dir| IoDir::open(dir, Links::Follow)) {
         Some(Ok(io_dir)) => io_dir.owner(),
         Some(Err(error)) => return Check::error("identity", &error),
         None => me,

@@ -1,10 +1,11 @@
 //! The two ways to open a path beneath a directory. Both give the same guarantees: no symbolic link
-//! anywhere in the path, nothing outside the directory, no other filesystem.
+//! anywhere in the path, nothing outside the directory, no other filesystem. And paths of the host.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::{Errno, Result};
 
 use crate::Identity;
@@ -164,6 +165,57 @@ impl<'a> Root<'a> {
     }
 }
 
+/// Whether symbolic links in a path of the host are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// Yes: whoever named the path chose where they lead.
+    Follow,
+    /// A link anywhere in it is `ELOOP`, whenever it was made.
+    Refuse,
+}
+
+/// Opens an absolute path of the host. With `O_CREAT` a file that is missing is created.
+///
+/// # Errors
+///
+/// As of `open`, and for a refused link.
+pub fn open_path(path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC;
+    let is_created = flags.contains(OFlags::CREATE);
+    let mode = if is_created { Mode::from_raw_mode(0o666) } else { Mode::empty() };
+    let open = |flags| retry(|| rustix::fs::open(path, flags, mode));
+    if links == Links::Follow {
+        return open(flags);
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // Without O_NOFOLLOW, which could return a link instead of refusing it.
+    let plain = flags - OFlags::NOFOLLOW;
+    match retry(|| openat2(CWD, path, plain, mode, resolve)) {
+        Err(Errno::NOSYS | Errno::PERM) if !is_created => {
+            let opened = open(flags | OFlags::NOFOLLOW)?;
+            refuse_other_path(path, opened)
+        }
+        opened => opened,
+    }
+}
+
+/// Without `openat2`: what was opened through a link has another path.
+fn refuse_other_path(path: &Path, opened: OwnedFd) -> Result<OwnedFd> {
+    let is_link = FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink;
+    let found = rustix::fs::readlink(format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?;
+    let mut expected = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => _ = expected.pop(),
+            component => expected.push(component),
+        }
+    }
+    match !is_link && found.as_bytes() == expected.as_os_str().as_encoded_bytes() {
+        true => Ok(opened),
+        false => Err(Errno::LOOP),
+    }
+}
+
 /// Splits a path into its parent and its last component.
 pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     match relative.iter().rposition(|&byte| byte == b'/') {
@@ -226,4 +278,44 @@ pub fn retry<T>(mut operation: impl FnMut() -> Result<T>) -> Result<T> {
         }
     }
     operation()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn path_is_opened_through_no_link_wherever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let at = |path: &str| dir.join(path);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/f"), "").unwrap();
+        symlink("a", at("link")).unwrap();
+        symlink("f", at("a/b/last")).unwrap();
+        let open = |path: &str, links| open_path(&at(path), OFlags::PATH, links);
+        let by_path = |path: &str| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            refuse_other_path(&at(path), rustix::fs::open(at(path), flags, Mode::empty())?)
+        };
+        for (path, is_refused) in [
+            ("a/b/f", false),
+            ("a/b", false),
+            ("a/../a/b/f", false),
+            ("link/b/f", true),
+            ("a/b/last", true),
+            ("link/../a", true),
+        ] {
+            open(path, Links::Follow).unwrap();
+            let expected = if is_refused { Some(Errno::LOOP) } else { None };
+            assert_eq!(open(path, Links::Refuse).err(), expected, "{path}");
+            // What the last one gives is the directory that its path without `..` names.
+            if path != "link/../a" {
+                assert_eq!(by_path(path).err(), expected, "{path} without openat2");
+            }
+        }
+        assert_eq!(open("missing", Links::Refuse).err(), Some(Errno::NOENT));
+    }
 }

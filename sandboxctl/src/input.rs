@@ -98,6 +98,8 @@ impl JsonArgument {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputArgument {
     source: PathBuf,
+    /// Links of the source that are to be followed are resolved: it is a match of a pattern.
+    is_resolved: bool,
     /// Its name below `/in`, or an absolute path.
     name: String,
     /// Its name was given, and is not that of its source.
@@ -144,13 +146,15 @@ impl InputArgument {
             return Err(format!("'{name}' is not a name for an input"));
         }
         let written = format!("--in {}", written.to_string_lossy());
-        Ok(Self { source: source.to_owned(), name: name.to_owned(), is_named, written })
+        let (source, is_resolved) = (source.to_owned(), false);
+        Ok(Self { source, is_resolved, name: name.to_owned(), is_named, written })
     }
 
     /// A read-only mount at an absolute path; `written` is the value of `--volume`.
     pub fn at(source: &Path, target: &str, written: &str) -> Self {
         let written = format!("--volume {written}");
-        Self { source: source.to_owned(), name: target.to_owned(), is_named: true, written }
+        let (source, name) = (source.to_owned(), target.to_owned());
+        Self { source, is_resolved: false, name, is_named: true, written }
     }
 
     /// Where it appears.
@@ -182,14 +186,19 @@ impl InputArgument {
         }
         // Whether it can be read is checked here; its type and identity are checked again by the
         // controller when it opens the input.
-        let why = match self.source.metadata() {
+        let source = match self.is_resolved {
+            true => Ok(self.source.clone()),
+            false => self.source.canonicalize(),
+        };
+        let found = source.and_then(|source| Ok((source.metadata()?, source)));
+        let why = match found {
             Err(error) => reason(&error),
             // It may be a FIFO by now, or have a lease: neither is waited for.
-            Ok(found) if found.is_file() => match open_at_once(&self.source) {
-                Ok(_) => return Ok(Input::path(&self.source, &self.name)),
+            Ok((found, source)) if found.is_file() => match open_at_once(&source) {
+                Ok(_) => return Ok(Input::path(source, &self.name)),
                 Err(error) => reason(&error),
             },
-            Ok(found) if found.is_dir() => return Ok(Input::path(&self.source, &self.name)),
+            Ok((found, source)) if found.is_dir() => return Ok(Input::path(source, &self.name)),
             Ok(_) => "not a regular file or a directory".to_owned(),
         };
         Err(Error::usage(flag(), why))

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use sandbox_api::{Input, InputSource};
-use sandbox_dirfd::Identity;
+use sandbox_dirfd::{Identity, Links, open_path};
 use sandbox_engine::Source;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::error::Error;
+use crate::io_dir::path_of;
 
 /// An input that is ready to be mounted.
 #[derive(Debug)]
@@ -35,7 +37,11 @@ impl Drop for Spool {
 }
 
 /// Opens the inputs. Bytes are spooled to files in `spool_dir`.
-pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<OpenInput>, Error> {
+pub(crate) fn open_inputs(
+    inputs: Vec<Input>,
+    links: Links,
+    spool_dir: &Path,
+) -> Result<Vec<OpenInput>, Error> {
     let mut names = HashSet::new();
     inputs
         .into_iter()
@@ -50,7 +56,7 @@ pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<Op
             if !names.insert(name.clone()) {
                 return Err(refuse("there are two of this name".to_owned()));
             }
-            open_input(source, spool_dir).map_err(|error| refuse(error.to_string()))
+            open_input(source, links, spool_dir).map_err(|error| refuse(error.to_string()))
         })
         .collect()
 }
@@ -66,16 +72,20 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
-    let (path, spool) = match source {
-        InputSource::Path(path) => (fs::canonicalize(path)?, None),
+fn open_input(source: InputSource, links: Links, spool_dir: &Path) -> io::Result<OpenInput> {
+    let (path, links, spool) = match source {
+        InputSource::Path(path) => (std::path::absolute(path)?, links, None),
         InputSource::Bytes(content) => {
             let spool = spool(spool_dir, &content)?;
-            (spool.0.clone(), Some(spool))
+            (spool.0.clone(), Links::Follow, Some(spool))
         }
     };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(&path, flags, Mode::empty())?;
+    let fd = open_path(&path, OFlags::PATH, links).map_err(|errno| match (errno, links) {
+        (Errno::LOOP, Links::Refuse) => io::Error::other("a symbolic link is in its path"),
+        (errno, _) => errno.into(),
+    })?;
+    // Without links, for an engine that opens it again. What it opens is compared.
+    let path = path_of(&fd)?;
     let stat = rustix::fs::fstat(&fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
@@ -117,43 +127,4 @@ fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn inputs_are_regular_files_or_directories_with_one_plain_name_each() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("f");
-        fs::write(&file, "x").unwrap();
-        let fifo = dir.path().join("fifo");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
-        let open = |inputs: &[(&Path, &str)]| {
-            let inputs = inputs.iter().map(|&(path, name)| Input::path(path, name)).collect();
-            open_inputs(inputs, &dir.path().join("spool")).map_err(|error| error.to_string())
-        };
-        assert_eq!(open(&[(&file, "a"), (dir.path(), "b")]).unwrap().len(), 2);
-        for (inputs, words) in [
-            (vec![(file.as_path(), "a"), (file.as_path(), "a")], "two of this name"),
-            (vec![(fifo.as_path(), "a")], "FIFO"),
-            (vec![(Path::new("/dev/null"), "a")], "device"),
-            (vec![(Path::new("/nowhere"), "a")], "No such file"),
-            (vec![(file.as_path(), "..")], "not a file name"),
-            (vec![(file.as_path(), "a/b")], "contains a '/'"),
-            (vec![(file.as_path(), "")], "empty"),
-        ] {
-            let error = open(&inputs).unwrap_err();
-            assert!(error.contains(words), "{error}");
-        }
-    }
-
-    #[test]
-    fn bytes_are_spooled_for_as_long_as_the_input_is_open() {
-        let dir = tempfile::tempdir().unwrap();
-        let inputs = vec![Input::bytes("stdin", b"hello".to_vec())];
-        let inputs = open_inputs(inputs, &dir.path().join("spool")).unwrap();
-        let source = PathBuf::from(&inputs[0].source.path);
-        assert_eq!(fs::read(&source).unwrap(), b"hello");
-        drop(inputs);
-        assert!(!source.exists());
-    }
-}
+mod tests;

@@ -17,8 +17,9 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use sandbox_api::SandboxSpec;
 use sandbox_api::changes::StagingMethod;
-use sandbox_dirfd::Identity;
+use sandbox_dirfd::{Identity, Links, open_path};
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
 use sandbox_staging::{CopyBounds, Method, Records, Stage};
@@ -63,13 +64,13 @@ const TRIES: usize = 100;
 
 impl IoDir {
     /// Opens the io dir, creating it if it is missing, and records in `records` what was created.
-    pub fn make(given: &Path, records: &Path) -> Result<Self, Error> {
+    pub fn make(given: &Path, links: Links, records: &Path) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
         let path = absolute(given).map_err(refuse)?;
         let mut tries = 0;
         loop {
             tries += 1;
-            match Self::make_at(&path, records) {
+            match Self::make_at(&path, links, records) {
                 Ok(io_dir) => return Ok(io_dir),
                 Err(reason) if tries == TRIES || is_something_else(&path) => {
                     return Err(refuse(reason));
@@ -80,9 +81,9 @@ impl IoDir {
         }
     }
 
-    fn make_at(path: &Path, records: &Path) -> Result<Self, String> {
-        let created = CreatedDirs::make(path, records).map_err(|error| error.to_string())?;
-        let held = Self::open_at(path).and_then(|io_dir| match hold(io_dir.fd()) {
+    fn make_at(path: &Path, links: Links, records: &Path) -> Result<Self, String> {
+        let created = CreatedDirs::make(path, records, links).map_err(|error| error.to_string())?;
+        let held = Self::open_at(path, links).and_then(|io_dir| match hold(io_dir.fd()) {
             Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
             Err(errno) => Err(io::Error::from(errno).to_string()),
         });
@@ -99,6 +100,7 @@ impl IoDir {
     /// layer of the overlay. `stages` is where it is recorded, `reserve` what a copy leaves free.
     pub fn staged(
         given: &Path,
+        links: Links,
         records: &Path,
         stages: &Records,
         (method, reserve): (StagingMethod, DiskReserve),
@@ -108,7 +110,7 @@ impl IoDir {
             path: given.to_owned(),
             reason: format!("it cannot be staged: {reason}"),
         };
-        let io_dir = Self::make(given, records)?;
+        let io_dir = Self::make(given, links, records)?;
         let (stage, opened, overlay) = match io_dir.stage(stages, method, reserve, reached) {
             Ok(staged) => staged,
             Err(reason) => {
@@ -116,7 +118,7 @@ impl IoDir {
                 return Err(refuse(reason));
             }
         };
-        let Self { path, source: lower, identity, hold, made, .. } = io_dir;
+        let Self { path, source: lower, hold, made, .. } = io_dir;
         let source = match &overlay {
             Some(_) => Source { overlay, ..lower.clone() },
             None => opened.source.clone(),
@@ -124,7 +126,7 @@ impl IoDir {
         let hold = hold.into_inner().unwrap_or_else(PoisonError::into_inner);
         let shown = Some(path.clone());
         let files = opened.source.clone();
-        let staged = StagedIoDir { stage, path, lower, identity, files, hold, made };
+        let staged = StagedIoDir { stage, path, lower, files, hold, made };
         Ok(Self { source, shown, staged: Mutex::new(Some(Box::new(staged))), ..opened })
     }
 
@@ -170,12 +172,12 @@ impl IoDir {
     ///
     /// A symbolic link as the last component is refused: the default io dir is in the working
     /// directory, which may be someone else's repository, containing a link to anywhere.
-    pub fn open(given: &Path) -> Result<Self, Error> {
+    pub fn open(given: &Path, links: Links) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
-        absolute(given).and_then(|path| Self::open_at(&path)).map_err(refuse)
+        absolute(given).and_then(|path| Self::open_at(&path, links)).map_err(refuse)
     }
 
-    fn open_at(path: &Path) -> Result<Self, String> {
+    fn open_at(path: &Path, links: Links) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
         let metadata = fs::symlink_metadata(path).map_err(io)?;
         if metadata.is_symlink() {
@@ -185,8 +187,11 @@ impl IoDir {
         if !metadata.is_dir() {
             return Err("it is not a directory".to_owned());
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Self::of(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?)
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        Self::of(open_path(path, flags, links).map_err(|errno| match errno {
+            Errno::LOOP => "a symbolic link is in its path".to_owned(),
+            errno => io(errno.into()),
+        })?)
     }
 
     /// The files of a stage. By now its path may lead elsewhere: it is beside the io dir, or in it,
@@ -245,10 +250,11 @@ impl IoDir {
         staged.as_deref().map(sources).unwrap_or_default()
     }
 
-    /// The identity of the caller's directory.
-    pub fn host_identity(&self) -> Identity {
+    /// A path of the caller's directory that nobody can lead elsewhere.
+    pub fn host_dir(&self) -> PathBuf {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
-        staged.as_ref().map_or(self.identity, |staged| staged.identity)
+        let source = staged.as_ref().map_or(&self.source, |staged| &staged.lower);
+        format!("/proc/self/fd/{}", source.file.as_raw_fd()).into()
     }
 
     /// Takes what decides about the changes, if this is a stage. If nobody takes it, they are
@@ -352,6 +358,11 @@ impl IoDir {
             made.remove_if_empty();
         }
     }
+}
+
+/// What is done with links in the paths of a spec.
+pub(crate) const fn links_of(spec: &SandboxSpec) -> Links {
+    if spec.no_symlinks { Links::Refuse } else { Links::Follow }
 }
 
 fn is_something_else(path: &Path) -> bool {

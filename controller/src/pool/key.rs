@@ -10,7 +10,7 @@ use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
 
 use crate::error::Error;
-use crate::io_dir::IoDir;
+use crate::io_dir::{IoDir, links_of};
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::RootOwner;
 
@@ -74,7 +74,7 @@ impl NamedIoDir {
     /// The io dir that a spec names, as it is now; `None` if it names none.
     pub fn of(spec: &SandboxSpec) -> Result<Option<Self>, Error> {
         let Some(path) = &spec.io_dir else { return Ok(None) };
-        let io_dir = IoDir::open(path)?;
+        let io_dir = IoDir::open(path, links_of(spec))?;
         Ok(Some(Self {
             path: io_dir.path().to_owned(),
             identity: io_dir.identity(),
@@ -101,6 +101,8 @@ impl SlotKey {
             io_dir: _,
             // The same container as one without an io dir.
             io_is_off: _,
+            // Of how `named` was opened.
+            no_symlinks: _,
             private_io,
             staged,
             // In the agent's arguments.

@@ -12,6 +12,7 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use sandbox_dirfd::{Links, open_path};
 use serde::{Deserialize, Serialize};
 
 /// A created directory, as it is recorded for other processes.
@@ -61,13 +62,13 @@ enum Removal {
     InUse,
 }
 
-/// Flags to open a directory. Links in its path are followed: the caller chose the path.
+/// Flags to open a directory.
 const OPEN_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl CreatedDirs {
     /// Creates a directory and its missing parents, each by the descriptor of its parent, and
-    /// records them in `records`.
-    pub fn make(path: &Path, records: &Path) -> io::Result<Self> {
+    /// records them in `records`. `links` are those in the path of what exists.
+    pub fn make(path: &Path, records: &Path, links: Links) -> io::Result<Self> {
         let is_missing = |dir: &&Path| {
             let found = fs::symlink_metadata(dir);
             matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
@@ -75,7 +76,7 @@ impl CreatedDirs {
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
         let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
-        match created.fill(&missing, records) {
+        match created.fill(&missing, records, links) {
             Ok(()) => Ok(created),
             Err(error) => {
                 created.remove_if_empty();
@@ -84,9 +85,9 @@ impl CreatedDirs {
         }
     }
 
-    fn fill(&mut self, missing: &[&Path], records: &Path) -> io::Result<()> {
+    fn fill(&mut self, missing: &[&Path], records: &Path, links: Links) -> io::Result<()> {
         let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(()) };
-        let mut parent = rustix::fs::open(above, OPEN_DIR, Mode::empty())?;
+        let mut parent = open_path(above, OPEN_DIR, links)?;
         for (path, name) in missing.iter().filter_map(|path| Some((path, path.file_name()?))) {
             // If another run was faster, removing it is that run's responsibility.
             let is_new = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
@@ -254,7 +255,7 @@ mod tests {
             self.dir.path().join(name)
         }
         fn make(&self, name: &str) -> CreatedDirs {
-            CreatedDirs::make(&self.path(name), &self.path("records")).unwrap()
+            CreatedDirs::make(&self.path(name), &self.path("records"), Links::Follow).unwrap()
         }
         /// Holds it, like a sandbox that uses it.
         fn held(&self, name: &str) -> OwnedFd {
@@ -325,5 +326,18 @@ mod tests {
         fs::write(records[0].path(), "[{").unwrap();
         reap(&place.path("records"));
         assert!(place.path("a").exists() && !place.path("records").exists());
+    }
+
+    #[test]
+    fn nothing_is_created_through_a_link_that_is_not_to_be_followed() {
+        let place = Place::new();
+        fs::create_dir(place.path("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", place.path("a")).unwrap();
+        let make = |links| CreatedDirs::make(&place.path("a/b"), &place.path("records"), links);
+        let refused = make(Links::Refuse).unwrap_err();
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::LOOP));
+        assert!(!place.path("elsewhere/b").exists());
+        make(Links::Follow).unwrap();
+        assert!(place.path("elsewhere/b").exists());
     }
 }

@@ -6,36 +6,22 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
+use sandbox_dirfd::{Links, open_path};
 
 /// GitHub's limit on the summary of a step; a longer one is not shown at all.
 const MAX_SUMMARY: u64 = 1 << 20;
 /// The end of a summary that was cut.
 const CUT: &str = "\n\n… [cut]\n";
 
-/// Whether links in the path of a file are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
-    /// The caller's links are.
-    Followed,
-    /// None is: some could be a guest's.
-    Refused,
-}
-
-/// Appends text as lines of its own.
+/// Appends text as lines of its own. No link is followed where one could be a guest's.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
 pub fn append(file: &Path, text: &str, links: Links) -> io::Result<()> {
-    let mut file: File = match links {
-        Links::Followed => File::options().append(true).create(true).open(file)?,
-        Links::Refused => {
-            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-            let mode = Mode::from_raw_mode(0o666);
-            openat2(CWD, file, flags, mode, ResolveFlags::NO_SYMLINKS)?.into()
-        }
-    };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = File::from(open_path(file, flags, links)?);
     let begin = if lacks_a_line_end(&file).unwrap_or(false) { "\n" } else { "" };
     file.write_all(format!("{begin}{text}").as_bytes())
 }
@@ -86,11 +72,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("outputs");
         for expected in ["a=1\n", "a=1\na=1\n"] {
-            append(&file, "a=1\n", Links::Followed).unwrap();
+            append(&file, "a=1\n", Links::Follow).unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
         }
         std::fs::write(&file, "b").unwrap();
-        append(&file, "a=1\n", Links::Followed).unwrap();
+        append(&file, "a=1\n", Links::Follow).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "b\na=1\n");
     }
 
@@ -100,9 +86,9 @@ mod tests {
         let folder = folder.path().canonicalize().unwrap();
         let (file, link) = (folder.join("file"), folder.join("link"));
         std::os::unix::fs::symlink("file", &link).unwrap();
-        assert!(append(&link, "a\n", Links::Refused).is_err() && !file.exists());
-        append(&file, "a\n", Links::Refused).unwrap();
-        append(&link, "b\n", Links::Followed).unwrap();
+        assert!(append(&link, "a\n", Links::Refuse).is_err() && !file.exists());
+        append(&file, "a\n", Links::Refuse).unwrap();
+        append(&link, "b\n", Links::Follow).unwrap();
         assert_eq!(std::fs::read_to_string(file).unwrap(), "a\nb\n");
     }
 
@@ -112,7 +98,7 @@ mod tests {
         let file = folder.path().join("summary");
         let text = "é line\n".repeat(60_000);
         for _ in 0..4 {
-            append_summary(&file, &text, Links::Refused).unwrap();
+            append_summary(&file, &text, Links::Refuse).unwrap();
             assert!(file.metadata().unwrap().len() <= MAX_SUMMARY);
         }
         let written = std::fs::read_to_string(&file).unwrap();

@@ -21,9 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FileType, fstat};
 use sandbox_api::Failure;
 use sandbox_controller::Config;
-use sandbox_dirfd::random_hex;
+use sandbox_dirfd::{Links, random_hex};
 
-use self::files::Links;
 use self::marks::{Mark, MarkFilter};
 use crate::error::Error;
 use crate::report::{self, Entry};
@@ -151,7 +150,7 @@ impl Ci {
                 .filter_map(|name| Some((name, file(name)?)))
                 .collect(),
             // Nobody has said yet where the io dir is.
-            links: Mutex::new(Some(Links::Refused)),
+            links: Mutex::new(Some(Links::Refuse)),
             annotations: Mutex::default(),
         };
         ci.print(&match runner {
@@ -185,7 +184,7 @@ impl Ci {
             target::refuse_own(name, file, config)
         });
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) =
-            checked.is_ok().then_some(Links::Followed);
+            checked.is_ok().then_some(Links::Follow);
         checked
     }
 

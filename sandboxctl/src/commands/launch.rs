@@ -46,7 +46,8 @@ pub fn spec_of_files(
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
     let limits = settings.allowed_limits()?;
-    let mut spec = SandboxSpec::new().root(root).limits(limits).user(files.user);
+    // Links that the caller's own words lead through are resolved below.
+    let mut spec = SandboxSpec::new().root(root).limits(limits).user(files.user).no_symlinks();
     if settings.io_enabled() {
         spec = match settings.private_io().filter(|_| spec.supports_exec()) {
             Some(PrivateIo::Disk) => spec.fresh_io_dir(),

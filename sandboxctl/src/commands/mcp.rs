@@ -30,7 +30,7 @@ pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let mcp_settings = Arc::new(mcp_settings(args, &settings)?);
+    let mut mcp_settings = mcp_settings(args, &settings)?;
     let config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
     let io_dir = match (settings.io_enabled(), is_private) {
@@ -38,6 +38,10 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         (true, true) => IoDir::Private(private_dir(&config.scratch_dir)?),
         (true, false) => IoDir::Named(settings.io_dir(&context.environment.working_directory)?),
     };
+    if let IoDir::Named(_) = &io_dir {
+        mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();
+    }
+    let mcp_settings = Arc::new(mcp_settings);
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);

@@ -17,7 +17,7 @@ use super::receipt::{
 };
 use super::{Context, block_on, launch};
 use crate::cli::receipt::ReplayArgs;
-use crate::config::{Key, Settings};
+use crate::config::{Key, Settings, resolved_parents};
 use crate::error::Error;
 use crate::input::{self, ScriptArgument};
 
@@ -172,8 +172,9 @@ fn spec(
     let private_io = (args.io_dir.is_none() && !recorded.io_is_off).then_some(PrivateIo::Disk);
     let spec = SandboxSpec {
         root: root(args, predicate)?,
-        io_dir: args.io_dir.clone(),
+        io_dir: args.io_dir.as_deref().map(resolved_parents),
         io_is_off: recorded.io_is_off,
+        no_symlinks: true,
         private_io,
         staged: args.io_dir.is_some(),
         mount_path: recorded.mount_path.clone(),

@@ -1,5 +1,6 @@
 //! The settings in the form that the controller uses.
 
+use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -161,6 +162,11 @@ impl Settings {
         let setting = self.setting(Key::IoDir);
         let dir = self.path(Key::IoDir);
         let path = self.without_links(Key::IoDir, setting.layer, &dir, working_directory)?;
+        // Links that whoever named it chose are followed here, and none when it is opened.
+        let path = match may_have_links(setting.layer, &dir) {
+            true => resolved_parents(&path),
+            false => path,
+        };
         // Before anything is created there.
         let why = if path.metadata().is_ok_and(|found| !found.is_dir()) {
             "is not a directory"
@@ -186,8 +192,8 @@ impl Settings {
         dirs.iter().map(|dir| absolute(dir)).collect()
     }
 
-    /// The directory of a key. A relative one that comes from a file, or is the default, must not
-    /// lead through a link.
+    /// The directory of a key, which must not lead through a link unless it [may](may_have_links). A
+    /// link that is made later is refused when the directory is opened.
     fn without_links(
         &self,
         key: Key,
@@ -195,7 +201,7 @@ impl Settings {
         dir: &Path,
         working_directory: &Path,
     ) -> Result<PathBuf, Error> {
-        if dir.is_absolute() || layer > Layer::Project {
+        if may_have_links(layer, dir) {
             return Ok(working_directory.join(dir));
         }
         let mut path = working_directory.to_owned();
@@ -305,4 +311,23 @@ impl Settings {
     pub fn text(&self, key: Key) -> Option<&str> {
         self.setting(key).value.as_ref().and_then(Value::as_text)
     }
+}
+
+/// Whether links in the path of a setting are followed: a relative one that comes from a file, or is the
+/// default, leads through what came with the project.
+fn may_have_links(layer: Layer, dir: &Path) -> bool {
+    dir.is_absolute() || layer > Layer::Project
+}
+
+/// The path of an io dir that the caller named: absolute and without links, except that its last
+/// component is not to be one.
+#[must_use]
+pub fn resolved_parents(path: &Path) -> PathBuf {
+    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let resolve = |(above, name): (&Path, &OsStr)| {
+        let found = above.ancestors().find_map(|it| Some((it, it.canonicalize().ok()?)));
+        let (existing, resolved) = found?;
+        Some(resolved.join(above.strip_prefix(existing).ok()?).join(name))
+    };
+    path.parent().zip(path.file_name()).and_then(resolve).unwrap_or_else(|| path.to_owned())
 }

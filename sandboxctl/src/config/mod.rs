@@ -22,6 +22,7 @@ use std::{fmt, io};
 use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
+pub use effective::resolved_parents;
 pub use key::{Key, Scope};
 pub use network::Allow;
 use sandbox_env::{Environment, VARIABLE_PREFIX};

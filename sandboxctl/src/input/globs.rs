@@ -1,5 +1,6 @@
 //! `--in GLOB[:NAME]`: an input for each file and directory that the pattern matches.
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, glob_with};
@@ -60,7 +61,7 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
             .with_hint("quote the pattern; a * matches no / and no leading dot, ** does"));
     }
     // What a pattern matches was chosen by whoever filled the directory: a link would choose what
-    // else of the host a sandbox sees.
+    // else of the host a sandbox sees. One that is made later is refused when it is opened.
     let chosen = chosen_from(pattern);
     if let Some(link) = paths.iter().find_map(|path| link_in(path, chosen)) {
         return Err(refuse(format!("{} is a symbolic link", link.display()))
@@ -75,7 +76,9 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
         let name = name.ok_or_else(|| refuse(format!("{} has no UTF-8 name", path.display())))?;
         let name = if input.is_named { input.name.clone() } else { name.to_owned() };
         let written = format!("{} ({})", input.written, path.display());
-        Ok(InputArgument { source: path, name, is_named: input.is_named, written })
+        let source = resolve_first(&path, chosen)
+            .map_err(|error| refuse(format!("{}: {}", path.display(), reason(&error))))?;
+        Ok(InputArgument { source, is_resolved: true, name, is_named: input.is_named, written })
     };
     paths.into_iter().map(made).collect()
 }
@@ -86,6 +89,13 @@ fn chosen_from(pattern: &str) -> usize {
         !component.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
     };
     Path::new(pattern).components().take_while(is_fixed).count()
+}
+
+/// The path with the links of its first components resolved.
+fn resolve_first(path: &Path, fixed: usize) -> io::Result<PathBuf> {
+    let first: PathBuf = Path::new(".").components().chain(path.components().take(fixed)).collect();
+    let rest: PathBuf = path.components().skip(fixed).collect();
+    Ok(first.canonicalize()?.join(rest))
 }
 
 /// The first symbolic link of a path beyond its first components.

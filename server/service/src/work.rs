@@ -128,7 +128,7 @@ impl Core {
     fn with_io_dir(&self, spec: SandboxSpec, io: PlannedIo) -> SandboxSpec {
         match (io, &self.config.io) {
             (PlannedIo::Private, _) => spec.fresh_io_dir(),
-            (PlannedIo::Shared, IoPosture::Shared(dir)) => spec.io_dir(dir),
+            (PlannedIo::Shared, IoPosture::Shared(dir)) => spec.io_dir(dir).no_symlinks(),
             (PlannedIo::Off | PlannedIo::Shared, _) => spec.no_io(),
         }
     }

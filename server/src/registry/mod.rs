@@ -420,7 +420,8 @@ impl Registry {
         let mounts = self.mounts.clone();
         let checked = tokio::task::spawn_blocking(move || mounts.check(&host_dir)).await;
         let io_dir = checked.map_err(|_| RegistryError::CheckPanicked)??;
-        let spec = self.template.spec(request).io_dir(io_dir);
+        // Its links are resolved: one that is planted since is refused.
+        let spec = self.template.spec(request).io_dir(io_dir).no_symlinks();
         let launched = self.controller.launch(spec).await;
         let sandbox = launched.map_err(|error| launch_error(error, request))?;
         // Check the opened directory: a link may have replaced it since the first check.
@@ -450,7 +451,7 @@ impl Registry {
             limits: None,
             hosts: None,
         };
-        self.controller.prewarm(self.template.spec(&request).io_dir(dir)).await
+        self.controller.prewarm(self.template.spec(&request).io_dir(dir).no_symlinks()).await
     }
 
     /// Maps an operation's error. If the sandbox has ended by itself, its handle becomes free, and

@@ -1,3 +1,5 @@
+use sandbox_dirfd::Links;
+
 use super::*;
 
 #[test]
@@ -170,7 +172,7 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
 #[test]
 fn nothing_is_started_in_an_io_dir_that_was_not_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let io_dir = Arc::new(IoDir::open(dir.path()).unwrap());
+    let io_dir = Arc::new(IoDir::open(dir.path(), Links::Follow).unwrap());
     let (limits, is_prompt) = (Limits::default(), Arc::default());
     let monitor = WriteMonitor { io_dir, limits, is_prompt, before: None };
     assert_eq!(monitor.refusal().unwrap().kind, ErrorKind::WriteLimit);

@@ -28,11 +28,11 @@ use crate::engine_call::step;
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint, hold};
 use crate::gc::reap;
-use crate::io_dir::IoDir;
 use crate::io_dir::disk::FreeSpace;
 use crate::io_dir::inputs::open_inputs;
 use crate::io_dir::path_map::PathMap;
-use crate::mounts::MountGuard;
+use crate::io_dir::{IoDir, links_of};
+use crate::mounts::{HostPlaces, MountGuard};
 use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::{PreparedSandbox, RootOwner};
@@ -133,7 +133,8 @@ impl Opened {
         let mut plan = Plan::new(&spec, shared.confinement)?;
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
-        let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
+        let links = links_of(&spec);
+        let inputs = open_inputs(inputs, links, &shared.instance.spool_dir())?;
         let (made, stages) = (shared.instance.made_dir(), shared.instance.state().stages());
         let is_staged = spec.staged;
         if spec.io_dir.is_some() {
@@ -145,11 +146,11 @@ impl Opened {
             match is_staged {
                 true => {
                     let how = (method, shared.disk_reserve);
-                    IoDir::staged(dir, &made, stages, how, &mut |point| {
+                    IoDir::staged(dir, links, &made, stages, how, &mut |point| {
                         hold(Point::Stage(point), || false);
                     })
                 }
-                false => IoDir::make(dir, &made),
+                false => IoDir::make(dir, links, &made),
             }
         };
         let io_dir = match (&spec.io_dir, spec.private_io) {
@@ -163,7 +164,8 @@ impl Opened {
         let held = HeldResources { io_dir, inputs };
         held.guard(&plan, &mut mounts)?;
         if let Some(io_dir) = &held.io_dir
-            && let Some(file) = shared.audit.lies_in(io_dir.host_identity())
+            && let Some(file) = shared.audit.file()
+            && HostPlaces::now().contains_file(&io_dir.host_dir(), file)
         {
             let reason = "it is in the io dir, where a script could change it".to_owned();
             return Err(Error::Audit { path: file.to_owned(), reason });

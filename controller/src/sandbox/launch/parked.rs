@@ -1,6 +1,5 @@
 //! Sandboxes that are started ahead: ready, and given to whoever asks for one of their kind.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
@@ -15,7 +14,7 @@ use crate::Sandbox;
 use crate::audit::{self, Event};
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
-use crate::io_dir::IoDir;
+use crate::io_dir::{IoDir, links_of};
 use crate::mounts::MountGuard;
 use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
@@ -36,10 +35,11 @@ pub(crate) struct ParkedSandbox {
     lifetime: Duration,
 }
 
-/// Opens an io dir that a caller named, creating it if it is missing.
-pub(crate) fn make_io_dir(shared: &Shared, dir: &Path) -> Result<IoDir, Error> {
+/// Opens the io dir that a caller named, creating it if it is missing; `None` if none is named.
+pub(crate) fn make_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<Option<IoDir>, Error> {
+    let Some(dir) = &spec.io_dir else { return Ok(None) };
     MountGuard::new(&shared.mount_watch, &shared.folders).check_path(IO_DIR, dir)?;
-    IoDir::make(dir, &shared.instance.made_dir())
+    IoDir::make(dir, links_of(spec), &shared.instance.made_dir()).map(Some)
 }
 
 impl ParkedSandbox {
