@@ -3,34 +3,47 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use sandbox_controller::Config;
-use tempfile::NamedTempFile;
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use sandbox_controller::{Config, HostPlaces};
+use sandbox_dirfd::{Links, open_path, random_hex};
 
 use crate::error::Error;
+use crate::input;
 
-/// A destination for content on the host.
+/// A place for content on the host, opened once: nobody can lead it elsewhere from then on. A link that
+/// it is has been followed.
 #[derive(Debug)]
-pub enum Target {
-    /// A temporary file beside the destination, which it replaces once it is complete: a partial
-    /// file is useless, and the existing one may be the only copy. Removed if that does not happen.
-    Replaces(NamedTempFile, PathBuf),
+pub enum Place {
+    /// A regular file, or a name that is free.
+    File(FilePlace),
     /// A pipe, a device, or the target of stdout or stderr, which is written directly.
     Stream(fs::File),
 }
 
-impl Target {
+/// The name of a file in an open directory.
+#[derive(Debug)]
+pub struct FilePlace {
+    directory: Arc<OwnedFd>,
+    name: OsString,
+    /// The permissions of the file that is there.
+    mode: Option<Mode>,
+}
+
+impl Place {
     /// Opens it. Nothing that exists changes yet.
     ///
     /// # Errors
     ///
     /// If it is a directory, or cannot be written or created.
     pub fn open(file: &Path) -> io::Result<Self> {
-        let (file, mode) = match file.metadata() {
+        let (file, mode, links) = match file.metadata() {
             Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
             Ok(found) if !found.is_file() => {
                 return fs::File::options().write(true).open(file).map(Self::Stream);
@@ -41,23 +54,115 @@ impl Target {
                     return Ok(Self::Stream(open.try_clone_to_owned()?.into()));
                 }
                 // A link keeps its target, and the file keeps its permissions.
-                (file.canonicalize()?, Some(found.permissions().mode() & 0o777))
+                let mode = Mode::from_raw_mode(found.mode() & 0o777);
+                (file.canonicalize()?, Some(mode), Links::Refuse)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (file.to_owned(), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (file.to_owned(), None, Links::Follow)
+            }
             Err(error) => return Err(error),
         };
-        let folder = match file.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let temporary = tempfile::Builder::new()
-            .prefix(".sandboxctl-")
-            .permissions(fs::Permissions::from_mode(0o666))
-            .tempfile_in(folder)?;
-        if let Some(mode) = mode {
-            temporary.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        let Some(name) = file.file_name() else { return Err(io::ErrorKind::NotFound.into()) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let directory = Arc::new(open_path(parent_of(&file), flags, links)?);
+        let place = FilePlace { directory, name: name.to_owned(), mode };
+        // That it can be written shows now.
+        drop(place.begin()?);
+        Ok(Self::File(place))
+    }
+
+    /// As [`open`](Self::open), of a file for `flag`.
+    ///
+    /// # Errors
+    ///
+    /// Also if it is in the io dir, where what runs could replace it.
+    pub fn outside(flag: &str, file: &Path, io_dir: Option<&Path>) -> Result<Self, Error> {
+        refuse_in_io_dir(flag, file, io_dir)?;
+        let place = Self::open(file).map_err(|error| {
+            Error::usage(flag, format!("{}: {}", file.display(), input::reason(&error)))
+        })?;
+        // As it is now: what its path led through may have changed since that was looked at.
+        if let Self::File(FilePlace { directory, .. }) = &place {
+            refuse_opened_in_io_dir(flag, file, directory.as_fd(), io_dir)?;
         }
-        Ok(Self::Replaces(temporary, file))
+        Ok(place)
+    }
+
+    /// Begins to write all of its content.
+    ///
+    /// # Errors
+    ///
+    /// If no file can be created.
+    pub fn target(&self) -> io::Result<Target> {
+        match self {
+            Self::File(place) => place.begin().map(Target::Replaces),
+            Self::Stream(file) => file.try_clone().map(Target::Stream),
+        }
+    }
+
+    /// Opens it to be written directly, and empties it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, such as through a link that was made since.
+    pub fn truncate(&self) -> io::Result<fs::File> {
+        let Self::File(FilePlace { directory, name, .. }) = self else {
+            return self.target()?.writer();
+        };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(directory, name, flags, Mode::from_raw_mode(0o666))?.into())
+    }
+}
+
+impl FilePlace {
+    fn begin(&self) -> io::Result<Temporary> {
+        let temporary = OsString::from(format!(".sandboxctl-{}", random_hex::<8>()));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.directory, &temporary, flags, Mode::from_raw_mode(0o666))?;
+        let (directory, name) = (self.directory.clone(), self.name.clone());
+        let temporary = Temporary { directory, temporary, name, file: file.into() };
+        if let Some(mode) = self.mode {
+            fchmod(&temporary.file, mode)?;
+        }
+        Ok(temporary)
+    }
+}
+
+/// A temporary file beside the file that it is to replace. Dropping it removes it.
+#[derive(Debug)]
+pub struct Temporary {
+    directory: Arc<OwnedFd>,
+    temporary: OsString,
+    name: OsString,
+    file: fs::File,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Once it has its name, there is none.
+        _ = unlinkat(&self.directory, &self.temporary, AtFlags::empty());
+    }
+}
+
+/// Content on the host that is being written.
+#[derive(Debug)]
+pub enum Target {
+    /// A temporary file, which replaces another one once it is complete: a partial file is useless, and
+    /// the existing one may be the only copy.
+    Replaces(Temporary),
+    /// As that of [`Place`].
+    Stream(fs::File),
+}
+
+impl Target {
+    /// Opens a place to write to it now.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Place::open`].
+    pub fn open(file: &Path) -> io::Result<Self> {
+        Place::open(file)?.target()
     }
 
     /// The file to write to.
@@ -67,8 +172,7 @@ impl Target {
     /// If no descriptor is available.
     pub fn writer(&self) -> io::Result<fs::File> {
         match self {
-            Self::Replaces(temporary, _) => temporary.as_file().try_clone(),
-            Self::Stream(file) => file.try_clone(),
+            Self::Replaces(Temporary { file, .. }) | Self::Stream(file) => file.try_clone(),
         }
     }
 
@@ -79,11 +183,21 @@ impl Target {
     /// If it cannot be replaced; the old one stays.
     pub fn finish(self) -> io::Result<()> {
         match self {
-            Self::Replaces(temporary, file) => {
-                temporary.persist(file).map(drop).map_err(|failed| failed.error)
+            Self::Replaces(new) => {
+                Ok(renameat(&new.directory, &new.temporary, &new.directory, &new.name)?)
             }
             Self::Stream(_) => Ok(()),
         }
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`finish`](Self::finish).
+    pub fn write(self, content: &[u8]) -> io::Result<()> {
+        self.writer()?.write_all(content)?;
+        self.finish()
     }
 }
 
@@ -94,11 +208,34 @@ impl Target {
 /// If it is in there.
 pub fn refuse_in_io_dir(flag: &str, file: &Path, io_dir: Option<&Path>) -> Result<(), Error> {
     let Some(io_dir) = io_dir else { return Ok(()) };
-    if [parent_of(file), file].into_iter().any(|path| is_in(path, io_dir)) {
-        let why = format!("{} is in the io dir, where the run could replace it", file.display());
-        return Err(Error::usage(flag, why).with_hint("name a file elsewhere"));
+    match [parent_of(file), file].into_iter().any(|path| is_in(path, io_dir)) {
+        true => Err(in_io_dir(flag, file)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// The same of the directory that a file will be in, which is open.
+///
+/// # Errors
+///
+/// If it is in there.
+pub fn refuse_opened_in_io_dir(
+    flag: &str,
+    file: &Path,
+    directory: BorrowedFd<'_>,
+    io_dir: Option<&Path>,
+) -> Result<(), Error> {
+    let Some(io_dir) = io_dir else { return Ok(()) };
+    let directory = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    match HostPlaces::now().contains(io_dir, Path::new(&directory)) {
+        true => Err(in_io_dir(flag, file)),
+        false => Ok(()),
+    }
+}
+
+fn in_io_dir(flag: &str, file: &Path) -> Error {
+    let why = format!("{} is in the io dir, where the run could replace it", file.display());
+    Error::usage(flag, why).with_hint("name a file elsewhere")
 }
 
 /// Refuses to write what a sandbox made into a directory of the controller's own. `flag` names it.
@@ -123,17 +260,19 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a path leads into a directory or through it, or will once what is missing of either has been
-/// made. One of which that cannot be said does.
+/// Whether a path leads into a directory or through it, by whatever name of it, or will once what is
+/// missing of either has been made. One of which that cannot be said does.
 pub fn is_in(path: &Path, directory: &Path) -> bool {
     let Some(directory) = place(directory, |_| {}) else { return true };
+    let places = HostPlaces::now();
+    let holds = |at: &Path| at.starts_with(&directory) || places.contains(&directory, at);
     let mut is_through = false;
     // From below a directory, `..` is what whoever may rename there makes of it.
-    let is_below = |at: &Path| at != directory && at.starts_with(&directory);
+    let is_below = |at: &Path| holds(at) && !places.contains(at, &directory);
     let begin = std::env::current_dir().and_then(|it| it.canonicalize());
     is_through |= path.is_relative() && begin.is_ok_and(|begin| is_below(&begin));
-    let end = place(path, |at| is_through |= at.starts_with(&directory));
-    is_through || end.is_none_or(|end| end.starts_with(&directory))
+    let end = place(path, |at| is_through |= holds(at));
+    is_through || end.is_none_or(|end| holds(&end))
 }
 
 /// Most links in a path, as the kernel has it.
@@ -191,8 +330,7 @@ fn open_already<'a>(found: &fs::Metadata, among: [BorrowedFd<'a>; 2]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -222,6 +360,36 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 2);
         assert!(Target::open(folder.path()).is_err());
         assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
+    }
+
+    #[test]
+    fn file_is_written_where_it_was_to_be_whatever_leads_elsewhere_by_then() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        for directory in ["a", "secret"] {
+            fs::create_dir(at(directory)).unwrap();
+        }
+        fs::write(at("secret/f"), "precious").unwrap();
+        fs::write(at("a/old"), "old").unwrap();
+        symlink("a/old", at("link")).unwrap();
+        let open = |path: &str| Place::open(&at(path)).unwrap();
+        let [new, old, log] = ["a/f", "link", "a/log"].map(open);
+        // What may write in `a` makes links of its names.
+        symlink(at("secret/f"), at("a/f")).unwrap();
+        symlink(at("secret/f"), at("a/log")).unwrap();
+        log.truncate().unwrap_err();
+        fs::rename(at("a"), at("moved")).unwrap();
+        symlink("secret", at("a")).unwrap();
+        new.target().unwrap().write(b"new").unwrap();
+        old.target().unwrap().write(b"newer").unwrap();
+        assert_eq!(fs::read_to_string(at("secret/f")).unwrap(), "precious");
+        assert_eq!(names(&at("secret")), ["f"]);
+        assert_eq!(fs::read_to_string(at("moved/f")).unwrap(), "new");
+        assert_eq!(fs::read_to_string(at("moved/old")).unwrap(), "newer");
+        // Nor is it one that leads into the io dir by now.
+        let error = Place::outside("--report", &at("a/g"), Some(&at("secret"))).unwrap_err();
+        assert!(error.to_text().contains("is in the io dir"));
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, iter};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, accessat, fchmod, fstat, mkdirat, openat, renameat, statat,
+    Access, AtFlags, Mode, OFlags, accessat, fchmod, fstat, mkdirat, openat, renameat, statat,
     unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{Identity, lock_directory, random_hex, remove_opened_tree};
+use sandbox_dirfd::{Identity, Links, lock_directory, open_path, random_hex, remove_opened_tree};
 
 use crate::Error;
 
@@ -31,6 +32,10 @@ pub struct Destination {
     given: PathBuf,
     /// Absolute, and without links as far as it exists.
     path: PathBuf,
+    /// The directory above it that exists: opened once, so that nobody can lead it elsewhere.
+    above: Arc<OwnedFd>,
+    /// The names of those between the two, which are missing.
+    missing: Vec<OsString>,
 }
 
 impl Destination {
@@ -76,12 +81,17 @@ impl Destination {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(system(error)),
         }
-        let parent = path.ancestors().skip(1).find(|folder| folder.exists());
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let parent = folder.ancestors().find(|folder| folder.exists());
         let parent = parent.unwrap_or(Path::new("/"));
+        let unusable = |errno| refuse(format!("cannot write to {}: {errno}", parent.display()));
+        let above = open_path(parent, DIRECTORY | OFlags::RDONLY, Links::Refuse);
+        let above = above.map_err(unusable)?;
         let access = Access::WRITE_OK | Access::EXEC_OK;
-        accessat(CWD, parent, access, AtFlags::EACCESS)
-            .map_err(|errno| refuse(format!("cannot write to {}: {errno}", parent.display())))?;
-        Ok(Self { given: given.to_owned(), path })
+        accessat(&above, ".", access, AtFlags::EACCESS).map_err(unusable)?;
+        let names = folder.strip_prefix(parent).unwrap_or(Path::new("")).iter();
+        let missing = names.map(OsStr::to_owned).collect();
+        Ok(Self { given: given.to_owned(), path, above: Arc::new(above), missing })
     }
 
     /// Its absolute path.
@@ -114,17 +124,10 @@ impl Destination {
     /// left beside it.
     pub(crate) fn stage(&self, io_dir: Identity) -> Result<Staging, Error> {
         let refuse = |reason: String| Error::destination(&self.given, reason);
-        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
-            return Err(refuse("it is the root of the whole system".to_owned()));
-        };
-        let created = create_all(folder).map_err(|error| refuse(error.to_string()))?;
-        let undo = Undo(created);
-        let stage = || -> io::Result<_> {
-            let parent = rustix::fs::open(folder, DIRECTORY | OFlags::RDONLY, Mode::empty())?;
-            sweep(&parent);
-            Ok(parent)
-        };
-        let parent = stage().map_err(|error| refuse(error.to_string()))?;
+        let name = self.path.file_name().unwrap_or_default();
+        let created = create_all(&self.above, &self.missing);
+        let (parent, undo) = created.map_err(|errno| refuse(errno.to_string()))?;
+        sweep(&parent);
         self.check_outside(&parent, name, io_dir)?;
         for _ in 0..TRIES {
             let temporary = OsString::from(format!("{PREFIX}{}", random_hex::<8>()));
@@ -204,32 +207,40 @@ impl Drop for Staging {
     }
 }
 
-/// Directories that were created, the deepest last. Dropping it removes those that are empty.
+/// Directories that were created, each by the one that it is in, the deepest last. Dropping it removes
+/// those that are empty.
 #[derive(Debug)]
-struct Undo(Vec<PathBuf>);
+struct Undo(Vec<(OwnedFd, OsString)>);
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        while let Some(created) = self.0.pop() {
-            if fs::remove_dir(created).is_err() {
+        while let Some((parent, created)) = self.0.pop() {
+            if unlinkat(parent, created, AtFlags::REMOVEDIR).is_err() {
                 return;
             }
         }
     }
 }
 
-/// Creates a directory with its missing parents, and returns those that it created.
-fn create_all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// Creates missing directories, each in the one before it. Returns the last one, and those that it
+/// created.
+fn create_all(above: &OwnedFd, missing: &[OsString]) -> rustix::io::Result<(OwnedFd, Undo)> {
+    let flags = DIRECTORY | OFlags::RDONLY;
+    let mut parent = openat(above, ".", flags, Mode::empty())?;
     let mut undo = Undo(Vec::new());
-    let missing: Vec<_> = folder.ancestors().take_while(|it| !it.exists()).collect();
-    for folder in missing.into_iter().rev() {
-        match fs::create_dir(folder) {
-            Ok(()) => undo.0.push(folder.to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+    for name in missing {
+        let is_new = match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(errno),
+        };
+        let next = openat(&parent, name, flags, Mode::empty())?;
+        let parent = std::mem::replace(&mut parent, next);
+        if is_new {
+            undo.0.push((parent, name.clone()));
         }
     }
-    Ok(std::mem::take(&mut undo.0))
+    Ok((parent, undo))
 }
 
 /// Marks a directory as one that is not complete yet.
@@ -363,6 +374,28 @@ mod tests {
         assert_eq!(names(dir.path()), Vec::<OsString>::new());
         destination.stage(NOWHERE).unwrap().publish().unwrap();
         assert_eq!(names(&dir.path().join("a/b")), ["c"]);
+    }
+
+    #[test]
+    fn directory_is_made_where_it_was_to_be_whatever_leads_elsewhere_by_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::create_dir_all(at("secret/b")).unwrap();
+        let destinations =
+            ["a/b/out", "a/b/c/out"].map(|to| Destination::new(&at(to), &[]).unwrap());
+        fs::rename(at("a"), at("moved")).unwrap();
+        symlink("secret", at("a")).unwrap();
+        for destination in destinations {
+            destination.stage(NOWHERE).unwrap().publish().unwrap();
+        }
+        assert!(at("moved/b/out").is_dir() && at("moved/b/c/out").is_dir());
+        assert_eq!(names(&at("secret/b")), Vec::<OsString>::new());
+
+        let destination = Destination::new(&at("moved/b/d/out"), &[]).unwrap();
+        symlink(at("secret"), at("moved/b/d")).unwrap();
+        destination.stage(NOWHERE).unwrap_err();
+        assert_eq!(names(&at("secret")), ["b"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::io::Write as _;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sandbox_api::time;
-use sandbox_dirfd::Identity;
 use tokio::sync::Notify;
 
 pub use self::event::AccessRecord;
@@ -108,21 +107,9 @@ impl Audit {
         Ok(Self(Some(queue)))
     }
 
-    /// The file's path, if it is below this directory of the host by any name: a sandbox that can
-    /// write there could change it.
-    pub fn lies_in(&self, directory: Identity) -> Option<&Path> {
-        let path = &self.0.as_ref()?.path;
-        let parent = path.parent()?;
-        // As given, and its target if it is a link.
-        let places = [parent.canonicalize(), path.canonicalize()];
-        let is_in_it = places.iter().flatten().any(|place| {
-            place.ancestors().any(|above| {
-                above
-                    .metadata()
-                    .is_ok_and(|found| Identity { dev: found.dev(), ino: found.ino() } == directory)
-            })
-        });
-        is_in_it.then_some(path)
+    /// The path of its file.
+    pub fn file(&self) -> Option<&Path> {
+        Some(&self.0.as_ref()?.path)
     }
 
     /// Records an event. It never blocks.

@@ -5,11 +5,10 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
-use sandbox_dirfd::Identity;
 use sandbox_engine::Source;
 use sandbox_redact::Redactions;
 use sandbox_staging::created::{self, CreatedDirs};
-use sandbox_staging::{Commit, Stage, StageError, copy_out};
+use sandbox_staging::{Commit, NewDirectory, Stage, StageError, copy_out};
 
 use crate::error::Error;
 
@@ -21,7 +20,6 @@ pub(crate) struct StagedIoDir {
     pub path: PathBuf,
     /// The io dir.
     pub lower: Source,
-    pub identity: Identity,
     /// The copy, or the upper layer.
     pub files: Source,
     /// The lock on it.
@@ -48,7 +46,7 @@ pub struct FinishOptions {
     /// Whether to make a diff.
     pub diff: bool,
     /// Where to copy everything that the sandbox saw, if nothing is committed. It must not exist.
-    pub keep_staged: Option<PathBuf>,
+    pub keep_staged: Option<NewDirectory>,
 }
 
 impl StagedIoDir {
@@ -97,7 +95,7 @@ impl StagedIoDir {
         let committed = is_wanted && conflicts.is_empty();
         if let (false, Some(to)) = (committed, &options.keep_staged) {
             copy_out(view.as_fd(), to).map_err(|error| Error::KeepStaged {
-                path: to.clone(),
+                path: to.path().to_owned(),
                 reason: shown(&error),
                 is_disk_full: error.is_disk_full(),
             })?;

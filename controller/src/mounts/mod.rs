@@ -39,13 +39,37 @@ const READ_ATTEMPTS: u32 = 5;
 /// a mount point.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Where the files and directories of the host are, whatever their paths: a bind mount or a link gives
+/// one of them another path.
+#[derive(Debug)]
+pub struct HostPlaces(Option<MountTable>);
+
+impl HostPlaces {
+    /// As they are now.
+    #[must_use]
+    pub fn now() -> Self {
+        // Without a table nothing can be told apart, nor mounted.
+        Self(std::fs::read(MOUNTINFO).and_then(|text| MountTable::parse(&text)).ok())
+    }
+
+    /// Whether a path leads to a directory or below it, or will once what is missing has been created.
+    #[must_use]
+    pub fn contains(&self, directory: &Path, path: &Path) -> bool {
+        let locate = |path| self.0.as_ref()?.locate_path(path).ok()?;
+        let places = locate(directory).zip(locate(path));
+        places.is_some_and(|(of, it)| of.location.path_to(&it.location).is_some())
+    }
+
+    /// The same of a file that may be a link, which is in the one or leads to the other.
+    pub(crate) fn contains_file(&self, directory: &Path, file: &Path) -> bool {
+        [file.parent(), Some(file)].into_iter().flatten().any(|it| self.contains(directory, it))
+    }
+}
+
 /// Refuses to write something into these directories. It may be missing, or in no directory, such as
 /// a pipe.
 pub(crate) fn check_output(folders: &ReservedDirs, path: &Path) -> Result<(), MountRefusal> {
-    // Without a table nothing can be told apart, nor mounted.
-    let Ok(table) = std::fs::read(MOUNTINFO).and_then(|text| MountTable::parse(&text)) else {
-        return Ok(());
-    };
+    let Some(table) = HostPlaces::now().0 else { return Ok(()) };
     match MountPolicy::new(Arc::new(table), folders) {
         Ok(policy) => policy.check_output(path),
         // Such as a directory in a mount that is out of sight: a launch says what is wrong.

@@ -150,3 +150,24 @@ async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T>
     std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))
         .await
 }
+
+#[test]
+fn a_file_in_a_directory_is_found_by_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("io/sub")).unwrap();
+    fs::write(at("outside"), "").unwrap();
+    std::os::unix::fs::symlink(at("io/sub"), at("link")).unwrap();
+    std::os::unix::fs::symlink(at("outside"), at("io/planted")).unwrap();
+    for (file, inside) in [
+        ("outside", false),
+        ("iox", false),
+        ("io/a", true),
+        ("io/sub/a", true),
+        ("link/a", true),
+        ("io/planted", true),
+        ("io/../b", false),
+    ] {
+        assert_eq!(HostPlaces::now().contains_file(&at("io"), &at(file)), inside, "{file}");
+    }
+}

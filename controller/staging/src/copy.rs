@@ -1,10 +1,11 @@
 //! A private copy of a tree, and what is recorded to find out later what changed.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
@@ -113,21 +114,54 @@ fn copy_with(
     Ok(baseline)
 }
 
+/// A directory that is to be made. The one that it will be in is opened beforehand, so that nobody can
+/// lead it elsewhere until then.
+#[derive(Debug, Clone)]
+pub struct NewDirectory {
+    path: PathBuf,
+    parent: Arc<OwnedFd>,
+    name: OsString,
+}
+
+impl NewDirectory {
+    /// Opens the directory that it will be in.
+    ///
+    /// # Errors
+    ///
+    /// If that is missing or cannot be read, or the path does not end in a name.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let Some(name) = path.file_name() else { return Err(Errno::EXIST.into()) };
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+        let (path, name) = (path.to_owned(), name.to_owned());
+        Ok(Self { path, parent: Arc::new(parent), name })
+    }
+
+    /// Its path, as it was given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that it will be in.
+    #[must_use]
+    pub fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+}
+
 /// Copies a tree into a new directory at `to`. Nothing is there if that fails.
 ///
 /// # Errors
 ///
 /// [`StageError`], also if `to` exists.
-pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
-    let failed = |errno: Errno| StageError::stage(to)(errno.into());
-    let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
-        return Err(failed(Errno::EXIST));
-    };
+pub fn copy_out(from: BorrowedFd<'_>, to: &NewDirectory) -> Result<(), StageError> {
+    let NewDirectory { path, parent, name } = to;
+    let failed = |errno: Errno| StageError::stage(path)(errno.into());
+    mkdirat(parent, name, Mode::RWXU).map_err(failed)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
-    mkdirat(&parent, name, Mode::RWXU).map_err(failed)?;
-    let directory = openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
+    let directory = openat(parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
     let copied = directory.map_err(failed).and_then(|to| {
         let everything = |_: &CStr, _: &Stat| false;
         // A copy of what a guest left must not be larger than that.

@@ -25,7 +25,7 @@ mod tree;
 
 pub use commit::Commit;
 pub use compare::Comparison;
-pub use copy::{CopyBounds, copy_out};
+pub use copy::{CopyBounds, NewDirectory, copy_out};
 pub use error::StageError;
 pub use records::Records;
 pub use stage::{Method, Stage};

@@ -15,7 +15,9 @@ use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::{Commit, Comparison, CopyBounds, Method, Records, Stage, StageError, copy_out};
+use crate::{
+    Commit, Comparison, CopyBounds, Method, NewDirectory, Records, Stage, StageError, copy_out,
+};
 
 /// An io dir in a directory of its own, and the state directory.
 struct Place {
@@ -575,7 +577,8 @@ fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
     }
     place.write("b/other", "content");
     let kept = place.root.path().join("kept");
-    copy_out(File::open(place.io()).unwrap().as_fd(), &kept).unwrap();
+    let to = NewDirectory::at(&kept).unwrap();
+    copy_out(File::open(place.io()).unwrap().as_fd(), &to).unwrap();
     let found = |name: &str| fs::metadata(kept.join(name)).unwrap();
     let (first, last) = (found("a/first"), found("b/49"));
     assert_eq!((first.ino(), first.nlink(), first.len()), (last.ino(), 51, 7));

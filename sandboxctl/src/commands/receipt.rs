@@ -30,7 +30,7 @@ use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
-use crate::target::{Target, is_in, parent_of};
+use crate::target::{Place, is_in, parent_of};
 
 /// The most bytes of a receipt that is read.
 const MAX_RECEIPT: u64 = 256 << 20;
@@ -40,6 +40,7 @@ const MAX_KEY: u64 = 64 << 10;
 /// A receipt to be written at the end of a run.
 pub struct Issuer {
     file: PathBuf,
+    place: Place,
     key: Option<SigningKey>,
     started: String,
     spec: SandboxSpec,
@@ -94,7 +95,7 @@ impl Issuer {
         if let Some(key) = args.key_file() {
             check_key(key, spec)?;
         }
-        drop(open(file)?);
+        let place = Place::outside("--receipt", file, spec.io_dir.as_deref())?;
         let started = sandbox_api::time::now();
         let agent = match context.environment.agent() {
             AgentSource::File(path) => digest(&path)?.sha256,
@@ -129,6 +130,7 @@ impl Issuer {
         }
         Ok(Some(Self {
             file: file.clone(),
+            place,
             key,
             started,
             spec: spec.clone(),
@@ -287,9 +289,8 @@ impl Issuer {
         }
         // Whoever takes it can verify it.
         receipts::open(&text).map_err(|error| Error::usage("--receipt", error.to_string()))?;
-        let target = open(&self.file)?;
-        let written = target.writer().and_then(|mut writer| writer.write_all(&text));
-        written.and_then(|()| target.finish()).map_err(unwritten)
+        let target = self.place.target().map_err(unwritten)?;
+        target.write(&text).map_err(unwritten)
     }
 }
 
@@ -408,12 +409,6 @@ fn env_digest(variables: &[(Vec<u8>, Vec<u8>)]) -> String {
 
 fn moment(seconds: u64) -> Option<String> {
     sandbox_api::time::rfc3339(i64::try_from(seconds).ok()?, 0)
-}
-
-fn open(file: &Path) -> Result<Target, Error> {
-    let unusable =
-        |error| Error::usage("--receipt", format!("{}: {}", file.display(), input::reason(&error)));
-    Target::open(file).map_err(unusable)
 }
 
 fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {

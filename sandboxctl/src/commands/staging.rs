@@ -1,25 +1,31 @@
 //! Changes of `run` and `exec` that are staged: listed, and committed whole or not at all.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::changes::{ChangeManifest, CommitPolicy};
 use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec};
-use sandbox_controller::{FinishOptions, Sandbox};
+use sandbox_controller::{FinishOptions, NewDirectory, Sandbox};
 
 use crate::cli::changes::ChangesArgs;
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
 use crate::render;
-use crate::target::{self, Target, is_in, parent_of};
+use crate::target::{Place, is_in, parent_of, refuse_opened_in_io_dir};
 
 /// What becomes of the changes.
 pub struct Staging {
     /// `None` if they are made in place.
     options: Option<FinishOptions>,
     /// Where the manifest is written.
-    file: Option<PathBuf>,
+    file: Option<ManifestFile>,
+}
+
+/// A file, or stdout.
+struct ManifestFile {
+    path: PathBuf,
+    /// `None` for stdout.
+    place: Option<Place>,
 }
 
 /// The end of a run, with what is printed of its changes.
@@ -62,11 +68,15 @@ impl Staging {
             let why = "the sandbox has no io dir that stays";
             return Err(Error::usage(flag, why).with_hint("--io-dir DIR names one"));
         };
-        if let Some(kept) = &args.keep_staged {
-            check_kept(kept, io_dir, runs)?;
-        }
+        let kept = args.keep_staged.as_deref();
+        let keep_staged = kept.map(|kept| open_kept(kept, io_dir, runs)).transpose()?;
+        let open = |path: &PathBuf| {
+            let is_stdout = path == Path::new("-");
+            // Before anything runs.
+            let place = (!is_stdout).then(|| Place::outside("--changes", path, Some(io_dir)));
+            Ok::<_, Error>(ManifestFile { path: path.clone(), place: place.transpose()? })
+        };
         if let Some(file) = &args.file {
-            target::refuse_in_io_dir(flag, file, Some(io_dir))?;
             if runs > 1 {
                 return Err(Error::usage(flag, "it is for one script at a time")
                     .with_hint("with --json each document has the member `changes`"));
@@ -75,15 +85,11 @@ impl Staging {
                 return Err(Error::usage(flag, "stdout is taken by the document of --json")
                     .with_hint("the document has the member `changes`"));
             }
-            // Before anything runs.
-            drop(open(file)?);
         }
-        let options = FinishOptions {
-            commit: args.commit.unwrap_or_default(),
-            diff: args.diff,
-            keep_staged: args.keep_staged.clone(),
-        };
-        Ok((Self { options: Some(options), file: args.file.clone() }, spec.staged()))
+        let file = args.file.as_ref().map(open).transpose()?;
+        let options =
+            FinishOptions { commit: args.commit.unwrap_or_default(), diff: args.diff, keep_staged };
+        Ok((Self { options: Some(options), file }, spec.staged()))
     }
 
     /// When changes are committed; `None` if they are made in place.
@@ -107,7 +113,7 @@ impl Staging {
         let mut staged = Staged {
             is_staged: true,
             commit: options.commit,
-            kept: options.keep_staged.clone(),
+            kept: options.keep_staged.as_ref().map(|kept| kept.path().to_owned()),
             ..Staged::default()
         };
         let problem = match sandbox.finish(options.clone(), &report.outcome).await {
@@ -130,14 +136,14 @@ impl Staging {
             }
         }
         if let (Some(file), Some(changes)) = (&self.file, &report.changes) {
-            write(file, &changes.manifest, output)?;
+            file.write(&changes.manifest, output)?;
         }
         Ok(staged)
     }
 }
 
-/// Refuses a directory that could not be made, or would be a part of the io dir.
-fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
+/// Opens the place of a directory that is to be made. It may not be a part of the io dir.
+fn open_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<NewDirectory, Error> {
     let refuse = |why: String| Err(Error::usage("--keep-staged", why));
     let shown = kept.display();
     if runs > 1 {
@@ -147,12 +153,15 @@ fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
         return refuse(format!("{shown} exists; name a new directory"));
     }
     let parent = parent_of(kept);
-    match parent.canonicalize() {
+    match NewDirectory::at(kept) {
         Err(error) => refuse(format!("{}: {}", parent.display(), input::reason(&error))),
         Ok(_) if is_in(parent, io_dir) => {
             refuse(format!("{shown} is in the io dir; name a directory elsewhere"))
         }
-        Ok(_) => Ok(()),
+        Ok(new) => {
+            refuse_opened_in_io_dir("--keep-staged", kept, new.parent(), Some(io_dir))?;
+            Ok(new)
+        }
     }
 }
 
@@ -174,28 +183,18 @@ fn conflict(paths: &[String]) -> Option<Failure> {
     })
 }
 
-fn open(file: &Path) -> Result<Option<Target>, Error> {
-    if file == Path::new("-") {
-        return Ok(None);
-    }
-    Target::open(file).map(Some).map_err(|error| unusable(file, &error))
-}
-
-fn write(file: &Path, manifest: &ChangeManifest, output: &Output) -> Result<(), Error> {
-    let unusable = |error: std::io::Error| unusable(file, &error);
-    match open(file)? {
-        None => output.json_line(manifest),
-        Some(target) => {
-            let mut text = serde_json::to_vec(manifest).map_err(|error| unusable(error.into()))?;
+impl ManifestFile {
+    fn write(&self, manifest: &ChangeManifest, output: &Output) -> Result<(), Error> {
+        let Some(place) = &self.place else { return output.json_line(manifest) };
+        let text = serde_json::to_vec(manifest).map_err(std::io::Error::from).map(|mut text| {
             text.push(b'\n');
-            let written = target.writer().and_then(|mut writer| writer.write_all(&text));
-            written.and_then(|()| target.finish()).map_err(unusable)
-        }
+            text
+        });
+        text.and_then(|text| place.target()?.write(&text)).map_err(|error| {
+            let why = format!("{}: {}", self.path.display(), input::reason(&error));
+            Error::usage("--changes", why)
+        })
     }
-}
-
-fn unusable(file: &Path, error: &std::io::Error) -> Error {
-    Error::usage("--changes", format!("{}: {}", file.display(), input::reason(error)))
 }
 
 impl Staged {

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use sandbox_api::service::{EventBody, ExecutionEvent, Time};
 
-use crate::target::Target;
+use crate::target::Place;
 
 /// A file of events. It stays as it is until the first one.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
+    place: Place,
     file: Option<File>,
     /// The number of the next line, from 1.
     next: u64,
@@ -20,23 +21,9 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Checks that the file can be written.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        let file = match path.metadata() {
-            // A pipe is opened once: its reader ends when it is closed.
-            Ok(found) if !found.is_file() && !found.is_dir() => {
-                Some(File::options().write(true).open(path)?)
-            }
-            _ => {
-                drop(Target::open(path)?);
-                None
-            }
-        };
-        Ok(Self { path: path.to_owned(), file, next: 1, failure: None })
+    /// Events in the file at `path`, which is open.
+    pub fn new(path: &Path, place: Place) -> Self {
+        Self { path: path.to_owned(), place, file: None, next: 1, failure: None }
     }
 
     /// Writes a line. After a failure nothing more is written: numbers have no gaps.
@@ -55,7 +42,7 @@ impl EventLog {
         json.push(b'\n');
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(File::create(&self.path)?),
+            none => none.insert(self.place.truncate()?),
         };
         file.write_all(&json)?;
         self.next += 1;
@@ -81,7 +68,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
         std::fs::write(&path, "of an earlier run").unwrap();
-        let mut log = EventLog::new(&path).unwrap();
+        let mut log = EventLog::new(&path, Place::open(&path).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "of an earlier run");
         log.write("a", &EventBody::Start);
         let text = "x\n{\"seq\":9}".to_owned();
@@ -99,7 +86,8 @@ mod tests {
         assert_eq!((&lines[2]["text"], &lines[2]["encoding"]), (&"/w==".into(), &"base64".into()));
         assert_eq!(lines[3]["document"]["status"], "ok");
 
-        let mut full = EventLog::new(Path::new("/dev/full")).unwrap();
+        let full = Path::new("/dev/full");
+        let mut full = EventLog::new(full, Place::open(full).unwrap());
         full.write("a", &EventBody::Start);
         full.write("a", &EventBody::Start);
         let (path, failure) = full.finish();

@@ -13,7 +13,6 @@ mod sarif;
 pub mod testing;
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,8 +25,7 @@ use serde_json::value::RawValue;
 
 use crate::cli::report::ReportArgument;
 use crate::error::Error;
-use crate::input;
-use crate::target::{self, Target};
+use crate::target::Place;
 use events::EventLog;
 pub use findings::Finding;
 pub use markdown::markdown;
@@ -213,7 +211,7 @@ impl<'a> Problem<'a> {
 #[derive(Debug)]
 pub struct Reports {
     /// Those that are written at the end.
-    files: Vec<ReportArgument>,
+    files: Vec<(ReportArgument, Place)>,
     events: Mutex<Vec<EventLog>>,
     subjects: Vec<Subject>,
     entries: Mutex<Vec<Entry>>,
@@ -230,7 +228,7 @@ impl Reports {
         io_dir: Option<&Path>,
         subjects: Vec<Subject>,
     ) -> Result<Self, Error> {
-        let mut files: Vec<ReportArgument> = Vec::new();
+        let mut files = Vec::new();
         let mut events = Vec::new();
         for (at, report) in reports.iter().enumerate() {
             let (flag, file) = (flag(report.kind), &report.file);
@@ -238,17 +236,10 @@ impl Reports {
                 let why = format!("{} is named twice", file.display());
                 return Err(Error::usage(flag, why).with_hint("name a file for each report"));
             }
-            target::refuse_in_io_dir(&flag, file, io_dir)?;
-            let unusable = |error: std::io::Error| {
-                let why = format!("{}: {}", file.display(), input::reason(&error));
-                Error::usage(flag.clone(), why)
-            };
+            let place = Place::outside(&flag, file, io_dir)?;
             match report.kind {
-                ReportKind::Ndjson => events.push(EventLog::new(file).map_err(unusable)?),
-                _ => {
-                    drop(Target::open(file).map_err(unusable)?);
-                    files.push(report.clone());
-                }
+                ReportKind::Ndjson => events.push(EventLog::new(file, place)),
+                _ => files.push((report.clone(), place)),
             }
         }
         Ok(Self { files, events: Mutex::new(events), subjects, entries: Mutex::default() })
@@ -340,8 +331,8 @@ impl Reports {
         }
         let entries = self.entries.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut failures = Vec::new();
-        for ReportArgument { kind, file } in &self.files {
-            if let Err(source) = write(*kind, file, &entries) {
+        for (ReportArgument { kind, file }, place) in &self.files {
+            if let Err(source) = write(*kind, place, &entries) {
                 failures.push(unwritten(*kind, file, source));
             }
         }
@@ -373,11 +364,8 @@ fn unwritten(kind: ReportKind, file: &Path, source: std::io::Error) -> Error {
     Error::Content { what, source }
 }
 
-fn write(kind: ReportKind, file: &Path, entries: &[Entry]) -> std::io::Result<()> {
-    let text = render(kind, entries)?;
-    let target = Target::open(file)?;
-    target.writer().and_then(|mut writer| writer.write_all(text.as_bytes()))?;
-    target.finish()
+fn write(kind: ReportKind, place: &Place, entries: &[Entry]) -> std::io::Result<()> {
+    place.target()?.write(render(kind, entries)?.as_bytes())
 }
 
 /// The text of a report.

@@ -21,6 +21,7 @@ mod mcp;
 mod mcp_http;
 mod mounts;
 mod operations;
+mod outputs;
 mod policy;
 mod pool;
 mod programs;

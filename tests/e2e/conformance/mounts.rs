@@ -20,7 +20,7 @@ use crate::place::{Ended, Place, eventually, spawn, wait};
 use crate::rootfs::Rootfs;
 
 /// A mount of the host's, gone at its end whatever the test says.
-struct HostMount(PathBuf);
+pub(super) struct HostMount(PathBuf);
 
 impl HostMount {
     /// A file system in memory with the file `inside`.
@@ -33,7 +33,7 @@ impl HostMount {
     }
 
     /// A directory of the same device.
-    fn bind(source: &Path, at: PathBuf) -> Self {
+    pub(super) fn bind(source: &Path, at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         rustix::mount::mount_bind(source, &at).unwrap();
         Self(at)

@@ -75,6 +75,7 @@ impl<'a> Copy<'a> {
         let unusable = |what: &str, path: &Path, error: &io::Error| {
             Error::usage(what, format!("{}: {}", path.display(), input::reason(error)))
         };
+        let file = destination(from, to);
         let from = match from {
             Side::Sandbox(path) => From::Sandbox(path),
             Side::Stdio => From::Host {
@@ -95,15 +96,8 @@ impl<'a> Copy<'a> {
         let to = match to {
             Side::Sandbox(path) => To::Sandbox(path),
             Side::Stdio => To::Stdout,
-            Side::Host(path) => {
-                let name = match &from {
-                    From::Sandbox(path) => last_name(path.as_bytes()),
-                    From::Host { .. } => None,
-                };
-                let path = match (names_directory(path), name) {
-                    (true, Some(name)) => path.join(name),
-                    _ => path.clone(),
-                };
+            Side::Host(_) => {
+                let path = file.unwrap_or_default();
                 let target = Target::open(&path).map_err(|error| unusable("TO", &path, &error))?;
                 To::Host { target, path }
             }
@@ -192,6 +186,20 @@ fn last_name(path: &[u8]) -> Option<OsString> {
         b"." | b".." | b"~" => None,
         name => Some(OsString::from_vec(name.to_vec())),
     }
+}
+
+/// The file of the host that a copy writes, if it writes one: in a directory it has the name of what is
+/// copied.
+pub fn destination(from: &Side, to: &Side) -> Option<PathBuf> {
+    let Side::Host(path) = to else { return None };
+    let name = match from {
+        Side::Sandbox(from) => last_name(from.as_bytes()),
+        Side::Host(_) | Side::Stdio => None,
+    };
+    Some(match (names_directory(path), name) {
+        (true, Some(name)) => path.join(name),
+        _ => path.clone(),
+    })
 }
 
 /// Whether a host path denotes a directory, existing or not.

@@ -54,10 +54,12 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let spec =
         launch::spec(context, &args.sandbox, &settings, RootFs::Builtin, stdin(&args.command))?;
     let config = context.controller(&settings);
-    if let FsCommand::Cp { to: Side::Host(path), .. } = &args.command {
-        target::refuse_own("TO", path, &config)?;
+    if let FsCommand::Cp { from, to, .. } = &args.command
+        && let Some(path) = copy::destination(from, to)
+    {
+        target::refuse_own("TO", &path, &config)?;
         // A link that a guest left there may lead anywhere.
-        target::refuse_in_io_dir("TO", path, spec.io_dir.as_deref())
+        target::refuse_in_io_dir("TO", &path, spec.io_dir.as_deref())
             .map_err(|error| error.with_hint("a path that begins with a colon is the sandbox's"))?;
     }
     let work = Work::prepare(args)?;

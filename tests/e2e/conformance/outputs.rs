@@ -1,0 +1,183 @@
+//! Files of the host that a command line names while another run may change what its paths lead to.
+//! Mounting needs root.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::mounts::HostMount;
+use crate::place::{Place, eventually, spawn, wait};
+
+/// What the tries of an attack are: one in three showed what it was to show.
+const TRIES: usize = 25;
+
+/// Has two names exchange what they are for as long as `run` lasts, as a run that goes on beside it can.
+fn while_exchanged(one: &Path, other: &Path, run: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        run();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn count(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+#[test]
+fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
+    let place = Place::new();
+    place.write("secret", "of the host");
+    place.write("in/x.txt", "plain");
+    symlink("../secret", place.path("in/link")).unwrap();
+    place.write("a.luau", "return fs.read('/in/x.txt')");
+    while_exchanged(&place.path("in/x.txt"), &place.path("in/link"), || {
+        for _ in 0..TRIES {
+            let ended = place.sandboxctl(["run", "a.luau", "--no-io", "--in", "in/*.txt"]);
+            let told = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(!told.contains("of the host"), "{told}");
+        }
+    });
+}
+
+#[test]
+fn io_dir_of_a_project_is_not_led_elsewhere_by_a_link() {
+    let place = Place::new();
+    place.write("sandboxctl.toml", "[io]\ndir = 'a/b'\n");
+    place.write("secret/b/key", "of the host");
+    place.write("a/b/x", "");
+    symlink("secret", place.path("link")).unwrap();
+    place.write("a.luau", "fs.write('made', '') return fs.exists('key') ~= false");
+    while_exchanged(&place.path("a"), &place.path("link"), || {
+        for _ in 0..TRIES {
+            let ended = place.sandboxctl(["run", "a.luau"]);
+            assert!(!ended.stdout.contains("true"), "{ended:#?}");
+        }
+    });
+    assert_eq!(count(&place.path("secret/b")), 1);
+}
+
+#[test]
+fn links_in_a_path_that_the_caller_named_are_followed() {
+    let place = Place::new();
+    place.write("elsewhere/io/x", "");
+    place.write("elsewhere/in/1.txt", "");
+    symlink("elsewhere", place.path("link")).unwrap();
+    place.write("a.luau", "fs.write('made', '') return #fs.list('/in')");
+    for input in ["link/in:in", "link/in/1.txt", "link/in/*.txt"] {
+        let ended = place.sandboxctl(["run", "a.luau", "--io-dir", "link/io/new", "--in", input]);
+        ended.assert_code(0);
+        assert_eq!(ended.stdout.trim(), "1");
+    }
+    assert!(place.path("elsewhere/io/new/made").exists());
+}
+
+#[test]
+fn output_is_refused_in_the_io_dir_by_any_name_of_it() {
+    let place = Place::new();
+    place.write("sandbox-files/sub/x", "");
+    place.write("a.luau", "fs.write('ran', '')");
+    place.sandboxctl(["keys", "new", "key"]).assert_code(0);
+    fs::rename(place.path("key"), place.path("sandbox-files/sub/key")).unwrap();
+    let _alias = HostMount::bind(&place.path("sandbox-files"), place.path("alias"));
+    let _below = HostMount::bind(&place.path("sandbox-files/sub"), place.path("below"));
+    let cases: &[&[&str]] = &[
+        &["--report", "json=alias/r"],
+        &["--report", "ndjson=below/r"],
+        &["--changes", "alias/c"],
+        &["--changes", "below/x"],
+        &["--receipt", "alias/new"],
+        &["--receipt", "r", "--sign", "alias/sub/key"],
+        &["--receipt", "r", "--sign", "below/key"],
+        &["--keep-staged", "below/kept"],
+        &["--artifact", "**", "--artifacts-dir", "alias/out"],
+        &["--audit", "alias/a"],
+        &["--audit", "below/x"],
+    ];
+    for flags in cases {
+        let ended = place.sandboxctl(["run", "a.luau"].iter().chain(*flags));
+        ended.assert_code(2).assert_stderr_has(" is in ");
+    }
+    place.sandboxctl(["fs", "cp", ":sub/x", "below/y"]).assert_code(2);
+    assert!(!place.path("sandbox-files/ran").exists());
+    assert_eq!(count(&place.path("sandbox-files")), 1);
+}
+
+/// Another run has the directories as its io dir.
+#[test]
+fn output_is_written_where_it_was_to_be_when_a_link_leads_elsewhere_by_then() {
+    let place = Place::new();
+    place.write("a/b/x", "");
+    fs::create_dir_all(place.path("secret/b")).unwrap();
+    place.write("a.luau", "fs.write('ready', '') while not fs.exists('go') do end");
+    let flags = ["--report", "json=a/j", "--report", "ndjson=a/b/n"];
+    let artifacts = ["--artifact", "ready", "--artifacts-dir", "a/b/new/out"];
+    let run = spawn(place.command(["run", "a.luau"].iter().chain(&flags).chain(&artifacts)));
+    let ready = place.path("sandbox-files/ready");
+    eventually("the script runs", || ready.exists().then_some(()));
+    fs::rename(place.path("a"), place.path("moved")).unwrap();
+    symlink("secret", place.path("a")).unwrap();
+    place.write("sandbox-files/go", "");
+    wait(run).assert_code(0);
+    assert_eq!((count(&place.path("secret")), count(&place.path("secret/b"))), (1, 0));
+    for made in ["j", "b/n", "b/new/out/ready"] {
+        assert!(place.path("moved").join(made).exists(), "{made}");
+    }
+}
+
+#[test]
+fn link_that_the_caller_made_keeps_its_target_and_one_that_is_made_meanwhile_does_not() {
+    let place = Place::new();
+    place.write("wanted", "old");
+    place.write("precious", "old");
+    place.write("out/x", "");
+    symlink("../wanted", place.path("out/own")).unwrap();
+    place.write("a.luau", "fs.write('ready', '') while not fs.exists('go') do end");
+    let flags = ["--report", "json=out/own", "--report", "junit=out/later"];
+    let run = spawn(place.command(["run", "a.luau"].iter().chain(&flags)));
+    let ready = place.path("sandbox-files/ready");
+    eventually("the script runs", || ready.exists().then_some(()));
+    symlink("../precious", place.path("out/later")).unwrap();
+    place.write("sandbox-files/go", "");
+    wait(run).assert_code(0);
+    assert_eq!(place.read("precious"), "old");
+    assert!(place.path("out/own").is_symlink() && place.read("wanted") != "old");
+    assert!(!place.path("out/later").is_symlink());
+}
+
+#[test]
+fn copy_into_a_directory_is_refused_where_its_name_there_leads_to_our_own() {
+    let place = Place::new();
+    place.write("a.luau", "return 1");
+    place.sandboxctl(["run", "a.luau"]).assert_code(0);
+    place.write("sandbox-files/x", "guest");
+    fs::create_dir(place.path("out")).unwrap();
+    let own = place.state().join("sandboxctl");
+    symlink(own.join("evil"), place.path("out/x")).unwrap();
+    let refused = place.sandboxctl(["fs", "cp", ":x", "out"]);
+    refused.assert_code(2).assert_stderr_has("it is in the state directory");
+    assert!(!own.join("evil").exists());
+}
+
+#[test]
+fn holes_of_an_earlier_run_do_not_hold_up_a_receipt() {
+    let place = Place::new();
+    place.write("a.luau", "fs.write('ran', '')");
+    let file = place.write("holes/large", "");
+    fs::File::options().write(true).open(file).unwrap().set_len(5 << 30).unwrap();
+    for flags in [["--in", "holes"], ["--io-dir", "holes"]] {
+        let ended = place.sandboxctl(["run", "a.luau", "--receipt", "r"].iter().chain(&flags));
+        assert_ne!(ended.code, 0);
+        let text = "'large': the files of an input have holes of more than 4 GiB together";
+        ended.assert_stderr_has(text).assert_stderr_has("hint: ");
+    }
+    assert!(!place.path("r").exists() && !place.path("holes/ran").exists());
+}
