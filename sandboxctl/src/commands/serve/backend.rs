@@ -20,11 +20,11 @@ use sandbox_http::{
     SandboxHandle, StoredExecution, Used,
 };
 use sandbox_service::{
-    CreatedSandbox, Done, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError,
-    ServiceErrorKind,
+    CreatedSandbox, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError, ServiceErrorKind,
+    UseOutcome,
 };
 use std::io;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// What is read of a sandbox's file at a time.
@@ -67,8 +67,8 @@ pub fn refusal(error: ServiceError) -> Refusal {
     }
 }
 
-fn used<T>(done: Done<T>) -> Used<T> {
-    let Done { value, generation, restarted } = done;
+fn used<T>(done: UseOutcome<T>) -> Used<T> {
+    let UseOutcome { value, generation, restarted } = done;
     Used { value, generation, restarted }
 }
 
@@ -278,7 +278,7 @@ impl Backend for ServiceBackend {
         async move {
             let SandboxHandle { id, generation } = sandbox;
             let reader = self.service.read_file(subject, &id, generation, path, 0, None).await;
-            let Done { value, generation, restarted } = reader.map_err(refusal)?;
+            let UseOutcome { value, generation, restarted } = reader.map_err(refusal)?;
             Ok(Used { value: content(value), generation, restarted })
         }
         .boxed()
