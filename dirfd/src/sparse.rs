@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_meanwhile_is_read() {
+    fn bytes_appended_meanwhile_are_read() {
         let file = file(100_000, &[]);
         let mut reader = SparseReader::new(&file).unwrap();
         file.write_all_at(b"more", 100_000).unwrap();

@@ -21,8 +21,8 @@ use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
 use serde::Serialize;
 
 use crate::files::{
-    Absent, Existing, FileError, Files, GlobOptions, GrepOptions, ListOptions, Listed, Overwrite,
-    Parents, Range, Reading, RemoveScope, Viewed, Watch, WriteOptions,
+    Absent, Existing, FileError, Files, GlobOptions, GrepOptions, ListOptions, ListedEntry,
+    Overwrite, Parents, Range, Reading, RemoveScope, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
@@ -326,7 +326,7 @@ impl Task<'_> {
         let mut page = Vec::new();
         let mut bytes = 0;
         let end = self.files.list_entries(path, options, self.watch, |listed| {
-            let Listed { path, kind, size, modified } = listed;
+            let ListedEntry { path, kind, size, modified } = listed;
             let name = WireString::from(path);
             bytes += name.encoded_len();
             page.push(Entry { name, kind, size, modified });

@@ -4,11 +4,11 @@
 pub mod allow;
 pub mod artifacts;
 pub mod changes;
+mod docker_flags;
 mod env_file;
 pub mod exec;
 pub mod executions;
 pub mod fs;
-mod habits;
 mod limits;
 pub mod mcp;
 mod parse;
@@ -37,10 +37,10 @@ use crate::input::{Argument, InputArgument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
+use docker_flags::DockerFlags;
 use exec::ExecArgs;
 use executions::ExecutionsArgs;
 use fs::FsArgs;
-use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 use mcp::McpArgs;
 pub use parse::{asks_for_json, command};
@@ -618,7 +618,7 @@ pub struct RunArgs {
 
     /// What Docker's users type.
     #[command(flatten)]
-    habits: HabitArgs,
+    docker_flags: DockerFlags,
 }
 
 impl RunArgs {

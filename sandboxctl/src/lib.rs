@@ -3,12 +3,12 @@
 //! A library only so that tests and fuzz targets can access its modules; its only API is [`main`].
 
 mod ci;
-mod clashes;
 mod cli;
 mod clients;
 mod commands;
 mod config;
 mod error;
+mod file_conflicts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod input;

@@ -16,7 +16,7 @@ use crate::error::{Error, Signal};
 
 /// How long a second signal leaves for killing the container, before the process exits whatever it
 /// is waiting for (such as a stdout that is not read).
-const LAST_GRACE: Duration = Duration::from_secs(3);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The signals that ask the process to end.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ pub fn insist() -> Result<Canceller, Error> {
 }
 
 async fn exit_soon(signal: Signal) {
-    tokio::time::sleep(LAST_GRACE).await;
+    tokio::time::sleep(CLEANUP_TIMEOUT).await;
     std::process::exit(signal.exit_code().into());
 }
 

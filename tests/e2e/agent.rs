@@ -10,14 +10,14 @@ use std::sync::{Mutex, OnceLock};
 use serde_json::Value;
 
 use crate::ENGINE;
-use crate::place::{Ended, Place, finish, spawn, wait_and_watch, workspace};
+use crate::fixture::{Ended, Fixture, finish, spawn, wait_and_watch, workspace};
 
 /// Places that have an [`Actor`] of each program now: the last one removes its image.
 static ACTORS: Mutex<BTreeMap<&Path, usize>> = Mutex::new(BTreeMap::new());
 
 /// A fixture whose sandboxes have a test's program in the agent's place.
 pub struct Actor {
-    pub place: Place,
+    pub place: Fixture,
     program: &'static Path,
 }
 
@@ -43,7 +43,7 @@ impl Actor {
 
     fn with(program: &'static Path) -> Self {
         *ACTORS.lock().unwrap().entry(program).or_default() += 1;
-        let place = Place::new();
+        let place = Fixture::new();
         // Whoever it belongs to, the agent can read what it is to play.
         std::fs::create_dir(place.path("sandbox-files")).unwrap();
         place.write("unused.luau", "return 1");

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use crate::place::{Ended, Place, eventually, spawn};
+use crate::fixture::{Ended, Fixture, eventually, spawn};
 use crate::rootfs::Rootfs;
 
 /// Bytes after the end of a layer's tar, as holes of the file: they are read, and nothing comes of
@@ -17,7 +17,7 @@ use crate::rootfs::Rootfs;
 const TAIL: u64 = 16 << 30;
 
 /// The names among the unpacked images.
-fn roots(place: &Place) -> Vec<String> {
+fn roots(place: &Fixture) -> Vec<String> {
     let entries = std::fs::read_dir(place.data().join("roots")).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
@@ -25,13 +25,13 @@ fn roots(place: &Place) -> Vec<String> {
     names
 }
 
-fn exec(place: &Place, archive: &str, command: &[&str]) -> Ended {
+fn exec(place: &Fixture, archive: &str, command: &[&str]) -> Ended {
     let flags = ["exec", "--image-archive", archive, "--"];
     place.sandboxctl(flags.iter().chain(command))
 }
 
 /// An archive whose unpacking takes long, and a command that is at it.
-fn unpacking(place: &Place) -> Child {
+fn unpacking(place: &Fixture) -> Child {
     let content = Rootfs::empty().file("f", 0o644, "1").docker_archive("a:b");
     let mut members = tar::Archive::new(&content[..]);
     let path = place.path("long.tar");
@@ -65,7 +65,7 @@ fn unpacking(place: &Place) -> Child {
 
 #[test]
 fn a_killed_unpacking_leaves_nothing_that_the_next_command_does_not_remove() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut child = unpacking(&place);
     child.kill().unwrap();
@@ -77,7 +77,7 @@ fn a_killed_unpacking_leaves_nothing_that_the_next_command_does_not_remove() {
 
 #[test]
 fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
-    let place = Place::new();
+    let place = Fixture::new();
     let good = Rootfs::empty().file("f", 0o644, "1").docker_archive("a:b");
     let foreign = Rootfs::empty().architecture("pdp11").docker_archive("a:b");
     let changed: Vec<u8> = {
@@ -114,11 +114,11 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
 
 #[test]
 fn unpacked_archives_are_listed_and_removed() {
-    let place = Place::new();
+    let place = Fixture::new();
     let rootfs = Rootfs::busybox();
     place.write("image.tar", rootfs.docker_archive("a:b"));
     exec(&place, "image.tar", &["true"]).assert_code(0);
-    let list = |place: &Place| -> serde_json::Value {
+    let list = |place: &Fixture| -> serde_json::Value {
         let listed = place.sandboxctl(["image", "ls", "--programs", "--json"]);
         serde_json::from_str(&listed.assert_code(0).stdout).unwrap()
     };

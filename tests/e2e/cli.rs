@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use serde_json::{Value, json};
 
 use crate::engines::{Feature, has};
-use crate::place::{Place, finish};
+use crate::fixture::{Fixture, finish};
 
 #[test]
 fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     place.write("a-file", "");
     place.write("list.json", "[1]");
@@ -68,7 +68,7 @@ fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
 
 #[test]
 fn a_saved_image_is_kept_where_saving_again_fails() {
-    let place = Place::new();
+    let place = Fixture::new();
     let saved = place.write("image.tar", "the only one");
     let host = ["--host", "unix:///nowhere/docker.sock"];
     place.sandboxctl(["image", "save", "image.tar"].iter().chain(&host)).assert_code(125);
@@ -85,7 +85,7 @@ fn a_saved_image_is_kept_where_saving_again_fails() {
 
 #[test]
 fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["-vvv", "run", "ok.luau"]);
     ended.assert_code(0);
@@ -99,7 +99,7 @@ fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
 
 #[test]
 fn colour_is_for_claps_own_words_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = place.sandboxctl(["--color", "always", "--no-such-flag"]);
     assert!(ended.assert_code(2).stderr.contains('\u{1b}'), "{ended:#?}");
     let mut command = place.command(["--color=never", "--no-such-flag"]);
@@ -110,7 +110,7 @@ fn colour_is_for_claps_own_words_too() {
 
 #[test]
 fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files", "a file");
     let ended = place.sandboxctl(["doctor"]);
     ended.assert_code(125);
@@ -122,7 +122,7 @@ fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
 
 #[test]
 fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "print(1)");
     let commands: [&[&str]; 3] = [
         &["doctor", "--json"],
@@ -146,7 +146,7 @@ fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
 
 #[test]
 fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
-    let place = Place::new();
+    let place = Fixture::new();
     let user = place.home().join(".config/sandboxctl");
     std::fs::create_dir_all(&user).unwrap();
     std::fs::write(user.join("config.toml"), "[limits.ceiling]\nmemory = \"128MiB\"\n").unwrap();
@@ -156,7 +156,7 @@ fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
 
 #[test]
 fn errors_of_ours_give_a_document_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = place.sandboxctl(["run", "--json", "none.luau"]);
     let document = place.document(ended.assert_code(2));
     assert_eq!(document["status"], "error");
@@ -173,7 +173,7 @@ fn errors_of_ours_give_a_document_too() {
 
 #[test]
 fn without_an_engine_it_says_what_was_tried() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     let mut command = place.command(["run", "ok.luau", "--host", "unix:///nowhere/docker.sock"]);
     command.env_remove("DOCKER_HOST");
@@ -184,7 +184,7 @@ fn without_an_engine_it_says_what_was_tried() {
 
 #[test]
 fn a_limit_above_its_ceiling_is_a_policy_error() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["run", "ok.luau", "--timeout", "1h"]);
     ended.assert_code(121).assert_stderr_has("--timeout").assert_stderr_has("hint:");
@@ -198,7 +198,7 @@ fn a_limit_above_its_ceiling_is_a_policy_error() {
 
 #[test]
 fn check_compiles_without_a_container() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("good.luau", "error('not run')");
     place.write("bad.luau", "local x =\n  = 3\n");
     place.sandboxctl(["check", "good.luau"]).assert_code(0);
@@ -215,7 +215,7 @@ fn check_compiles_without_a_container() {
 
 #[test]
 fn every_reporting_command_speaks_json() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.run_json("return 1", &[]);
     let json = |args: &[&str]| -> Value {
         let ended = place.sandboxctl(args);
@@ -247,7 +247,7 @@ fn every_reporting_command_speaks_json() {
 
 #[test]
 fn help_man_completions_types_and_version_work_without_an_engine() {
-    let place = Place::new();
+    let place = Fixture::new();
     for args in [
         &["--help"][..],
         &["run", "--help"],
@@ -270,7 +270,7 @@ fn help_man_completions_types_and_version_work_without_an_engine() {
 
 #[test]
 fn a_runtime_is_taken_or_refused_and_never_ignored() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["run", "--runtime", "runc", "ok.luau"]);
     if has(Feature::NamedRuntime) {
@@ -282,7 +282,7 @@ fn a_runtime_is_taken_or_refused_and_never_ignored() {
 
 #[test]
 fn a_closed_stdout_changes_neither_the_run_nor_its_exit_code() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write(
         "s.luau",
         "for i = 1, 5000 do print(string.rep('x', 100)) end io.open('end', 'w') error('x')",
@@ -296,7 +296,7 @@ fn a_closed_stdout_changes_neither_the_run_nor_its_exit_code() {
 
 #[test]
 fn guest_text_cannot_pass_for_ours_on_stderr() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("s.luau", "error('x\\nhint: run rm -rf\\27[2J', 0)");
     let ended = place.sandboxctl(["run", "s.luau"]);
     ended.assert_code(1);
@@ -308,7 +308,7 @@ fn guest_text_cannot_pass_for_ours_on_stderr() {
 #[test]
 fn input_quoted_on_stderr_is_escaped() {
     const EVIL: &str = "\u{1b}]0;title\u{7}\u{1b}[2J\r\nerror: forged\u{202e}";
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     place.write("evil.toml", "[limits]\ntimeout = \"\\u001b[2J\\nerror: forged\\u202e\"\n");
     place.write("unknown.toml", "[limits]\n\"\\u001b[2J\\nerror: forged\\u202e\" = 1\n");

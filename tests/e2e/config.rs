@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::place::{Place, finish};
+use crate::fixture::{Fixture, finish};
 
 #[test]
 fn unknown_keys_are_refused_with_the_nearest_known_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     place.write("sandboxctl.toml", "[limits]\ntimeuot = \"3s\"\n");
     place
@@ -21,7 +21,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
 
 #[test]
 fn a_project_file_narrows_and_never_widens() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     for (text, names) in [
         ("[limits]\ntimeout = \"5m\"\n", "limits.timeout"),
@@ -52,7 +52,7 @@ fn a_project_file_narrows_and_never_widens() {
 
 #[test]
 fn origins_name_file_environment_and_flag() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandboxctl.toml", "[limits]\ntimeout = \"9s\"\npids = 30\n");
     let user = place.home().join(".config/sandboxctl");
     std::fs::create_dir_all(&user).unwrap();
@@ -71,7 +71,7 @@ fn origins_name_file_environment_and_flag() {
 
 #[test]
 fn variables_set_no_ceiling_and_are_named_by_what_they_break() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 1");
     for (name, value, code, names) in [
         ("SANDBOXCTL_LIMITS_CEILING_TIMEOUT", "30m", 2, "SANDBOXCTL_LIMITS_CEILING_TIMEOUT"),

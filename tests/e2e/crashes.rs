@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
-use crate::place::{Place, eventually};
+use crate::fixture::{Fixture, eventually};
 
 /// Every run leaves one byte in the file of its number.
 const SCRIPT: &str = "local file = io.open(args.name, 'a') file:write('x') file:close() \
@@ -31,7 +31,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place) -> Self {
+    fn start(place: &Fixture) -> Self {
         let io_dir = place.path("shared");
         let mut command = place.command([
             "serve",
@@ -132,7 +132,7 @@ fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told)
 
 #[test]
 fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     std::fs::create_dir(place.path("shared")).unwrap();
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
@@ -235,7 +235,7 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
 
 #[test]
 fn document_of_what_was_killed_says_what_its_events_say() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     std::fs::create_dir(place.path("shared")).unwrap();
     let server = Server::start(&place);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Ended, Place, eventually, finish, runs, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, finish, runs, spawn, wait};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A Docker Engine of this test's own.
@@ -74,13 +74,13 @@ impl Daemon {
     }
 
     /// A command on this engine, whatever the other tests run on.
-    fn command(&self, place: &Place, args: &[&str]) -> Command {
+    fn command(&self, place: &Fixture, args: &[&str]) -> Command {
         let mut command = place.command(args);
         command.env("DOCKER_HOST", self.host()).env_remove("SANDBOXCTL_ENGINE_RUNTIME");
         command
     }
 
-    fn sandboxctl(&self, place: &Place, args: &[&str]) -> Ended {
+    fn sandboxctl(&self, place: &Fixture, args: &[&str]) -> Ended {
         finish(self.command(place, args))
     }
 }
@@ -102,7 +102,7 @@ impl Drop for Daemon {
 }
 
 fn engine_that_goes_under_a_run_and_comes_back(signal: Signal) {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut daemon = Daemon::new();
     place.write("one.luau", "return 1");
     place.write(
@@ -150,7 +150,7 @@ fn an_engine_that_is_killed_under_a_run_costs_that_run_alone() {
 
 #[test]
 fn program_ends_though_its_killed_engine_stays_away() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut daemon = Daemon::new();
     let image = Rootfs::busybox().archive();
     let Provided::Archive(archive) = &image else { panic!("{image:?}") };
@@ -180,7 +180,7 @@ fn program_ends_though_its_killed_engine_stays_away() {
 
 #[test]
 fn an_engine_that_is_restarted_after_its_controller_died_is_swept_all_the_same() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut daemon = Daemon::new();
     place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
@@ -206,7 +206,7 @@ fn labelled(image: &str, name: &str, id: &str, host: &str, expires: &str) -> Str
 
 #[test]
 fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.run_json("return 1", &["--no-io"]);
     let images: Value =
         serde_json::from_str(&place.sandboxctl(["image", "ls", "--json"]).stdout).unwrap();
@@ -228,7 +228,7 @@ fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
 
 #[test]
 fn containers_of_other_users_and_machines_are_left_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.run_json("return 1", &["--no-io"]);
     let images: Value =
         serde_json::from_str(&place.sandboxctl(["image", "ls", "--json"]).stdout).unwrap();

@@ -1,7 +1,7 @@
 //! End-to-end tests: the built `sandboxctl`, as a person calls it, on a real Docker Engine.
 //! Without an engine they fail; they never skip.
 //!
-//! Each test has a [`place::Place`] of its own: a working directory, a state directory and a
+//! Each test has a [`fixture::Fixture`] of its own: a working directory, a state directory and a
 //! home. At its end the place asserts that nothing of it is left on the engine or on the disk.
 //!
 //! `DOCKER_HOST` and `SANDBOXCTL_ENGINE_RUNTIME` reach `sandboxctl`, so that the same tests run on
@@ -26,9 +26,9 @@ mod markdown;
 mod agent;
 mod engine;
 mod engines;
+mod fixture;
 mod library;
 mod newcomer;
-mod place;
 mod rootfs;
 mod tls;
 

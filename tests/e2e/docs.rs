@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, files_below, finish, sandboxctl, workspace};
 use crate::markdown;
-use crate::place::{Place, files_below, finish, sandboxctl, workspace};
 
 /// Commands that a document may show and that are not run here, and why.
 const NOT_RUN_HERE: &[(&str, &str)] = &[
@@ -111,7 +111,7 @@ fn every_command_that_the_documents_show_does_what_they_show() {
         if page.ends_with("docker-run.md") && !has(Feature::OutOfMemory) {
             continue;
         }
-        let place = Place::new();
+        let place = Fixture::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
         let commands = shown(&page);
         if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {

@@ -17,9 +17,9 @@ mod agent;
 mod crashes;
 mod engine;
 mod engines;
+mod fixture;
 mod library;
 mod newcomer;
-mod place;
 mod rootfs;
 mod tls;
 

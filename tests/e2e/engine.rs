@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::place::{Place, eventually, files_below, peak_memory_kib};
+use crate::fixture::{Fixture, eventually, files_below, peak_memory_kib};
 
 /// What runs the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// The containers of a place, running or not.
-    pub fn containers(self, place: &Place) -> Vec<String> {
+    pub fn containers(self, place: &Fixture) -> Vec<String> {
         match self {
             Self::Docker => docker_containers(place),
             Self::Embedded => records(place),
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     /// What else there is of a place's containers, on the host.
-    pub fn remains(self, place: &Place) -> Vec<String> {
+    pub fn remains(self, place: &Fixture) -> Vec<String> {
         match self {
             // The engine's own business.
             Self::Docker => Vec::new(),
@@ -116,7 +116,7 @@ impl Engine {
 
 /// By the instances that the place's state directory knows, by its io dir and by the ids in results:
 /// each alone would miss some.
-fn docker_containers(place: &Place) -> Vec<String> {
+fn docker_containers(place: &Fixture) -> Vec<String> {
     let mut filters = vec![format!("volume={}", place.path("sandbox-files").display())];
     filters.extend(place.ids().iter().map(|id| format!("label=sandboxctl.sandbox={id}")));
     filters.extend(place.instances().iter().map(|id| format!("label=sandboxctl.instance={id}")));
@@ -133,7 +133,7 @@ fn docker_containers(place: &Place) -> Vec<String> {
 }
 
 /// The embedded engine's: a record each in the data directory.
-fn records(place: &Place) -> Vec<String> {
+fn records(place: &Fixture) -> Vec<String> {
     let records = files_below(&place.data().join("containers"));
     let names = records.iter().map(|file| file.file_name().unwrap().to_str().unwrap().to_owned());
     let names: Vec<String> = names.collect();
@@ -159,7 +159,7 @@ pub fn processes(container: &str) -> Vec<Pid> {
 }
 
 /// Control groups of containers that were seen, mounts, and the processes of helpers.
-fn embedded_remains(place: &Place) -> Vec<String> {
+fn embedded_remains(place: &Fixture) -> Vec<String> {
     // A helper that was started ahead hears of its controller's end a moment later.
     eventually("the place's helpers to end", || helpers(place).is_empty().then_some(()));
     let data = place.data();
@@ -175,7 +175,7 @@ fn embedded_remains(place: &Place) -> Vec<String> {
 }
 
 /// The embedded engine's helpers that serve this place.
-pub fn helpers(place: &Place) -> Vec<Pid> {
+pub fn helpers(place: &Fixture) -> Vec<Pid> {
     let pids = std::fs::read_dir("/proc").unwrap();
     let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     // They have no file: their first argument is the data directory.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use self::Kind::{Docker, Embedded, Gvisor, Podman};
 use crate::engine::{Engine, docker};
-use crate::place::workspace;
+use crate::fixture::workspace;
 
 /// What runs a sandbox, as far as it makes a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::place::{Ended, Place, eventually, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, spawn, wait};
 
 #[derive(Clone, Copy)]
 enum Fault {
@@ -48,7 +48,7 @@ struct Faulty {
 }
 
 impl Proxy {
-    fn new(place: &Place, at: At, fault: Fault) -> Self {
+    fn new(place: &Fixture, at: At, fault: Fault) -> Self {
         let socket = place.path("docker.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let faulty = Arc::new(Faulty { at, fault, hit: AtomicBool::new(false) });
@@ -64,7 +64,7 @@ impl Proxy {
     }
 
     /// Runs a script through the proxy, and asserts that it got as far as the fault.
-    fn run(&self, place: &Place, source: &str, args: &[&str]) -> Ended {
+    fn run(&self, place: &Fixture, source: &str, args: &[&str]) -> Ended {
         place.write("faulty.luau", source);
         let host = format!("unix://{}", self.socket.display());
         let ended = place.sandboxctl(
@@ -154,7 +154,7 @@ impl Faulty {
 }
 
 fn faulty_engine_is_125_and_leaves_nothing(at: At, fault: Fault) {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     // The image is there, so that the step under test is reached.
     place.run_json("return 1", &[]);
@@ -181,7 +181,7 @@ fn an_engine_that_dies_when_it_has_made_the_container_is_125() {
 
 #[test]
 fn a_container_whose_controller_died_before_it_heard_of_it_is_removed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::AnswerTo("/containers/create"), Fault::Hangs);
@@ -220,7 +220,7 @@ fn an_engine_that_hangs_at_create_is_125() {
 
 #[test]
 fn an_engine_that_dies_at_removal_loses_no_result() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let ended = Proxy::new(&place, At::Request("DELETE /"), Fault::Dies).run(
@@ -243,7 +243,7 @@ const UNDER_WAY: &str = r#"
 "#;
 
 fn engine_that_fails_under_a_run_loses_nothing_of_it(fault: Fault) {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::Answer("it is under way"), fault);
@@ -274,7 +274,7 @@ fn an_engine_that_dies_under_a_run_loses_nothing_of_it() {
 
 #[test]
 fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::Answer("it is under way"), Fault::Dies);
@@ -287,7 +287,7 @@ fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
 
 #[test]
 fn a_second_ctrl_c_does_not_wait_for_an_engine_that_hangs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let proxy = Proxy::new(&place, At::Request("DELETE /"), Fault::Hangs);
     place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");

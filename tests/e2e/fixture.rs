@@ -28,7 +28,7 @@ const REMOVAL: Duration = Duration::from_secs(10);
 const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
 
 /// A directory of its own, and the environment of a user who has only that.
-pub struct Place {
+pub struct Fixture {
     root: TempDir,
     ids: Mutex<Vec<String>>,
     /// Containers that were there once.
@@ -43,7 +43,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl Place {
+impl Fixture {
     pub fn new() -> Self {
         let root = tempfile::Builder::new().prefix("sandboxctl-test-").tempdir().unwrap();
         for folder in ["work", "state", "home"] {
@@ -269,7 +269,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.assert_clean();

@@ -10,18 +10,20 @@ use serde_json::json;
 use crate::ENGINE;
 use crate::agent::Actor;
 use crate::engine::{helpers, processes};
-use crate::place::{Place, eventually, files_below, finish, sandboxctl, spawn, wait, workspace};
+use crate::fixture::{
+    Fixture, eventually, files_below, finish, sandboxctl, spawn, wait, workspace,
+};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
 
-fn looping(place: &Place) -> Child {
+fn looping(place: &Fixture) -> Child {
     place.write("loop.luau", LOOP);
     let child = spawn(place.command(["run", "--json", "--timeout", "60s", "loop.luau"]));
     eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
     child
 }
 
-fn assert_nothing_is_left(place: &Place) {
+fn assert_nothing_is_left(place: &Fixture) {
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
         (place.containers().is_empty() && ENGINE.remains(place).is_empty()).then_some(())
@@ -30,7 +32,7 @@ fn assert_nothing_is_left(place: &Place) {
 
 #[test]
 fn a_helper_that_is_killed_costs_its_run_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place);
     assert_eq!(place.containers().len(), 1);
     let helpers = helpers(&place);
@@ -52,7 +54,7 @@ fn a_helper_that_is_killed_costs_its_run_alone() {
 #[test]
 fn a_controller_and_its_helpers_that_are_killed_at_once_leave_nothing_that_the_next_does_not_remove()
  {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut child = looping(&place);
     assert_eq!(place.containers().len(), 1);
@@ -83,7 +85,7 @@ fn a_sandbox_that_runs_as_root_can_write_to_its_io_dir_alone() {
 
 #[test]
 fn a_helper_holds_nothing_of_whoever_started_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let held = place.write("held", "");
     place.write("loop.luau", LOOP);
     // A descriptor that is not closed on exec, as a program that embeds the engine may have.
@@ -110,7 +112,7 @@ fn a_helper_holds_nothing_of_whoever_started_it() {
 
 #[test]
 fn helper_and_agent_are_executed_from_sealed_memory_and_no_file_of_the_host() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut child = looping(&place);
     let executed = |pid: Pid, name: &str| {
         let path = format!("/proc/{}/exe", pid.as_raw_nonzero());
@@ -139,7 +141,7 @@ fn helper_and_agent_are_executed_from_sealed_memory_and_no_file_of_the_host() {
 
 #[test]
 fn helpers_that_are_not_needed_end_with_their_controller() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     for command in [&["ps"][..], &["gc"], &["run", "--no-io", "one.luau"]] {
         place.write("one.luau", "return 1");
@@ -150,7 +152,7 @@ fn helpers_that_are_not_needed_end_with_their_controller() {
 
 #[test]
 fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
-    let place = Place::new();
+    let place = Fixture::new();
     let report = workspace().join("examples/report.luau");
     let run = |args: &[&str]| {
         // No socket is there: a mount namespace whose /run is empty.
@@ -172,7 +174,7 @@ fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
 
 #[test]
 fn without_root_it_is_125_with_what_to_do_instead() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("one.luau", "return 1");
     // In a user namespace of its own, where nobody is root.
     let mut command = Command::new("unshare");

@@ -6,23 +6,23 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Place, eventually, finish};
+use crate::fixture::{Fixture, eventually, finish};
 use crate::rootfs::Rootfs;
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
-fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
+fn agent_of_this_test(place: &Fixture, mark: &str) -> PathBuf {
     // Bytes after the last section of a program mean nothing to the kernel.
     let mark = format!("{mark} {}", std::process::id());
     place.write("agent", [sandbox_controller::AGENT, mark.as_bytes()].concat())
 }
 
 struct Images<'a> {
-    place: &'a Place,
+    place: &'a Fixture,
     agent: PathBuf,
 }
 
 impl Images<'_> {
-    fn sandboxctl(&self, args: &[&str]) -> crate::place::Ended {
+    fn sandboxctl(&self, args: &[&str]) -> crate::fixture::Ended {
         let mut command = self.place.command(args);
         command.env("SANDBOX_AGENT", &self.agent);
         finish(command)
@@ -41,7 +41,7 @@ impl Images<'_> {
 
 #[test]
 fn an_image_is_built_once_removed_saved_and_loaded() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "cycle") };
     place.write("one.luau", "return 1");
     assert_eq!(images.current(), None);
@@ -72,7 +72,7 @@ fn an_image_is_built_once_removed_saved_and_loaded() {
 
 #[test]
 fn two_first_runs_at_once_both_succeed() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "race") };
     place.write("one.luau", "return 1");
     std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn two_first_runs_at_once_both_succeed() {
 
 #[test]
 fn only_what_was_loaded_counts_as_loaded() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "load") };
     images.sandboxctl(&["image", "build"]).assert_code(0);
     images.sandboxctl(&["image", "save", "ours.tar"]).assert_code(0);
@@ -122,7 +122,7 @@ fn only_what_was_loaded_counts_as_loaded() {
 
 #[test]
 fn a_rebuild_gives_another_image_which_is_in_use_from_then_on() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "rebuild") };
     let built = |args: &[&str]| -> String {
         let ended = images.sandboxctl(args);
@@ -144,7 +144,7 @@ fn a_rebuild_gives_another_image_which_is_in_use_from_then_on() {
 
 #[test]
 fn an_image_that_only_claims_to_be_ours_is_not_used() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "claim") };
     place.write("one.luau", "return 1");
     images.sandboxctl(&["image", "build"]).assert_code(0);
@@ -175,7 +175,7 @@ fn an_image_that_only_claims_to_be_ours_is_not_used() {
 
 #[test]
 fn ids_that_name_no_image_are_refused_before_anything_is_removed() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "ids") };
     images.sandboxctl(&["image", "build"]).assert_code(0);
     let built = images.current().unwrap();
@@ -191,7 +191,7 @@ fn ids_that_name_no_image_are_refused_before_anything_is_removed() {
 
 #[test]
 fn an_engine_image_that_is_no_sandbox_image_is_named_with_its_key() {
-    let place = Place::new();
+    let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "key") };
     images.sandboxctl(&["image", "build"]).assert_code(0);
     let built = images.current().unwrap();
@@ -211,7 +211,7 @@ fn an_engine_image_that_is_no_sandbox_image_is_named_with_its_key() {
 
 #[test]
 fn completion_offers_the_images_of_the_engine() {
-    let place = Place::new();
+    let place = Fixture::new();
     let image = Rootfs::busybox().provide();
     let [_, name] = &image.args()[..] else { panic!("{:?}", image.args()) };
     let start = &name[..name.len() - 2];
@@ -225,7 +225,7 @@ fn completion_offers_the_images_of_the_engine() {
 
 #[test]
 fn something_that_is_no_agent_is_an_error_of_ours() {
-    let place = Place::new();
+    let place = Fixture::new();
     let agent = place.write("agent", "not a program");
     let images = Images { place: &place, agent };
     place.write("one.luau", "return 1");

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::ENGINE;
 use crate::engine::Engine;
 use crate::engines::{Feature, has};
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 /// A controller, and the runtime that it lives in.
 pub struct Library {
@@ -26,19 +26,19 @@ pub struct Library {
 }
 
 impl Library {
-    pub fn new(place: &Place) -> Self {
+    pub fn new(place: &Fixture) -> Self {
         Self::with_agent(place, AgentSource::Embedded)
     }
 
     /// With another program in the agent's place.
-    pub fn with_agent(place: &Place, agent: AgentSource) -> Self {
+    pub fn with_agent(place: &Fixture, agent: AgentSource) -> Self {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(2);
         Self::in_runtime(place, agent, runtime)
     }
 
     /// With so much that sandboxes leave free.
-    pub fn with_disk_reserve(place: &Place, disk_reserve: DiskReserve) -> Self {
+    pub fn with_disk_reserve(place: &Fixture, disk_reserve: DiskReserve) -> Self {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(2);
         let change = |config| Config { disk_reserve, ..config };
@@ -46,17 +46,17 @@ impl Library {
     }
 
     /// In a single thread: while a future is polled, nothing else of the library goes on.
-    fn in_one_thread(place: &Place) -> Self {
+    fn in_one_thread(place: &Fixture) -> Self {
         Self::in_runtime(place, AgentSource::Embedded, Builder::new_current_thread())
     }
 
-    fn in_runtime(place: &Place, agent: AgentSource, runtime: Builder) -> Self {
+    fn in_runtime(place: &Fixture, agent: AgentSource, runtime: Builder) -> Self {
         let change = |config| Config { agent, ..config };
         Self::configured(place, runtime, change)
     }
 
     fn configured(
-        place: &Place,
+        place: &Fixture,
         mut runtime: Builder,
         change: impl FnOnce(Config) -> Config,
     ) -> Self {
@@ -95,12 +95,12 @@ impl Drop for Library {
     }
 }
 
-fn state_dir(place: &Place) -> PathBuf {
+fn state_dir(place: &Fixture) -> PathBuf {
     place.state().join("sandboxctl")
 }
 
 /// What the environment of `sandboxctl` says in a place.
-fn engine(place: &Place) -> EngineConfig {
+fn engine(place: &Fixture) -> EngineConfig {
     let variable = |name| std::env::var(name).ok();
     EngineConfig {
         kind: match ENGINE {
@@ -123,7 +123,7 @@ pub struct Guest {
     // Dropped in this order.
     pub sandbox: Sandbox,
     pub library: Library,
-    pub place: Place,
+    pub place: Fixture,
 }
 
 impl Guest {
@@ -132,24 +132,24 @@ impl Guest {
     }
 
     pub fn with(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
-        Self::in_place(Place::new(), spec)
+        Self::in_place(Fixture::new(), spec)
     }
 
     /// Of a program that has a single thread.
     pub fn in_one_thread(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
-        let place = Place::new();
+        let place = Fixture::new();
         let library = Library::in_one_thread(&place);
         Self::in_library(place, library, spec)
     }
 
     /// In a place that has something already.
-    pub fn in_place(place: Place, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+    pub fn in_place(place: Fixture, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
         let library = Library::new(&place);
         Self::in_library(place, library, spec)
     }
 
     pub fn in_library(
-        place: Place,
+        place: Fixture,
         library: Library,
         spec: impl FnOnce(SandboxSpec) -> SandboxSpec,
     ) -> Self {

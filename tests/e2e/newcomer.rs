@@ -7,15 +7,15 @@ use std::process::Command;
 
 use crate::ENGINE;
 use crate::engine::Engine;
-use crate::place::{Place, finish, sandboxctl};
+use crate::fixture::{Fixture, finish, sandboxctl};
 use crate::rootfs::{Provided, Rootfs};
 
 /// What is typed, the exit code, and what must be seen.
 type Row = (&'static str, i32, &'static [&'static str]);
 
 /// A directory with the files that a newcomer has.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> Fixture {
+    let place = Fixture::new();
     place.write("hello.luau", "print('hello')\nreturn { answer = 42 }");
     place.write("text.luau", "print('a log line')\nreturn 'plain text'");
     place.write("bad.luau", "error('it went wrong')");
@@ -28,7 +28,7 @@ fn place() -> Place {
 }
 
 /// Types each row into a shell, and says which ones were not answered as they must be.
-fn type_in(place: &Place, image: Option<&Provided>, rows: &[Row]) {
+fn type_in(place: &Fixture, image: Option<&Provided>, rows: &[Row]) {
     let image = image.map(|image| match (ENGINE, image.args().as_slice()) {
         (Engine::Docker, [_, name]) => name.clone(),
         (_, args) => format!("{} --", args.join(" ")),

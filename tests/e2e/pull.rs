@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Ended, Place, eventually, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, spawn, wait};
 use crate::rootfs::{Rootfs, digest};
 
 /// A registry on loopback, of which an engine asks no TLS.
@@ -142,14 +142,14 @@ impl Drop for Fetched {
     }
 }
 
-fn exec(place: &Place, image: &str, pull: &[&str], line: &str) -> Ended {
+fn exec(place: &Fixture, image: &str, pull: &[&str], line: &str) -> Ended {
     let flags = ["exec", "--image", image];
     place.sandboxctl([&flags[..], pull, &["--shell", line]].concat())
 }
 
 #[test]
 fn an_image_is_fetched_where_that_is_wanted_and_only_there() {
-    let (place, registry) = (Place::new(), Registry::new());
+    let (place, registry) = (Fixture::new(), Registry::new());
     let one = Rootfs::busybox().file("version", 0o644, "one\n");
     let name = registry.add("test/busy", "1", &one);
     let _fetched = Fetched(vec![name.clone()]);
@@ -181,7 +181,7 @@ fn an_image_is_fetched_where_that_is_wanted_and_only_there() {
 
 #[test]
 fn an_image_that_cannot_be_fetched_says_why() {
-    let (place, registry) = (Place::new(), Registry::new());
+    let (place, registry) = (Fixture::new(), Registry::new());
     let named = |name: &str| format!("127.0.0.1:{}/{name}", registry.port);
     for (name, words, hint) in [
         (named("none:1"), "cannot be fetched: ", "its tag or its digest is wrong"),
@@ -201,7 +201,7 @@ fn an_image_that_cannot_be_fetched_says_why() {
 
 #[test]
 fn a_signal_ends_the_wait_for_a_registry() {
-    let (place, registry) = (Place::new(), Registry::new());
+    let (place, registry) = (Fixture::new(), Registry::new());
     // No other image has it, so that it has to be fetched.
     let own = place.work().to_str().unwrap().to_owned();
     let name = registry.add("slow", "1", &Rootfs::empty().file("own", 0o644, own));

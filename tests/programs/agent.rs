@@ -229,7 +229,7 @@ fn play(agent: &Agent, id: u64) {
             let error = format!(r#"{{"kind":"runtime","message":{message}}}"#);
             answer(id, &reply(&format!(r#"{{"failed":{error}}}"#)));
         }
-        "error-of-ours" => {
+        "internal-error" => {
             let error = r#"{"kind":"engine","message":"the engine is gone"}"#;
             answer(id, &reply(&format!(r#"{{"failed":{error}}}"#)));
         }

@@ -18,7 +18,7 @@ unsafe extern "C" {
 }
 
 /// No attempt takes longer: whoever is not answered is told so.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -143,7 +143,7 @@ fn exchange(target: &str, says: &[&str]) {
         Ok(_) => connect(target).expect("connected"),
         Err(_) => TcpStream::connect(target).unwrap(),
     };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     for said in says {
         let bytes = (0..said.len()).step_by(2).map(|at| u8::from_str_radix(&said[at..at + 2], 16));
         let bytes: Vec<u8> = bytes.map(Result::unwrap).collect();
@@ -193,7 +193,7 @@ fn client_hello(name: &str) -> Vec<u8> {
 fn around(way: &str) -> String {
     let (kind, to) = way.split_once('=').expect("KIND=WHERE");
     let result = match kind {
-        "tcp" => TcpStream::connect_timeout(&to.parse().unwrap(), PATIENCE).map(drop),
+        "tcp" => TcpStream::connect_timeout(&to.parse().unwrap(), TEST_TIMEOUT).map(drop),
         "udp" => datagram(to),
         "unix" => UnixStream::connect(to).map(drop),
         "abstract" => SocketAddr::from_abstract_name(to)
@@ -221,7 +221,7 @@ fn got(result: c_int) -> io::Result<()> {
 fn datagram(to: &str) -> io::Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TEST_TIMEOUT))?;
     let question = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01";
     socket.send(question)?;
     socket.recv(&mut [0; 512]).map(drop)

@@ -42,7 +42,7 @@ impl Operation {
             "answers-a-path-outside" => self.answer_read(0, "/etc/passwd"),
             "answers-as-another-operation" => answer(id, r#"{"path":"/io/f","created":true}"#),
             "answers-with-extras" => answer(id, r#"{"path":"/io/f","type":null,"root":true}"#),
-            "error-of-ours" => self.fail("engine", "the engine is gone"),
+            "internal-error" => self.fail("engine", "the engine is gone"),
             "error-too-long" => self.fail("internal", &"x".repeat(3 << 20)),
             "cancels-itself" => self.fail("cancelled", "cancelled"),
             "logs" => log(id, "x"),

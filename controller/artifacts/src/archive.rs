@@ -363,7 +363,7 @@ pub fn failed(source: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::tests::Place;
+    use crate::collect::tests::Fixture;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
@@ -374,7 +374,7 @@ mod tests {
         ("a.zip", ArchiveFormat::Zip),
     ];
 
-    fn archive(place: &Place, dir: &str, name: &str) -> Result<Vec<u8>, Error> {
+    fn archive(place: &Fixture, dir: &str, name: &str) -> Result<Vec<u8>, Error> {
         let format = ArchiveFormat::of(Path::new(name)).unwrap();
         let to = File::create(place.at(name)).unwrap();
         ArtifactsDir::open(&place.at(dir))?.archive(format, to, &|| true)?;
@@ -385,8 +385,8 @@ mod tests {
     const ODD: &[u8] = b"new\nline\\and\xff";
 
     /// Files with odd contents.
-    fn tree() -> Place {
-        let place = Place::new();
+    fn tree() -> Fixture {
+        let place = Fixture::new();
         place.file("d/program", "#!/bin/sh\n");
         fs::set_permissions(place.at("io/d/program"), Permissions::from_mode(0o700)).unwrap();
         place.file([&b"long"[..], &b"/directory-name".repeat(20), b"/file"].concat(), "x");

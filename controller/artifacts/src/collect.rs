@@ -242,11 +242,11 @@ pub mod tests {
     use proptest::prelude::*;
     use sandbox_dirfd::HoleAllowance;
 
-    pub struct Place {
+    pub struct Fixture {
         dir: tempfile::TempDir,
     }
 
-    impl Place {
+    impl Fixture {
         pub fn new() -> Self {
             let place = Self { dir: tempfile::tempdir().unwrap() };
             fs::create_dir(place.at("io")).unwrap();
@@ -309,7 +309,7 @@ pub mod tests {
     #[test]
     fn file_with_many_names_is_copied_once() {
         use std::os::unix::fs::MetadataExt as _;
-        let place = Place::new();
+        let place = Fixture::new();
         let file = place.file("dist/a", "content");
         fs::create_dir(place.at("io/dist/sub")).unwrap();
         for number in 0..50 {
@@ -327,7 +327,7 @@ pub mod tests {
 
     #[test]
     fn file_with_many_names_that_is_touched_is_copied_at_most_so_often() {
-        let place = Place::new();
+        let place = Fixture::new();
         let file = place.file("0", vec![1; 64 << 10]);
         File::open(&file).unwrap().sync_all().unwrap();
         for number in 1..20 {
@@ -352,7 +352,7 @@ pub mod tests {
 
     #[test]
     fn files_with_larger_holes_than_are_read_are_an_error_and_nothing_is_written() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("a", "content");
         let sparse = File::create(place.at("io/b")).unwrap();
         sparse.set_len(HoleAllowance::BYTES + 1).unwrap();
@@ -363,7 +363,7 @@ pub mod tests {
 
     #[test]
     fn selected_files_are_copied_with_their_manifest_and_checksums() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("dist/app", "binary\0");
         let program = place.at("io/dist/app");
         fs::set_permissions(program, Permissions::from_mode(0o4710)).unwrap();
@@ -388,7 +388,7 @@ pub mod tests {
 
     #[test]
     fn secret_in_a_name_is_copied_and_told_by_nothing() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("dist/app", "x");
         place.file("dist/of-hunter2", "x");
         symlink("app", place.at("io/hunter2-link")).unwrap();
@@ -404,7 +404,7 @@ pub mod tests {
 
     #[test]
     fn links_special_files_and_reserved_names_are_omitted_with_the_reason() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("f", "x");
         place.file("manifest.json", "{}");
         place.file("sub/manifest.json", "{}");
@@ -433,7 +433,7 @@ pub mod tests {
 
     #[test]
     fn glob_without_a_match_is_an_error_and_nothing_is_written() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("f", "x");
         let error = place.collect(&["f", "*.whl"], "out").unwrap_err();
         assert_eq!(error.to_string(), "no file matches '*.whl'");
@@ -453,7 +453,7 @@ pub mod tests {
 
     #[test]
     fn more_files_than_allowed_are_an_error() {
-        let place = Place::new();
+        let place = Fixture::new();
         for number in 0..101 {
             place.file(number.to_string(), "");
         }
@@ -464,7 +464,7 @@ pub mod tests {
 
     #[test]
     fn tree_that_is_too_deep_is_an_error_and_not_a_gap() {
-        let place = Place::new();
+        let place = Fixture::new();
         let deep = |depth: usize| vec!["d"; depth].join("/");
         place.file(format!("{}/f", deep(MAX_DEPTH)), "x");
         assert_eq!(place.collect(&["**"], "out").unwrap().files(), 1);
@@ -479,7 +479,7 @@ pub mod tests {
 
     #[test]
     fn cancelled_copy_leaves_nothing_wherever_it_is() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.file("a/f", vec![7; 3 * crate::PIECE]);
         place.file("g", "x");
         let calls = AtomicUsize::new(0);
@@ -501,7 +501,7 @@ pub mod tests {
 
     #[test]
     fn file_that_is_replaced_by_a_link_is_not_followed() {
-        let place = Place::new();
+        let place = Fixture::new();
         let file = place.file("b/f", "x");
         place.file("a", "x");
         fs::write(place.at("secret"), "secret").unwrap();
@@ -537,7 +537,7 @@ pub mod tests {
             names in prop::collection::btree_map(name(), any::<[u8; 3]>(), 1..8),
             folder in name(),
         ) {
-            let place = Place::new();
+            let place = Fixture::new();
             for (name, content) in &names {
                 place.file([b"d/", &*folder, b"/", name].concat(), content);
             }

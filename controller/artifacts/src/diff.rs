@@ -47,13 +47,13 @@ fn differences(old: &[Artifact], new: &[Artifact]) -> Vec<PathDifference<DiffCha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::tests::Place;
+    use crate::collect::tests::Fixture;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn added_removed_and_changed_files_are_found() {
-        let place = Place::new();
+        let place = Fixture::new();
         for name in ["same", "gone", "content", "mode"] {
             place.file(name, "1");
         }

@@ -205,13 +205,13 @@ fn change(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::tests::Place;
+    use crate::collect::tests::Fixture;
     use std::fs::File;
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
-    fn tree() -> (Place, File) {
-        let place = Place::new();
+    fn tree() -> (Fixture, File) {
+        let place = Fixture::new();
         place.file("d/a.txt", "hello\n");
         place.file("manifest.json", "mine");
         symlink("/etc/passwd", place.at("io/link")).unwrap();

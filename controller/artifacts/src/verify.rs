@@ -170,16 +170,16 @@ fn read(cursor: &mut Cursor<'_>, name: &str) -> Result<Vec<u8>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::tests::Place;
+    use crate::collect::tests::Fixture;
     use std::fs;
 
-    fn differences(place: &Place) -> Vec<(String, CheckDifference)> {
+    fn differences(place: &Fixture) -> Vec<(String, CheckDifference)> {
         let check = ArtifactsDir::open(&place.at("out")).unwrap().verify(&|| true).unwrap();
         check.differences.into_iter().map(|it| (it.path, it.change)).collect()
     }
 
-    fn artifacts() -> Place {
-        let place = Place::new();
+    fn artifacts() -> Fixture {
+        let place = Fixture::new();
         place.file("d/a", "12");
         place.file("d/b", "12");
         place.file("c", "12");

@@ -7,7 +7,7 @@ pub(crate) mod path_map;
 pub(crate) mod private;
 pub(crate) mod staged;
 pub(crate) mod touched;
-pub(crate) mod unnamed;
+pub(crate) mod unlinked_files;
 pub(crate) mod write_monitor;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

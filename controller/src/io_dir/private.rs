@@ -56,7 +56,8 @@ impl IoDir {
     pub fn fresh(scratch: &Path) -> Result<Self, Error> {
         let refuse = |source| Error::Scratch { path: scratch.to_owned(), source };
         let fresh = FreshDir::create(scratch).map_err(refuse)?;
-        let io_dir = Self::open_at(&fresh.path(), Links::Follow).map_err(|why| refuse(io::Error::other(why)))?;
+        let io_dir = Self::open_at(&fresh.path(), Links::Follow)
+            .map_err(|why| refuse(io::Error::other(why)))?;
         Ok(Self { is_private: true, fresh: Mutex::new(Some(fresh)), ..io_dir })
     }
 }

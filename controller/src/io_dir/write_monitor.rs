@@ -2,7 +2,7 @@
 //!
 //! Nobody counts what a command writes, so write limits are enforced by scanning. A [`Watcher`],
 //! one for everything that runs in a sandbox at a time, measures the io dir again and again: named
-//! files by a scan, and [unnamed files](crate::io_dir::unnamed). Between two scans it checks the
+//! files by a scan, and [unnamed files](crate::io_dir::unlinked_files). Between two scans it checks the
 //! filesystem's free space, which takes microseconds, and scans at once if so much space is gone
 //! that a limit may be exceeded ([`pace`](crate::io_dir::pace)). Each run compares the result with
 //! the state before it began.
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::io_dir::IoDir;
 use crate::io_dir::disk::{DiskReserve, FreeSpace, Locality, Promptness};
 use crate::io_dir::pace::{Found, Pace, Room};
-use crate::io_dir::unnamed::{Depth, Processes, Stopped, Unnamed};
+use crate::io_dir::unlinked_files::{Depth, Processes, Stopped, Unnamed};
 use sandbox_dirfd::ScanCoverage;
 use sandbox_staging::snapshot::{DiskUsage, MAX_DEPTH, Snapshot, measure};
 

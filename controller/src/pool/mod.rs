@@ -39,7 +39,7 @@ const FILLERS: usize = 2;
 /// needs them for a few milliseconds.
 const HEAD_START: Duration = Duration::from_millis(10);
 /// How long they leave them to launches for which nothing was parked, and which somebody waits for.
-const COLD_PATIENCE: Duration = Duration::from_millis(500);
+const COLD_START_DELAY: Duration = Duration::from_millis(500);
 /// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one,
 /// and how long all that may take: about as long as a start.
 const MAX_TRIES: usize = 3;
@@ -354,7 +354,7 @@ impl Pool {
     /// it starts a few sandboxes nevertheless.
     async fn let_cold_starts_pass(&self) {
         let mut starts = self.cold_starts.subscribe();
-        _ = timeout(COLD_PATIENCE, starts.wait_for(|starts| *starts == 0)).await;
+        _ = timeout(COLD_START_DELAY, starts.wait_for(|starts| *starts == 0)).await;
     }
 
     /// What to start next. If there is nothing, the filler that asks is done.

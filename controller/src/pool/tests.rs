@@ -318,7 +318,7 @@ async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
     let warm = world.launch(SandboxSpec::new()).await;
     let mut next = SandboxSpec::new().into();
     let Claim::Cold(start) = world.pool.claim(&mut next).await else { panic!("one is parked") };
-    tokio::time::sleep(COLD_PATIENCE / 2).await;
+    tokio::time::sleep(COLD_START_DELAY / 2).await;
     assert_eq!(world.created(), 1);
     drop(start);
     world.pool.settled().await;

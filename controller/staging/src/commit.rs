@@ -14,7 +14,7 @@ use sandbox_dirfd::{Root, random_hex, retry, split};
 
 use crate::compare::{Changed, Comparison};
 use crate::copy::Baseline;
-use crate::journal::{DirectoryState, Journal, Mark, Move};
+use crate::journal::{DirectoryState, Journal, Move, OldEntry};
 use crate::tree::{Stamp, walk};
 
 /// What became of a commit.
@@ -90,7 +90,7 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
         }
         disturbed.insert(split(path).0);
         let encoded = Base64(path.to_vec());
-        let mark = change.before.map(|before| Mark::of(before.original));
+        let mark = change.before.map(|before| OldEntry::of(before.original));
         journal.moves.push(match (change.now, mark) {
             (None, Some(before)) => Move::Remove { path: encoded, before },
             (None, None) => continue,
@@ -166,7 +166,12 @@ enum Moved {
     Kept,
 }
 
-fn remove(io_dir: &Root<'_>, path: &[u8], before: Mark, trash: BorrowedFd<'_>) -> Result<Moved> {
+fn remove(
+    io_dir: &Root<'_>,
+    path: &[u8],
+    before: OldEntry,
+    trash: BorrowedFd<'_>,
+) -> Result<Moved> {
     let (parent, name) = split(path);
     let parent = io_dir.directory(parent)?;
     match mark_at(parent.as_fd(), name)? {
@@ -185,7 +190,7 @@ fn put(
     io_dir: &Root<'_>,
     copy: &Root<'_>,
     path: &[u8],
-    (inode, before): (u64, Option<Mark>),
+    (inode, before): (u64, Option<OldEntry>),
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     let (parent, name) = split(path);
@@ -227,9 +232,9 @@ fn put(
     Ok(Moved::Done)
 }
 
-fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Mark>> {
+fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OldEntry>> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(Mark::of(Stamp::of(&stat)))),
+        Ok(stat) => Ok(Some(OldEntry::of(Stamp::of(&stat)))),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }

@@ -243,11 +243,11 @@ const TRIES: usize = 100;
 mod tests {
     use super::*;
 
-    struct Place {
+    struct Fixture {
         dir: tempfile::TempDir,
     }
 
-    impl Place {
+    impl Fixture {
         fn new() -> Self {
             Self { dir: tempfile::tempdir().unwrap() }
         }
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn empty_directories_of_a_dead_controller_are_removed() {
-        let place = Place::new();
+        let place = Fixture::new();
         fs::create_dir(place.path("there")).unwrap();
         place.make("there/a/b");
         reap(&place.path("records"));
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_another_by_now_stays() {
-        let place = Place::new();
+        let place = Fixture::new();
         let created = place.make("a");
         fs::remove_dir(place.path("a")).unwrap();
         // It may well have the same inode number.
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_another_sandbox_uses_stays_for_as_long() {
-        let place = Place::new();
+        let place = Fixture::new();
         let created = place.make("a");
         let other = place.held("a");
         created.remove_if_empty();
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn one_that_was_removed_meanwhile_cannot_be_held() {
-        let place = Place::new();
+        let place = Fixture::new();
         let created = place.make("a");
         let fd = fs::File::open(place.path("a")).unwrap();
         created.remove_if_empty();
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_none_removes_nothing() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.make("a");
         let records: Vec<_> = fs::read_dir(place.path("records")).unwrap().flatten().collect();
         fs::write(records[0].path(), "[{").unwrap();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn nothing_is_created_through_a_link_that_is_not_to_be_followed() {
-        let place = Place::new();
+        let place = Fixture::new();
         fs::create_dir(place.path("elsewhere")).unwrap();
         std::os::unix::fs::symlink("elsewhere", place.path("a")).unwrap();
         let make = |links| CreatedDirs::make(&place.path("a/b"), &place.path("records"), links);

@@ -34,11 +34,11 @@ pub(crate) struct Journal {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Move {
     /// It is removed.
-    Remove { path: Base64, before: Mark },
+    Remove { path: Base64, before: OldEntry },
     /// What has this inode in the copy is put where nothing is.
     Create { path: Base64, inode: u64 },
     /// What has this inode in the copy is put in the place of what was there.
-    Replace { path: Base64, inode: u64, before: Mark },
+    Replace { path: Base64, inode: u64, before: OldEntry },
 }
 
 impl Move {
@@ -53,13 +53,13 @@ impl Move {
 
 /// What was at a path when the journal was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mark {
+pub(crate) struct OldEntry {
     pub inode: u64,
     size: u64,
     modified: (i64, u64),
 }
 
-impl Mark {
+impl OldEntry {
     pub const fn of(stamp: Stamp) -> Self {
         Self { inode: stamp.ino, size: stamp.size, modified: stamp.modified }
     }

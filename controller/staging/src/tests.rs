@@ -20,11 +20,11 @@ use crate::{
 };
 
 /// An io dir in a directory of its own, and the state directory.
-struct Place {
+struct Fixture {
     root: TempDir,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("io")).unwrap();
@@ -320,7 +320,7 @@ proptest! {
         interrupted in proptest::option::of(0_usize..12),
         method in proptest::sample::select(methods()),
     ) {
-        let place = Place::new();
+        let place = Fixture::new();
         for it in &before {
             act(&place.io(), it);
         }
@@ -376,7 +376,7 @@ proptest! {
 #[test]
 fn directory_in_a_replaced_directory_has_nothing_of_the_old_one() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("a/b/old", "old");
         let mut stage = place.run(method);
         fs::remove_dir_all(stage.path().join("a")).unwrap();
@@ -394,7 +394,7 @@ fn directory_in_a_replaced_directory_has_nothing_of_the_old_one() {
 #[test]
 fn discarded_changes_leave_no_trace() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("a/b", "old");
         let times = |path: &Path| {
             let metadata = fs::metadata(path).unwrap();
@@ -462,7 +462,7 @@ fn paths_that_something_else_changed_commit_nothing() {
     let cases = methods().into_iter().flat_map(|it| changed.iter().map(move |case| (it, case)));
     for (method, (what, outside, inside, conflicts)) in cases {
         let what = format!("{what}, {method:?}");
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("f", "old");
         place.write("d/g", "old");
         let mut stage = place.run(method);
@@ -492,7 +492,7 @@ fn paths_above(path: &[u8]) -> impl Iterator<Item = &str> {
 #[test]
 fn changes_of_other_paths_meanwhile_are_kept() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("f", "old");
         place.write("d/g", "old");
         let mut stage = place.run(method);
@@ -509,7 +509,7 @@ fn changes_of_other_paths_meanwhile_are_kept() {
 #[test]
 fn renamed_file_names_the_path_it_had() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("old/name", "content");
         let stage = place.run(method);
         fs::create_dir(stage.path().join("new")).unwrap();
@@ -526,7 +526,7 @@ fn renamed_file_names_the_path_it_had() {
 #[test]
 fn diff_shows_text_and_names_what_is_none() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("text", "one\ntwo\nthree\n");
         place.write("binary", "\0old");
         let stage = place.run(method);
@@ -547,7 +547,7 @@ fn diff_shows_text_and_names_what_is_none() {
 fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_be() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
-    let place = Place::new();
+    let place = Fixture::new();
     let odd = OsStr::from_bytes(b"new\nline\\\xff");
     fs::write(place.io().join(odd), "odd").unwrap();
     let sparse = File::create(place.io().join("sparse")).unwrap();
@@ -569,7 +569,7 @@ fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_
 
 #[test]
 fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a/first", "content");
     fs::create_dir(place.io().join("b")).unwrap();
     for number in 0..50 {
@@ -588,7 +588,7 @@ fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
 
 #[test]
 fn copy_with_a_file_for_each_name_is_bounded_and_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("first", [1; 64 << 10]);
     File::open(place.io().join("first")).unwrap().sync_all().unwrap();
     for name in ["second", "third"] {
@@ -605,7 +605,7 @@ fn copy_with_a_file_for_each_name_is_bounded_and_leaves_nothing() {
 
 #[test]
 fn copy_that_would_use_the_disk_reserve_is_not_made() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("empty", "");
     place.write("file", [1; 64 << 10]);
     File::open(place.io().join("file")).unwrap().sync_all().unwrap();
@@ -632,7 +632,7 @@ fn copy_that_would_use_the_disk_reserve_is_not_made() {
 
 #[test]
 fn content_of_a_file_with_many_names_is_read_once() {
-    let place = Place::new();
+    let place = Fixture::new();
     let run = place.stage();
     // Read by each of its names, it would be more than is read.
     let file = File::create(run.path().join("f")).unwrap();
@@ -653,7 +653,7 @@ fn what_is_mounted_in_the_middle_of_a_run_is_no_part_of_its_changes() {
         return;
     }
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("d/m/own", "content");
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("foreign"), "content").unwrap();
@@ -673,7 +673,7 @@ fn what_is_mounted_in_the_middle_of_a_run_is_no_part_of_its_changes() {
 
 #[test]
 fn io_dir_that_is_a_mount_point_has_its_stage_in_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let io = place.io();
     let options = rustix::mount::MountFlags::empty();
     if rustix::mount::mount("tmpfs", &io, "tmpfs", options, c"size=1m").is_err() {
@@ -696,8 +696,8 @@ fn io_dir_that_is_a_mount_point_has_its_stage_in_it() {
 }
 
 #[test]
-fn what_cannot_be_staged_leaves_nothing() {
-    let place = Place::new();
+fn failed_stage_leaves_nothing() {
+    let place = Fixture::new();
     let mut deep = place.io();
     for _ in 0..130 {
         deep.push("d");
@@ -711,7 +711,7 @@ fn what_cannot_be_staged_leaves_nothing() {
 
 #[test]
 fn stage_that_is_not_the_recorded_one_commits_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let mut stage = place.stage();
     fs::write(stage.path().join("f"), "new").unwrap();
@@ -739,7 +739,7 @@ fn stage_that_is_not_the_recorded_one_commits_nothing() {
 
 #[test]
 fn links_in_a_stage_lead_nowhere() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let outside = place.root.path().join("outside");
     fs::write(&outside, "kept").unwrap();
@@ -773,7 +773,7 @@ fn interrupt(mut run: Run, point: &str, nth: usize) {
 #[test]
 fn recovery_keeps_what_was_changed_after_the_interruption() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         for name in ["a", "b", "c", "r", "d/kept"] {
             place.write(name, "old");
         }
@@ -802,7 +802,7 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
 #[test]
 fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_numbers() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("f", "old");
         let run = place.run(method);
         fs::write(run.path().join("f"), "run").unwrap();
@@ -834,7 +834,7 @@ fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_nu
 
 #[test]
 fn records_of_a_filesystem_that_is_not_mounted_yet_are_kept() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let run = place.stage();
     fs::write(run.path().join("f"), "run").unwrap();
@@ -856,7 +856,7 @@ fn records_of_a_filesystem_that_is_not_mounted_yet_are_kept() {
 
 #[test]
 fn records_that_another_user_could_have_written_are_not_followed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let run = place.stage();
     fs::write(run.path().join("f"), "run").unwrap();
@@ -877,7 +877,7 @@ fn records_that_another_user_could_have_written_are_not_followed() {
 
 #[test]
 fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let mut run = place.stage();
     fs::write(run.path().join("f"), "run").unwrap();
@@ -905,7 +905,7 @@ fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
 
 #[test]
 fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let run = place.run(Method::Copy);
     fs::write(run.path().join("f"), "run").unwrap();
@@ -920,7 +920,7 @@ fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
 #[test]
 fn io_dir_that_is_removed_meanwhile_is_a_conflict() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         let mut run = place.run(method);
         fs::write(run.path().join("n"), "run").unwrap();
         fs::remove_dir(place.io()).unwrap();
@@ -936,7 +936,7 @@ fn io_dir_that_is_removed_meanwhile_is_a_conflict() {
 #[test]
 fn directory_that_takes_the_place_of_another_is_a_conflict_of_what_is_in_it() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         place.write("d/f", "old");
         place.write("other/f", "precious");
         place.write("other/g", "precious");
@@ -960,7 +960,7 @@ fn directory_that_takes_the_place_of_another_is_a_conflict_of_what_is_in_it() {
 fn runs_that_make_the_same_directory_share_it_and_never_a_file() {
     for (second, is_conflict) in [("build/out", true), ("build/else", false)] {
         for method in methods() {
-            let place = Place::new();
+            let place = Fixture::new();
             let runs = [place.run(method), place.run(method)];
             for (run, (name, content)) in runs.iter().zip([("build/out", "one"), (second, "two")]) {
                 fs::create_dir(run.path().join("build")).unwrap();
@@ -982,7 +982,7 @@ fn runs_that_make_the_same_directory_share_it_and_never_a_file() {
 
 #[test]
 fn marks_of_overlays_on_the_io_dir_mean_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     place.write("d/f", "old");
     for directory in [place.io(), place.io().join("d")] {
@@ -1000,7 +1000,7 @@ fn marks_of_overlays_on_the_io_dir_mean_nothing() {
 
 #[test]
 fn directory_in_the_place_of_a_stage_is_not_removed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("f", "old");
     let run = place.run(Method::Copy);
     let ours = run.path().parent().unwrap().to_owned();
@@ -1015,7 +1015,7 @@ fn directory_in_the_place_of_a_stage_is_not_removed() {
 #[test]
 fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
     for method in methods() {
-        let place = Place::new();
+        let place = Fixture::new();
         let mode = |mode| Permissions::from_mode(mode);
         fs::set_permissions(place.io(), mode(0o755)).unwrap();
         let mut run = place.run(method);
@@ -1040,7 +1040,7 @@ fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
 
 #[test]
 fn name_in_a_diff_is_one_line() {
-    let place = Place::new();
+    let place = Fixture::new();
     let run = place.run(Method::Copy);
     fs::write(run.path().join("q\n+++ b\"evil"), "line\n").unwrap();
     let diff = run.diff(&run.compare().unwrap(), &<[u8]>::to_vec);

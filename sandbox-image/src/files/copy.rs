@@ -6,7 +6,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, WriteMode};
 use sandbox_protocol::path::{GuestPath, join_written};
 
-use super::list::{ListOptions, Listed};
+use super::list::{ListOptions, ListedEntry};
 use super::open::special;
 use super::temporary::Existing;
 use super::write::{Overwrite, Parents, WriteOptions};
@@ -106,7 +106,7 @@ impl Files {
         }
         self.mkdir(to, Parents::Make)?;
         let mut bytes = 0;
-        for Listed { path, kind, .. } in &listed {
+        for ListedEntry { path, kind, .. } in &listed {
             watch.check()?;
             let (from, to) = (join_written(from, path), join_written(to, path));
             match kind {

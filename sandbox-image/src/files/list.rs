@@ -31,7 +31,7 @@ pub struct ListOptions {
 
 /// An entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedEntry {
     /// Its path relative to the listed directory.
     pub path: Vec<u8>,
     /// Its type.
@@ -86,7 +86,7 @@ impl Files {
         written: &[u8],
         options: ListOptions,
         watch: &Watch,
-        mut each: impl FnMut(Listed) -> Result<(), FileError>,
+        mut each: impl FnMut(ListedEntry) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
         self.walk(
             written,
@@ -109,7 +109,7 @@ impl Files {
         options: ListOptions,
         watch: &Watch,
         visit: impl Fn(&[u8], &[u8], bool) -> Visit,
-        mut each: impl FnMut(Listed) -> Result<ControlFlow<()>, FileError>,
+        mut each: impl FnMut(ListedEntry) -> Result<ControlFlow<()>, FileError>,
     ) -> Result<ListEnd, FileError> {
         let located = self.locate_to_read(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
@@ -148,7 +148,7 @@ impl Files {
             if visit == Visit::Return {
                 walk.room -= 1;
                 entries += 1;
-                let end = each(Listed { path: path.clone(), kind, size, modified })?;
+                let end = each(ListedEntry { path: path.clone(), kind, size, modified })?;
                 if end.is_break() {
                     break;
                 }

@@ -48,7 +48,7 @@ use sandbox_protocol::message::{Access, Change, Limits, ScriptOperation};
 use sandbox_protocol::path::GuestPath;
 
 pub use error::FileError;
-pub use list::{ListOptions, Listed};
+pub use list::{ListOptions, ListedEntry};
 pub use mounts::{MountError, Mounts};
 pub use policy::PathPolicy;
 pub use quota::Lifetime;

@@ -17,7 +17,7 @@ use sandbox_protocol::message::{EntryKind, GrepLine};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
-use super::list::{ListOptions, Listed, Visit};
+use super::list::{ListOptions, ListedEntry, Visit};
 use super::{FileError, Files, OpenMode, Watch};
 use sandbox_dirfd::retry;
 
@@ -102,7 +102,7 @@ impl Files {
                 () if glob.matches(&join_written(above, name)) => Visit::Return,
                 () => Visit::Enter,
             },
-            |Listed { path, .. }| {
+            |ListedEntry { path, .. }| {
                 bytes += WireString::new(&path).encoded_len() + 1;
                 cut = found.len() as u64 == limit || bytes > MAX_GLOB_BYTES;
                 if cut {
@@ -179,7 +179,7 @@ impl Files {
                 }
                 () => Visit::Skip,
             },
-            |Listed { path, kind, .. }| {
+            |ListedEntry { path, kind, .. }| {
                 if kind != EntryKind::File {
                     return Ok(ControlFlow::Continue(()));
                 }

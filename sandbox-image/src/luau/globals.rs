@@ -172,7 +172,7 @@ fn display(call: &mut Call<'_>) -> Results {
 }
 
 /// Most names of a line that a message explains.
-const NAMES_TOLD: usize = 2;
+const MAX_NAMES_SHOWN: usize = 2;
 
 /// Adds a hint to a message for scripts whose author expects another behaviour.
 pub(super) fn with_hint(
@@ -210,7 +210,7 @@ pub(super) fn with_hint(
         _ => Vec::new(),
     };
     let here = unknown.into_iter().filter(|name| Some(name.line) == number);
-    let told: Vec<_> = here.map(|name| name.message).take(NAMES_TOLD).collect();
+    let told: Vec<_> = here.map(|name| name.message).take(MAX_NAMES_SHOWN).collect();
     if !told.is_empty() {
         return format!("{message} ({})", told.join("; "));
     }

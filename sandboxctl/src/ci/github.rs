@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::marks::Mark;
+use super::log_markers::LogMarker;
 use crate::render::escaped_text;
 use crate::report::{Document, Entry, Finding};
 
@@ -124,7 +124,7 @@ pub fn json(json: &str) -> Cow<'_, str> {
 
 /// What viewers of a log read wherever it stands, also while commands are stopped: groups, and the
 /// colours of errors.
-pub static MARK: Mark = Mark { read: b"##[", neutral: b"## [" };
+pub static MARK: LogMarker = LogMarker { read: b"##[", neutral: b"## [" };
 
 /// The data of a command.
 fn data(text: &str) -> String {

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::marks::Mark;
+use super::log_markers::LogMarker;
 use crate::render::escaped_line;
 
 /// What begins a mark. With another character in place of the last one it is none.
-pub static MARK: Mark = Mark { read: b"section_", neutral: b"section-" };
+pub static MARK: LogMarker = LogMarker { read: b"section_", neutral: b"section-" };
 
 /// Begins a section that is collapsed.
 #[must_use]

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 /// A mark, and what is printed in its place.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct LogMarker {
     /// What a reader looks for.
     pub read: &'static [u8],
     /// Much the same for people.
     pub neutral: &'static [u8],
 }
 
-impl Mark {
+impl LogMarker {
     /// Text without marks.
     pub fn removed_from<'a>(&'static self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.is_in(bytes) {
@@ -38,20 +38,20 @@ impl Mark {
 /// Removes marks from a stream, also where they are split over pieces.
 #[derive(Debug)]
 pub struct MarkFilter {
-    mark: &'static Mark,
+    mark: &'static LogMarker,
     /// How many bytes of a mark the stream ends with: they are held back.
     held: usize,
 }
 
 impl MarkFilter {
     /// A filter of one mark.
-    pub const fn new(mark: &'static Mark) -> Self {
+    pub const fn new(mark: &'static LogMarker) -> Self {
         Self { mark, held: 0 }
     }
 
     /// What can be printed after this piece.
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
-        let Mark { read, neutral } = self.mark;
+        let LogMarker { read, neutral } = self.mark;
         let mut text = Vec::with_capacity(piece.len() + self.held);
         for &byte in piece {
             while self.held > 0 && byte != read[self.held] {
@@ -82,10 +82,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    static SECTION: Mark = Mark { read: b"section_", neutral: b"section-" };
-    static COMMAND: Mark = Mark { read: b"##[", neutral: b"## [" };
+    static SECTION: LogMarker = LogMarker { read: b"section_", neutral: b"section-" };
+    static COMMAND: LogMarker = LogMarker { read: b"##[", neutral: b"## [" };
 
-    fn filtered(mark: &'static Mark, parts: &[String]) -> String {
+    fn filtered(mark: &'static LogMarker, parts: &[String]) -> String {
         let mut filter = MarkFilter::new(mark);
         let mut all: Vec<u8> = parts.iter().flat_map(|it| filter.push(it.as_bytes())).collect();
         all.extend(filter.finish());

@@ -9,7 +9,7 @@
 mod files;
 pub mod github;
 pub mod gitlab;
-pub mod marks;
+pub mod log_markers;
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ use sandbox_api::Failure;
 use sandbox_controller::Config;
 use sandbox_dirfd::{Links, random_hex};
 
-use self::marks::{Mark, MarkFilter};
+use self::log_markers::{LogMarker, MarkFilter};
 use crate::error::Error;
 use crate::report::{self, Entry};
 use crate::target;
@@ -276,7 +276,7 @@ impl Ci {
     }
 
     /// What no guest's text on a stream may have.
-    fn mark(&self, stream: Stream) -> Option<&'static Mark> {
+    fn mark(&self, stream: Stream) -> Option<&'static LogMarker> {
         match self.runner {
             Runner::GitHub if self.stream == Some(stream) || self.is_one_stream => {
                 Some(&github::MARK)

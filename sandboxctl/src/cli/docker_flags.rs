@@ -4,7 +4,7 @@ use clap::Args;
 
 /// Flags that say what holds anyway. They change nothing.
 #[derive(Debug, Args)]
-pub struct HabitArgs {
+pub struct DockerFlags {
     /// Every sandbox is removed at the end
     #[arg(long, hide = true)]
     rm: bool,
@@ -14,7 +14,7 @@ pub struct HabitArgs {
     network: Option<()>,
 }
 
-impl HabitArgs {
+impl DockerFlags {
     /// Whether it says that no network is wanted.
     pub const fn no_network(&self) -> bool {
         self.network.is_some()

@@ -11,7 +11,7 @@ use sandbox_api::RootFs;
 use super::allow::AllowArgs;
 use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
-use super::habits::HabitArgs;
+use super::docker_flags::DockerFlags;
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
 use super::remote::RemoteArgs;
@@ -124,7 +124,7 @@ pub struct ExecArgs {
 
     /// What Docker's users type.
     #[command(flatten)]
-    pub habits: HabitArgs,
+    pub docker_flags: DockerFlags,
 }
 
 /// What runs, and what in.

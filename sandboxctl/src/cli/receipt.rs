@@ -94,15 +94,15 @@ pub struct ReproducibleArgs {
 
     /// Fixed time for os.time and os.date: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or
     /// seconds since 1970; os.clock begins at 0
-    #[arg(long, value_name = "TIME", value_parser = text::<Moment>())]
-    pub now: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = text::<UnixSeconds>())]
+    pub now: Option<UnixSeconds>,
 }
 
 /// A time in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment(pub u64);
+pub struct UnixSeconds(pub u64);
 
-impl std::str::FromStr for Moment {
+impl std::str::FromStr for UnixSeconds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

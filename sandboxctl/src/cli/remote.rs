@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_this_machine_is_refused_by_its_flag() {
+    fn local_flag_is_refused_with_a_service() {
         for args in [
             &["--arg", "a=b", "--json", "--timeout", "5s", "--memory", "64MiB"][..],
             &["--in", "a.csv", "--image", "debian:13", "--allow", "example.org", "-q"],

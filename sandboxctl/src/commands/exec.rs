@@ -23,8 +23,8 @@ use super::collect::{Artifacts, Copied};
 use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
-use super::{Context, block_on, cut_off, hints, launch, network, reports, touched};
-use crate::ci::marks::MarkFilter;
+use super::{Context, block_on, hints, launch, network, reports, touched, truncation};
+use crate::ci::log_markers::MarkFilter;
 use crate::ci::{Ci, Stdout, Stream};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
@@ -281,7 +281,7 @@ impl Session<'_> {
         if self.args.json {
             output.document(&document(result, copied, issued))?;
             staged.print_diff(output);
-            cut_off::warn_of_command(output, result);
+            truncation::warn_of_command(output, result);
             return Ok(());
         }
         print_failure(output, self.line, result, written);
@@ -291,7 +291,7 @@ impl Session<'_> {
             && let Some(hint) = hints::file_left_outside(self.line, io_dir)
         {
             output.hint(&hint);
-        } else if !self.args.habits.no_network()
+        } else if !self.args.docker_flags.no_network()
             && let Some(hint) = network::hint(result, tail)
         {
             output.suggestion(hint);
@@ -305,7 +305,7 @@ impl Session<'_> {
         if self.args.keep {
             touched::print_kept(output, io_dir);
         }
-        cut_off::warn_of_command(output, result);
+        truncation::warn_of_command(output, result);
         Ok(())
     }
 }

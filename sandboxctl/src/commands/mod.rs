@@ -5,7 +5,6 @@ mod check;
 mod collect;
 pub mod completions;
 mod config;
-mod cut_off;
 mod doctor;
 mod exec;
 mod executions;
@@ -31,6 +30,7 @@ mod token;
 mod tools;
 mod touched;
 mod transfer;
+mod truncation;
 
 use std::path::Path;
 

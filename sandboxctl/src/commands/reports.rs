@@ -7,7 +7,6 @@ use sandbox_controller::{Config, Patterns};
 
 use super::Context;
 use crate::ci::{Ci, CiMode, Stdout};
-use crate::clashes::NamedFiles;
 use crate::cli::artifacts::ArtifactArgs;
 use crate::cli::changes::ChangesArgs;
 use crate::cli::exec::CommandLine;
@@ -16,6 +15,7 @@ use crate::cli::report::ReportArgs;
 use crate::cli::secret::SecretArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
+use crate::file_conflicts::NamedFiles;
 use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::report::{self, Reports, Subject};

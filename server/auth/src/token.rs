@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_the_form_of_a_token_is_none() {
+    fn malformed_token_is_rejected() {
         let whole = Token::generate().token.expose();
         let upper = whole.to_uppercase();
         let long = format!("{whole}0");

@@ -66,7 +66,7 @@ struct Inner {
 
 /// What a route asks of a request before it is handled.
 #[derive(Clone, Copy)]
-struct Gate {
+struct RouteAccess {
     name: &'static str,
     scope: Option<Scope>,
     limit: Option<Limit>,
@@ -153,13 +153,13 @@ impl App {
             let has_query = route.has_query() || route.scope.is_none();
             let Route { name, scope, body, handler, .. } = route;
             let limit = body.map(|body| body.limit);
-            let gate = Gate { name, scope, limit, has_query, resource: "" };
+            let gate = RouteAccess { name, scope, limit, has_query, resource: "" };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             router = router.route(&path, handler.route_layer(gated));
         }
         let mut router = router.with_state(self.clone());
         if let Some(Mount { path, service, scope, max_request }) = mount {
-            let gate = Gate {
+            let gate = RouteAccess {
                 name: path,
                 scope: Some(scope),
                 limit: Some(Limit::Bytes(max_request.as_u64())),
@@ -281,7 +281,7 @@ fn is_preflight(app: &App, request: &Request) -> bool {
 
 /// Authentication, scope, bounds: a request that passes is handled.
 async fn pass(
-    State((app, gate)): State<(App, Gate)>,
+    State((app, gate)): State<(App, RouteAccess)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -324,7 +324,7 @@ struct Admitted {
 
 async fn admit(
     app: &App,
-    gate: Gate,
+    gate: RouteAccess,
     request: &mut Request,
     subject: &mut Option<Subject>,
 ) -> Result<Admitted, (Refusal, Option<Reason>)> {
@@ -369,7 +369,11 @@ async fn admit(
     Ok(Admitted { in_flight, refused })
 }
 
-fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Option<Reason>) {
+fn refuse_caller(
+    app: &App,
+    gate: RouteAccess,
+    error: Unauthenticated,
+) -> (Refusal, Option<Reason>) {
     let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
     let (refusal, reason) = error.into();
     if refusal.problem().kind != ProblemKind::Unauthenticated {
@@ -379,7 +383,7 @@ fn refuse_caller(app: &App, gate: Gate, error: Unauthenticated) -> (Refusal, Opt
 }
 
 /// Where a client finds out where its tokens come from, if it is told.
-fn metadata_url(app: &App, gate: Gate) -> Option<String> {
+fn metadata_url(app: &App, gate: RouteAccess) -> Option<String> {
     app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
 

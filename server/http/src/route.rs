@@ -70,19 +70,19 @@ impl Tag {
 
 /// Parameters of one place.
 pub(crate) struct Parameters {
-    pub place: Place,
+    pub place: ParamLocation,
     /// An object with a member for each.
     pub schema: SchemaFn,
 }
 
 /// Where parameters are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ParamLocation {
     Query,
     Header,
 }
 
-impl Place {
+impl ParamLocation {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -258,13 +258,13 @@ impl Route {
     }
 
     pub fn query<T: JsonSchema>(mut self) -> Self {
-        self.parameters.push(Parameters { place: Place::Query, schema: members_of::<T> });
+        self.parameters.push(Parameters { place: ParamLocation::Query, schema: members_of::<T> });
         self.problems.insert(422);
         self
     }
 
     pub fn headers(mut self, schema: SchemaFn) -> Self {
-        self.parameters.push(Parameters { place: Place::Header, schema });
+        self.parameters.push(Parameters { place: ParamLocation::Header, schema });
         self.problems.insert(422);
         self
     }
@@ -372,7 +372,7 @@ impl Route {
 
     /// Whether it has parameters in its query.
     pub fn has_query(&self) -> bool {
-        self.parameters.iter().any(|it| matches!(it.place, Place::Query))
+        self.parameters.iter().any(|it| matches!(it.place, ParamLocation::Query))
     }
 
     /// Its path for the router.

@@ -63,7 +63,7 @@ pub struct Workspace {
     /// Whose calls they are, where there are quotas.
     account: Option<Account>,
     /// The sandbox of the file tools; none before the first call, and after it has ended.
-    kept: Arc<Mutex<Option<Kept>>>,
+    kept: Arc<Mutex<Option<FileSandbox>>>,
     containers: Arc<Semaphore>,
     operations: Semaphore,
     /// Removals, which calls do not wait for.
@@ -108,7 +108,7 @@ impl Drop for IoDir {
 }
 
 /// The sandbox of the file tools, with its place among those of its subject.
-struct Kept {
+struct FileSandbox {
     sandbox: Arc<Sandbox>,
     place: Option<Box<dyn Any + Send>>,
 }
@@ -294,7 +294,7 @@ impl Workspace {
     /// The sandbox of the file tools, which is launched if there is none.
     pub(crate) async fn kept(&self) -> Result<Arc<Sandbox>, Failure> {
         let mut kept = self.kept.lock().await;
-        if let Some(Kept { sandbox, .. }) = &*kept
+        if let Some(FileSandbox { sandbox, .. }) = &*kept
             && sandbox.ended().is_none()
         {
             return Ok(sandbox.clone());
@@ -314,7 +314,7 @@ impl Workspace {
         let controller = self.controller().ok_or_else(cancelled)?;
         let launched = controller.launch(spec).await;
         let sandbox = Arc::new(launched.map_err(|error| self.launch_failure(&error))?);
-        *kept = Some(Kept { sandbox: sandbox.clone(), place });
+        *kept = Some(FileSandbox { sandbox: sandbox.clone(), place });
         self.remove_when_ended(&sandbox);
         Ok(sandbox)
     }
@@ -331,7 +331,7 @@ impl Workspace {
                 () = closing.cancelled() => return,
             }
             let taken = kept.lock().await.take_if(|kept| kept.sandbox.id() == id);
-            if let Some(Kept { sandbox, place }) = taken {
+            if let Some(FileSandbox { sandbox, place }) = taken {
                 remove(&sandbox).await;
                 drop(place);
             }

@@ -124,7 +124,7 @@ impl Service {
         let core = self.core.with_files(subject, id).await?;
         let id = id.to_owned();
         // Ends the work when the caller is gone.
-        let is_wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let is_wanted = CancelOnDrop(Arc::new(AtomicBool::new(true)));
         let wanted = is_wanted.0.clone();
         let reading = core.clone();
         let (sender, read) = oneshot::channel();
@@ -136,9 +136,9 @@ impl Service {
     }
 }
 
-struct Wanted(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }

@@ -22,7 +22,7 @@ const EVENTS_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes of events that are stored together; those of one execution are never divided.
 const EVENTS_BATCH: usize = 1 << 20;
 /// How long cancelled executions have to end at a shutdown.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
@@ -224,9 +224,9 @@ impl Service {
         let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
         let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
         cancelled.iter().for_each(|live| live.cancel());
-        if tokio::time::timeout(CANCEL_PATIENCE, all_ended(&cancelled)).await.is_err() {
+        if tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await.is_err() {
             cancelled.iter().for_each(|live| live.cancel());
-            _ = tokio::time::timeout(CANCEL_PATIENCE, all_ended(&cancelled)).await;
+            _ = tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await;
         }
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();

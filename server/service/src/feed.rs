@@ -148,7 +148,7 @@ impl Feed {
         }
     }
 
-    /// Adds the end, which readers see when it is [durable](Self::tell_end). Its number.
+    /// Adds the end, which readers see when it is [durable](Self::publish_end). Its number.
     pub fn end(&self, body: EventBody) -> Arc<ExecutionEvent> {
         let mut state = self.lock();
         let seq = state.next;
@@ -162,7 +162,7 @@ impl Feed {
     }
 
     /// The end is durable.
-    pub fn tell_end(&self) {
+    pub fn publish_end(&self) {
         let mut state = self.lock();
         state.saved = state.next - 1;
         self.last.send_replace(state.saved);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(feed.end(end()).seq, 4);
         assert!(matches!(feed.after(3, 10), Found::NotYet));
         assert_eq!(feed.unsaved().len(), 3);
-        feed.tell_end();
+        feed.publish_end();
         assert_eq!(names(feed.after(3, 10)), [(4, "end")]);
         assert!(matches!(feed.after(4, 10), Found::Ended));
         assert!(matches!(feed.after(7, 10), Found::Ended));

@@ -26,7 +26,7 @@ use crate::error::ServiceError;
 use crate::plan::{metadata, plan_kept};
 use crate::records::Records;
 use crate::runner::Machine;
-use crate::service::{Core, Place, Service};
+use crate::service::{Core, SandboxTarget, Service};
 use crate::size::Size;
 
 /// How many sandboxes that are gone are known as such.
@@ -36,7 +36,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// How long the removal of a container may take at a shutdown.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All kept sandboxes.
 #[derive(Default)]
@@ -290,7 +290,7 @@ impl KeptSandboxes {
     pub fn check(
         &self,
         subject: &Subject,
-        place: &Place,
+        place: &SandboxTarget,
     ) -> Result<Arc<KeptSandbox>, ServiceError> {
         let kept = self.find(subject, &place.sandbox)?;
         let info = kept.info();
@@ -347,7 +347,7 @@ impl Core {
     pub async fn use_kept(
         self: &Arc<Self>,
         subject: &Subject,
-        place: &Place,
+        place: &SandboxTarget,
     ) -> Result<Use, ServiceError> {
         let kept = self.kept.find(subject, &place.sandbox)?;
         // A launch goes on if its caller does not wait: the next use has it.
@@ -482,7 +482,7 @@ impl Core {
         let close = |kept: Arc<KeptSandbox>| async move {
             let machine = kept.container.lock().await.take()?;
             kept.info().status = SandboxStatus::Stopped;
-            let closed = tokio::time::timeout(CLOSE_PATIENCE, machine.close()).await;
+            let closed = tokio::time::timeout(CLOSE_TIMEOUT, machine.close()).await;
             let closed = closed.unwrap_or_else(|_| Err("it takes too long".to_owned()));
             closed.err().map(|error| format!("{}: {error}", kept.record.id))
         };
@@ -526,7 +526,7 @@ pub(crate) async fn end_unused(core: Weak<Core>) {
 
 /// What was done in a kept sandbox.
 #[derive(Debug)]
-pub struct Done<T> {
+pub struct UseOutcome<T> {
     /// What it gave.
     pub value: T,
     /// The generation that did it.
@@ -683,7 +683,7 @@ impl Core {
         let record = record(&subject, request, &self.config)?;
         self.check_stored(&subject).await?;
         let (kept, is_new) = self.register(record, spec).await?;
-        let place = Place { sandbox: kept.record.id.clone(), generation: None };
+        let place = SandboxTarget { sandbox: kept.record.id.clone(), generation: None };
         match self.use_kept(&subject, &place).await {
             Ok(used) => {
                 let restarted = used.is_restart();

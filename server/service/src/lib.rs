@@ -39,7 +39,7 @@ pub use counters::Counters;
 pub use error::{ServiceError, ServiceErrorKind};
 pub use events::Events;
 pub use files::OpenFile;
-pub use kept::{CreatedSandbox, Done};
+pub use kept::{CreatedSandbox, UseOutcome};
 pub use operate::{KeptReader, KeptWriter};
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_store::StoredExecution;

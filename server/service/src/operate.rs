@@ -12,8 +12,8 @@ use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::ServiceError;
-use crate::kept::{Done, Use};
-use crate::service::{Place, Service};
+use crate::kept::{Use, UseOutcome};
+use crate::service::{SandboxTarget, Service};
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
 pub struct KeptReader {
@@ -62,7 +62,7 @@ impl KeptWriter {
     /// # Errors
     ///
     /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
-    pub async fn finish(self) -> Result<Done<WriteData>, ServiceError> {
+    pub async fn finish(self) -> Result<UseOutcome<WriteData>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
         let value = written.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
         Ok(done(value, &self.in_use))
@@ -93,7 +93,7 @@ impl Service {
         sandbox: &str,
         generation: Option<u64>,
         operation: Operation,
-    ) -> Result<Done<Envelope>, ServiceError> {
+    ) -> Result<UseOutcome<Envelope>, ServiceError> {
         if operation.stores() {
             self.core.check_stored(subject).await?;
         }
@@ -115,12 +115,12 @@ impl Service {
         path: &[u8],
         offset: u64,
         limit: Option<u64>,
-    ) -> Result<Done<KeptReader>, ServiceError> {
+    ) -> Result<UseOutcome<KeptReader>, ServiceError> {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
         let reader = reader.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
         let (generation, restarted) = (in_use.generation(), in_use.is_restart());
-        Ok(Done { value: KeptReader { reader, _use: in_use }, generation, restarted })
+        Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
 
     /// Begins to write a file of a kept sandbox.
@@ -149,11 +149,11 @@ impl Service {
         sandbox: &str,
         generation: Option<u64>,
     ) -> Result<Use, ServiceError> {
-        let place = Place { sandbox: sandbox.to_owned(), generation };
+        let place = SandboxTarget { sandbox: sandbox.to_owned(), generation };
         Arc::clone(&self.core).use_kept(subject, &place).await
     }
 }
 
-fn done<T>(value: T, in_use: &Use) -> Done<T> {
-    Done { value, generation: in_use.generation(), restarted: in_use.is_restart() }
+fn done<T>(value: T, in_use: &Use) -> UseOutcome<T> {
+    UseOutcome { value, generation: in_use.generation(), restarted: in_use.is_restart() }
 }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_at_once_passes_nobody_who_may_run() {
+    fn immediate_start_overtakes_no_runnable_subject() {
         let mut queue = queue(3, 2, 100);
         let begins = |queue: &mut Schedule<usize>, of: usize| {
             assert!(queue.reserve(&subject(of)));

@@ -325,7 +325,7 @@ impl Service {
         request: ExecutionRequest,
         key: Option<IdempotencyKey>,
     ) -> Result<Submitted, ServiceError> {
-        let place = Place { sandbox: sandbox.to_owned(), generation };
+        let place = SandboxTarget { sandbox: sandbox.to_owned(), generation };
         self.core.clone().submit(subject.clone(), request, key, Some(place)).await
     }
 
@@ -502,15 +502,15 @@ impl Service {
 
     /// Whether it can do its work.
     pub async fn health(&self) -> Health {
-        const PATIENCE: Duration = Duration::from_secs(5);
+        const PING_TIMEOUT: Duration = Duration::from_secs(5);
         let core = &self.core;
         let engine = async {
-            tokio::time::timeout(PATIENCE, core.runner.ping())
+            tokio::time::timeout(PING_TIMEOUT, core.runner.ping())
                 .await
                 .unwrap_or_else(|_| Err("the engine does not answer".to_owned()))
         };
         let store = async {
-            tokio::time::timeout(PATIENCE, core.records.check())
+            tokio::time::timeout(PING_TIMEOUT, core.records.check())
                 .await
                 .unwrap_or_else(|_| Err("the store does not answer".to_owned()))
         };
@@ -532,7 +532,7 @@ impl Service {
 }
 
 /// The kept sandbox that an execution runs in.
-pub(crate) struct Place {
+pub(crate) struct SandboxTarget {
     pub sandbox: String,
     pub generation: Option<u64>,
 }
@@ -631,7 +631,7 @@ impl Core {
         subject: Subject,
         request: ExecutionRequest,
         key: Option<IdempotencyKey>,
-        place: Option<Place>,
+        place: Option<SandboxTarget>,
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
         let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
@@ -644,7 +644,7 @@ impl Core {
         subject: Subject,
         mut request: ExecutionRequest,
         key: Option<IdempotencyKey>,
-        place: Option<Place>,
+        place: Option<SandboxTarget>,
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
         if !self.is_accepting.load(Ordering::Acquire) {

@@ -21,7 +21,7 @@ use crate::live::{Live, Phase, StoredAs, Waiting};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
-use crate::service::{Core, HasRun, Place, cancelled, failed_document};
+use crate::service::{Core, HasRun, SandboxTarget, cancelled, failed_document};
 
 /// The pause before an engine that did not answer is asked again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ impl Core {
                 self.execute_alone(live, stored_as, plan, queued_ms).await
             }
             Some(sandbox) => {
-                let place = Place { sandbox: sandbox.clone(), generation: live.generation };
+                let place = SandboxTarget { sandbox: sandbox.clone(), generation: live.generation };
                 self.execute_in(live, &place, request, queued_ms).await
             }
         }
@@ -198,7 +198,7 @@ impl Core {
     async fn execute_in(
         self: &Arc<Self>,
         live: &Arc<Live>,
-        place: &Place,
+        place: &SandboxTarget,
         request: ExecutionRequest,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
@@ -336,7 +336,7 @@ impl Core {
         (summary.started_at, summary.ended_at) = (started_at, Some(finish.ended_at));
         let document = ExecutionDocuments::from_json(live.kind, &document).ok();
         live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
-        live.feed.tell_end();
+        live.feed.publish_end();
         if let Some(machine) = machine {
             self.remove(machine);
         }

@@ -16,7 +16,7 @@ const UNWRITTEN: usize = 4;
 
 /// What a call says before its answer.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum CallMessage {
     /// An event of what it runs.
     Event(Box<ExecutionEvent>),
     /// A part of a file.
@@ -38,7 +38,7 @@ enum Sent {
 #[derive(Debug)]
 pub struct Exchange {
     wants_events: bool,
-    said: mpsc::Sender<Said>,
+    said: mpsc::Sender<CallMessage>,
     sent: mpsc::Receiver<Sent>,
     /// The chunks that the caller takes in all.
     credit: watch::Receiver<usize>,
@@ -47,19 +47,19 @@ pub struct Exchange {
 
 /// The caller's side: what it sends.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct CallInput {
     sent: Option<mpsc::Sender<Sent>>,
     credit: watch::Sender<usize>,
 }
 
 /// Both sides, and what the call says.
-pub(super) fn exchange(wants_events: bool) -> (Exchange, Inlet, mpsc::Receiver<Said>) {
-    let (said, heard) = mpsc::channel(UNWRITTEN);
+pub(super) fn exchange(wants_events: bool) -> (Exchange, CallInput, mpsc::Receiver<CallMessage>) {
+    let (said, messages) = mpsc::channel(UNWRITTEN);
     // After the last chunk of the window there is room for its end, or for a mistake.
     let (sender, sent) = mpsc::channel(WINDOW + 1);
     let (granted, credit) = watch::channel(WINDOW);
-    let inlet = Inlet { sent: Some(sender), credit: granted };
-    (Exchange { wants_events, said, sent, credit, said_chunks: 0 }, inlet, heard)
+    let call_input = CallInput { sent: Some(sender), credit: granted };
+    (Exchange { wants_events, said, sent, credit, said_chunks: 0 }, call_input, messages)
 }
 
 /// A caller has sent no more, and no end: it is gone.
@@ -84,7 +84,7 @@ impl Exchange {
     }
 
     /// Says something; waits until there is room for it.
-    pub(super) async fn say(&self, said: Said) {
+    pub(super) async fn send(&self, said: CallMessage) {
         // If nobody listens, the call is about to be dropped.
         _ = self.said.send(said).await;
     }
@@ -112,7 +112,7 @@ impl Exchange {
     }
 }
 
-impl Inlet {
+impl CallInput {
     /// Of a caller that is gone.
     pub fn closed() -> Self {
         exchange(false).1
@@ -152,31 +152,31 @@ mod tests {
 
     #[tokio::test]
     async fn chunks_beyond_the_window_are_a_mistake_and_their_end_is_told() {
-        let (mut call, mut inlet, _heard) = exchange(false);
+        let (mut call, mut call_input, _messages) = exchange(false);
         for number in 0..WINDOW {
-            inlet.chunk(Ok(vec![u8::try_from(number).unwrap()]));
+            call_input.chunk(Ok(vec![u8::try_from(number).unwrap()]));
         }
-        inlet.end();
+        call_input.end();
         for number in 0..WINDOW {
             assert_eq!(call.chunk().await, Ok(Some(vec![u8::try_from(number).unwrap()])));
         }
         assert_eq!(call.chunk().await, Ok(None));
 
-        let (mut call, mut inlet, _heard) = exchange(false);
-        (0..=WINDOW).for_each(|_| inlet.chunk(Ok(Vec::new())));
+        let (mut call, mut call_input, _messages) = exchange(false);
+        (0..=WINDOW).for_each(|_| call_input.chunk(Ok(Vec::new())));
         for _ in 0..WINDOW {
             assert_eq!(call.chunk().await, Ok(Some(Vec::new())));
         }
         assert!(call.chunk().await.unwrap_err().unwrap().contains("more than"));
-        inlet.chunk(Ok(Vec::new()));
+        call_input.chunk(Ok(Vec::new()));
         assert_eq!(call.chunk().await, Err(None));
     }
 
     #[tokio::test]
     async fn chunks_that_a_caller_takes_are_said_after_its_end_and_no_more() {
-        let (mut call, inlet, _heard) = exchange(false);
-        inlet.more(1);
-        drop(inlet);
+        let (mut call, call_input, _messages) = exchange(false);
+        call_input.more(1);
+        drop(call_input);
         for _ in 0..=WINDOW {
             assert!(call.credit().await.is_ok());
         }

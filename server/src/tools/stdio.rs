@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use super::answer::Answer;
 use super::error::ToolError;
-use super::exchange::{Exchange, Inlet, MAX_CHUNK_BYTES, Said, exchange};
+use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
 use super::stop::{Stop, StopCause, Stopper, stop};
 
 /// Longest line, in both directions, without its newline.
@@ -89,7 +89,7 @@ where
         output: tokio::sync::Mutex::new(output),
         failed: Mutex::default(),
         has_failed: watch::Sender::new(false),
-        under_way: Mutex::default(),
+        active_calls: Mutex::default(),
     });
     let (calls, bytes) =
         (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Semaphore::new(MAX_PENDING_BYTES)));
@@ -121,7 +121,7 @@ where
         };
         let request = match request {
             Request::Cancel(id) => {
-                if let Some(call) = server.under_way().get(&key(&id)) {
+                if let Some(call) = server.active_calls().get(&key(&id)) {
                     call.stopper.stop(StopCause::Cancelled);
                 }
                 continue;
@@ -131,17 +131,17 @@ where
                 continue;
             }
             Request::Chunk(id, chunk) => {
-                if let Some(call) = server.under_way().get_mut(&key(&id)) {
+                if let Some(call) = server.active_calls().get_mut(&key(&id)) {
                     match chunk {
-                        Some(chunk) => call.inlet.chunk(chunk),
-                        None => call.inlet.end(),
+                        Some(chunk) => call.call_input.chunk(chunk),
+                        None => call.call_input.end(),
                     }
                 }
                 continue;
             }
             Request::More(id, chunks) => {
-                if let Some(call) = server.under_way().get(&key(&id)) {
-                    call.inlet.more(chunks);
+                if let Some(call) = server.active_calls().get(&key(&id)) {
+                    call.call_input.more(chunks);
                 }
                 continue;
             }
@@ -160,7 +160,7 @@ where
             () = server.failed() => break,
             permits = permits(&calls, &bytes, length) => permits,
         };
-        let Entered { stopper, stop, exchange, mut heard } = entered;
+        let NewCall { stopper, stop, exchange, mut messages } = entered;
         let answer = call(&tool, args, stop, exchange);
         let server = server.clone();
         tasks.spawn(async move {
@@ -169,19 +169,19 @@ where
             let answer = loop {
                 tokio::select! {
                     biased;
-                    Some(said) = heard.recv() => server.write(&SaidLine { id: &id, said }).await,
+                    Some(said) = messages.recv() => server.write(&CallMessageLine { id: &id, said }).await,
                     answer = &mut answer => break answer,
                 }
             };
-            while let Ok(said) = heard.try_recv() {
-                server.write(&SaidLine { id: &id, said }).await;
+            while let Ok(said) = messages.try_recv() {
+                server.write(&CallMessageLine { id: &id, said }).await;
             }
             server.answer(&id, answer).await;
             drop(permits);
         });
     }
     // Nobody sends chunks any more, or takes them.
-    server.under_way().values_mut().for_each(|call| call.inlet = Inlet::closed());
+    server.active_calls().values_mut().for_each(|call| call.call_input = CallInput::closed());
     // Accepted calls are answered; if the output is closed, they are dropped.
     loop {
         tokio::select! {
@@ -241,21 +241,21 @@ struct Server<W> {
     /// Why writing has become impossible.
     failed: Mutex<Option<io::Error>>,
     has_failed: watch::Sender<bool>,
-    under_way: Mutex<HashMap<String, UnderWay>>,
+    active_calls: Mutex<HashMap<String, ActiveCall>>,
 }
 
 /// A call in progress.
-struct UnderWay {
+struct ActiveCall {
     stopper: Stopper,
-    inlet: Inlet,
+    call_input: CallInput,
 }
 
 /// What a call that begins has.
-struct Entered {
+struct NewCall {
     stopper: Stopper,
     stop: Stop,
     exchange: Exchange,
-    heard: mpsc::Receiver<Said>,
+    messages: mpsc::Receiver<CallMessage>,
 }
 
 /// Which program speaks, and which version of these lines.
@@ -275,27 +275,27 @@ struct HelloLine<'a> {
 }
 
 /// What a call says before its answer, as a line.
-struct SaidLine<'a> {
+struct CallMessageLine<'a> {
     id: &'a Value,
-    said: Said,
+    said: CallMessage,
 }
 
-impl Serialize for SaidLine<'_> {
+impl Serialize for CallMessageLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(2))?;
         map.serialize_entry("id", self.id)?;
         match &self.said {
-            Said::Event(event) => map.serialize_entry("event", event)?,
-            Said::Chunk(chunk) => map.serialize_entry("chunk", &Base64(chunk.clone()))?,
-            Said::More(chunks) => map.serialize_entry("more", chunks)?,
+            CallMessage::Event(event) => map.serialize_entry("event", event)?,
+            CallMessage::Chunk(chunk) => map.serialize_entry("chunk", &Base64(chunk.clone()))?,
+            CallMessage::More(chunks) => map.serialize_entry("more", chunks)?,
         }
         map.end()
     }
 }
 
 impl<W: AsyncWrite + Unpin> Server<W> {
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, UnderWay>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn active_calls(&self) -> MutexGuard<'_, HashMap<String, ActiveCall>> {
+        self.active_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until writing has become impossible.
@@ -305,21 +305,21 @@ impl<W: AsyncWrite + Unpin> Server<W> {
     }
 
     /// Registers a call; none if one with this id is in progress.
-    fn enter(&self, id: &Value, stream: bool) -> Option<Entered> {
-        let mut under_way = self.under_way();
+    fn enter(&self, id: &Value, stream: bool) -> Option<NewCall> {
+        let mut active_calls = self.active_calls();
         let key = key(id);
-        if under_way.contains_key(&key) {
+        if active_calls.contains_key(&key) {
             return None;
         }
         let (stopper, stop) = stop();
-        let (exchange, inlet, heard) = exchange(stream);
-        under_way.insert(key, UnderWay { stopper: stopper.clone(), inlet });
-        Some(Entered { stopper, stop, exchange, heard })
+        let (exchange, call_input, messages) = exchange(stream);
+        active_calls.insert(key, ActiveCall { stopper: stopper.clone(), call_input });
+        Some(NewCall { stopper, stop, exchange, messages })
     }
 
     async fn answer(&self, id: &Value, answer: Answer) {
         // Before its answer can be seen: the id may be reused then.
-        self.under_way().remove(&key(id));
+        self.active_calls().remove(&key(id));
         self.write_line(|| line(id, &answer)).await;
     }
 

@@ -26,7 +26,7 @@ struct Connections {
 }
 
 /// Room for one connection, which is given back when this is dropped.
-struct Place<'a>(&'a Readers);
+struct ConnectionPermit<'a>(&'a Readers);
 
 impl Readers {
     /// Queries with an idle connection, or with one more.
@@ -43,7 +43,7 @@ impl Readers {
         Ok(found)
     }
 
-    fn place(&self) -> Result<(Place<'_>, Option<Connection>), StoreError> {
+    fn place(&self) -> Result<(ConnectionPermit<'_>, Option<Connection>), StoreError> {
         let is_full = |connections: &mut Connections| connections.used >= MAX_READERS;
         let (mut connections, waited) = self
             .returned
@@ -53,7 +53,7 @@ impl Readers {
             return Err(StoreError::Busy);
         }
         connections.used += 1;
-        Ok((Place(self), connections.idle.pop()))
+        Ok((ConnectionPermit(self), connections.idle.pop()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -61,7 +61,7 @@ impl Readers {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ConnectionPermit<'_> {
     fn drop(&mut self) {
         self.0.lock().used -= 1;
         self.0.returned.notify_one();

@@ -519,11 +519,11 @@ fn changes_of_many_callers_are_all_made() {
     assert_eq!(recovered.queued.len(), 320);
 }
 
-/// Set in the process that [`what_was_accepted_survives_a_kill`] kills.
+/// Set in the process that [`accepted_execution_survives_a_kill`] kills.
 const CHILD: &str = "SANDBOX_STORE_TEST_DIR";
 
 #[test]
-fn what_was_accepted_survives_a_kill() {
+fn accepted_execution_survives_a_kill() {
     if let Some(dir) = std::env::var_os(CHILD) {
         let store = Store::open(Path::new(&dir)).unwrap();
         for number in 0_i64.. {
@@ -542,7 +542,7 @@ fn what_was_accepted_survives_a_kill() {
     for kill_after in [1, 7, 40] {
         _ = fs::remove_dir_all(&dir);
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::what_was_accepted_survives_a_kill", "--nocapture"])
+            .args(["--exact", "tests::accepted_execution_survives_a_kill", "--nocapture"])
             .env(CHILD, &dir)
             .stdout(Stdio::piped())
             .spawn()

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::ENGINE;
 use crate::agent::{Actor, Played};
 use crate::engines::{Feature, has};
+use crate::fixture::{eventually, finish, spawn, wait_and_watch};
 use crate::library::{Library, give_up_after, kind_of};
-use crate::place::{eventually, finish, spawn, wait_and_watch};
 
 /// More than an honest run takes: what the longest line, a full log and the list of changed
 /// files need, and no trace of a gigabyte.
@@ -90,7 +90,7 @@ fn an_agent_that_ends_or_falls_silent_is_told_by_what_was_seen() {
         ("byte-a-second", "timeout", "did not end within"),
         ("cries-for-ever", "timeout", "did not end within"),
         ("touches-for-ever", "timeout", "did not end within"),
-        ("error-of-ours", "agent_lost", "the engine is gone"),
+        ("internal-error", "agent_lost", "the engine is gone"),
         ("cancels-itself", "agent_lost", "without a cancel request"),
     ] {
         // Only who does nothing but wait is not given time, so that a busy machine changes nothing.
@@ -299,7 +299,7 @@ fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory(
         ("answers-as-another-operation", &rename, "malformed"),
         ("answers-with-extras", &exists, "malformed"),
         ("exits-in-the-middle", &read, "exit code 7"),
-        ("error-of-ours", &stat, "the engine is gone"),
+        ("internal-error", &stat, "the engine is gone"),
         ("error-too-long", &stat, "over the size limit"),
         ("cancels-itself", &stat, "without a cancel request"),
         // What is no part of that operation.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::exec_cli::{Commands, document};
 use crate::engines::{Feature, has};
-use crate::place::{Place, eventually, files_below, finish, spawn, wait};
+use crate::fixture::{Fixture, eventually, files_below, finish, spawn, wait};
 
 /// Asserts that coreutils accept the checksums of an artifacts directory, and lists its files.
 #[track_caller]
@@ -28,7 +28,7 @@ fn manifest(dir: &Path) -> Value {
 }
 
 /// The names in the working directory that begin as ours do.
-fn leftovers(place: &Place) -> Vec<String> {
+fn leftovers(place: &Fixture) -> Vec<String> {
     let entries = std::fs::read_dir(place.work()).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with(".sandboxctl")).collect()
@@ -39,7 +39,7 @@ const SCRIPT: &str = "fs.mkdir('dist/sub'); fs.write('dist/a.txt', 'one'); \
 
 #[test]
 fn artifacts_of_a_script_are_copied_with_manifest_and_checksums() {
-    let place = Place::new();
+    let place = Fixture::new();
     let flags = ["--artifact", "dist/**", "--artifact", "!**/*.tmp", "--artifacts-dir", "new/out"];
     let told = place.run_json(SCRIPT, &flags);
     let out = place.path("new/out");
@@ -119,7 +119,7 @@ fn links_special_files_and_odd_names_are_told_and_never_followed() {
 
 #[test]
 fn glob_without_a_match_fails_a_run_that_was_ok() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('a.txt', 'x')");
     let run = |more: &[&str]| {
         let all = ["run", "a.luau", "--artifact", "*.whl", "--artifacts-dir", "out"];
@@ -141,7 +141,7 @@ fn glob_without_a_match_fails_a_run_that_was_ok() {
 
 #[test]
 fn artifacts_directory_that_cannot_be_used_is_refused_before_anything_runs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('ran', 'x')");
     place.write("full/f", "x");
     std::fs::create_dir(place.path("empty")).unwrap();
@@ -183,7 +183,7 @@ fn artifacts_directory_that_cannot_be_used_is_refused_before_anything_runs() {
 
 #[test]
 fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('ran', 'x')");
     let own = place.state().join("sandboxctl").join("out");
     let own = own.to_str().unwrap();
@@ -233,7 +233,7 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
 
 #[test]
 fn link_that_a_guest_left_in_the_io_dir_leads_no_output_elsewhere() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('ran', 'x')");
     place.write("sandbox-files/a", "guest");
     place.write("file", "old");
@@ -255,7 +255,7 @@ fn link_that_a_guest_left_in_the_io_dir_leads_no_output_elsewhere() {
 
 #[test]
 fn command_that_is_ended_while_it_copies_leaves_no_artifacts() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('a.txt', 'x')");
     std::fs::create_dir(place.path("points")).unwrap();
     let copying = |json: &[&str]| {
@@ -296,7 +296,7 @@ fn command_that_is_ended_while_it_copies_leaves_no_artifacts() {
 
 #[test]
 fn artifacts_are_verified_archived_and_compared() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", SCRIPT);
     let copy =
         |to: &str| place.sandboxctl(["run", "a.luau", "--artifact", "dist", "--artifacts-dir", to]);

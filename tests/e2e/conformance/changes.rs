@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::exec_cli::{Commands, document};
 use crate::engine::{Engine, docker};
 use crate::engines::{Feature, has};
-use crate::place::{Place, eventually, files_below, finish, sandboxctl, spawn};
+use crate::fixture::{Fixture, eventually, files_below, finish, sandboxctl, spawn};
 
 /// The digest that coreutils compute.
 fn sha256(path: &Path) -> String {
@@ -22,7 +22,7 @@ fn sha256(path: &Path) -> String {
 }
 
 /// Name, content and times of everything in the io dir, and nothing of ours beside it.
-fn seen(place: &Place) -> BTreeMap<String, (String, i64, i64)> {
+fn seen(place: &Fixture) -> BTreeMap<String, (String, i64, i64)> {
     let beside: Vec<_> = fs::read_dir(place.work())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -43,8 +43,8 @@ fn seen(place: &Place) -> BTreeMap<String, (String, i64, i64)> {
         .collect()
 }
 
-fn with_files() -> Place {
-    let place = Place::new();
+fn with_files() -> Fixture {
+    let place = Fixture::new();
     place.write("sandbox-files/kept", "kept\n");
     place.write("sandbox-files/old", "one\ntwo\n");
     place.write("sandbox-files/gone", "gone\n");
@@ -253,7 +253,7 @@ fn volumes() -> String {
 #[test]
 fn staging_is_an_overlay_where_there_can_be_one_and_leaves_nothing_of_it() {
     // Names that mean something in mount options.
-    let place = Place::new();
+    let place = Fixture::new();
     let before = volumes();
     place.write("a:b,c\\d=e/kept", "kept");
     place.write("a:b,c\\d=e/dir/inner/f", "f");

@@ -9,13 +9,13 @@ use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
+use crate::fixture::{Fixture, eventually, files_below, spawn, wait};
 use crate::library::Guest;
-use crate::place::{Place, eventually, files_below, spawn, wait};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
 
 /// Starts a run that loops, and waits until its script runs.
-fn looping(place: &Place, args: &[&str]) -> Child {
+fn looping(place: &Fixture, args: &[&str]) -> Child {
     let script = place.write("loop.luau", LOOP);
     let mut all = vec!["run", "--timeout", "60s"];
     all.extend(args);
@@ -31,7 +31,7 @@ fn signal(child: &Child, signal: Signal) {
 
 #[test]
 fn ctrl_c_cancels_reports_and_cleans_up() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place, &["--json"]);
     signal(&child, Signal::INT);
     let document = place.document(&wait(child));
@@ -43,7 +43,7 @@ fn ctrl_c_cancels_reports_and_cleans_up() {
 
 #[test]
 fn sigterm_cancels_with_143() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place, &[]);
     signal(&child, Signal::TERM);
     wait(child).assert_code(143);
@@ -56,7 +56,7 @@ fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
         ("--default-signal=HUP", &[Signal::HUP][..], 129),
         ("--ignore-signal=HUP", &[Signal::HUP, Signal::TERM], 143),
     ] {
-        let place = Place::new();
+        let place = Fixture::new();
         let script = place.write("loop.luau", LOOP);
         let args = ["run", "--timeout", "60s", script.to_str().unwrap()];
         let child = spawn(place.command_with_signals(disposition, args));
@@ -70,7 +70,7 @@ fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
 
 #[test]
 fn a_container_killed_from_outside_is_killed_not_ok() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place, &["--json"]);
     let containers = eventually("the container is listed", || {
         let containers = place.containers();
@@ -86,7 +86,7 @@ fn a_container_killed_from_outside_is_killed_not_ok() {
 
 #[test]
 fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut child = looping(&place, &[]);
     let containers = place.containers();
@@ -121,7 +121,7 @@ fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
 
 #[test]
 fn controller_that_is_stopped_loses_its_agent() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place, &["--json"]);
     let containers = place.containers();
     assert_eq!(containers.len(), 1);
@@ -150,7 +150,7 @@ fn sandbox_outlives_a_runtime_that_nobody_drives() {
 
 #[test]
 fn a_live_instance_keeps_its_container_while_another_sweeps() {
-    let place = Place::new();
+    let place = Fixture::new();
     let child = looping(&place, &["--json"]);
     place.sandboxctl(["gc"]).assert_code(0);
     let listed = place.sandboxctl(["ps", "--json"]);
@@ -162,7 +162,7 @@ fn a_live_instance_keeps_its_container_while_another_sweeps() {
 
 #[test]
 fn a_killed_controllers_stdin_input_goes_with_the_next_command() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.write("loop.luau", LOOP);
     let mut command = place.command(["run", "--timeout", "60s", "--in", "-:x", "loop.luau"]);

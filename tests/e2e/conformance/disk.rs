@@ -9,8 +9,8 @@ use crate::ENGINE;
 use crate::agent::attacker;
 use crate::engine::Engine;
 use crate::engines::{Feature, has};
+use crate::fixture::Fixture;
 use crate::library::{Guest, Library};
-use crate::place::Place;
 use crate::rootfs::{Provided, Rootfs};
 
 const LIMIT: u64 = 8_000_000;
@@ -88,7 +88,7 @@ fn files_without_a_name_within_the_limit_are_nobodys_business() {
 #[test]
 fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
     let provided = rootfs();
-    let place = Place::new();
+    let place = Fixture::new();
     let reserve = DiskReserve::Bytes(ByteSize::b(1 << 60));
     let library = Library::with_disk_reserve(&place, reserve);
     let guest = Guest::in_library(place, library, |spec| spec.root(provided.root()));
@@ -105,7 +105,7 @@ fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
 
 #[test]
 fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/before", "before");
     let library = Library::with_disk_reserve(&place, DiskReserve::Bytes(ByteSize::b(1 << 60)));
     let guest = Guest::in_library(place, library, |spec| spec);
@@ -131,7 +131,7 @@ fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
 #[test]
 fn a_program_ends_when_others_take_what_must_stay_free() {
     let provided = rootfs();
-    let place = Place::new();
+    let place = Fixture::new();
     let stat = rustix::fs::statvfs(place.path(".").as_path()).unwrap();
     let others = 256 << 20;
     let reserve = (stat.f_bavail * stat.f_frsize).saturating_sub(others);
@@ -154,7 +154,7 @@ fn a_program_ends_when_others_take_what_must_stay_free() {
 #[test]
 fn a_private_io_dir_is_as_large_as_may_be_written() {
     let provided = rootfs();
-    let place = Place::new();
+    let place = Fixture::new();
     let library = Library::new(&place);
     let spec = SandboxSpec::new().root(provided.root()).limits(limits()).private_io_dir();
     let launched = library.try_launch(spec);
@@ -187,7 +187,7 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
 
 #[test]
 fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = place.sandboxctl(["doctor"]);
     let stdout = &ended.assert_code(0).stdout;
     for line in ["ok    sandbox", "ok    io_dir", "limits.disk_reserve"] {
@@ -208,7 +208,7 @@ fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
 #[test]
 fn programs_beside_many_files_are_held_to_the_write_limit_and_continue_within_it() {
     let provided = rootfs();
-    let place = Place::new();
+    let place = Fixture::new();
     for index in 0..6000 {
         place.write(&format!("sandbox-files/before/{index}"), "");
     }

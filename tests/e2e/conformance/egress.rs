@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::agent::network;
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, eventually, finish, spawn, wait_and_watch};
 use crate::library::Guest;
-use crate::place::{Place, eventually, finish, spawn, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
 use crate::tls;
 use crate::tls::{Hello, Server};
@@ -96,7 +96,7 @@ fn send(stream: &mut TcpStream, total: u64) -> io::Result<()> {
 }
 
 /// `sandboxctl exec` of a command that may reach this.
-fn exec(place: &Place, rootfs: &Provided, rule: &str, command: &[&str]) -> HostCommand {
+fn exec(place: &Fixture, rootfs: &Provided, rule: &str, command: &[&str]) -> HostCommand {
     let root = rootfs.args();
     let mut args = vec!["exec", "--timeout", "5m", "--allow", rule];
     args.extend(root.iter().map(String::as_str));
@@ -145,7 +145,7 @@ fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
 fn a_hundred_megabytes_come_byte_exact_in_bounded_memory() {
     const TOTAL: u64 = 100_000_000;
     let port = server(|mut client| send(&mut client, TOTAL).unwrap());
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     let target = format!("127.0.0.1:{port}");
     // What the agent needed at most, as the kernel tells everybody.
     let line = format!("/network download {target} && sed -n /VmHWM/p /proc/1/status");
@@ -298,7 +298,7 @@ fn a_refusal_is_a_403_that_names_the_rule() {
 
 #[test]
 fn refused_host_is_printed_once_while_the_command_runs() {
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     let ask = "/network ask localhost:8098 && /network ask localhost:8098 && \
                /network ask evil.example:443 && cat";
     let root = rootfs.args();
@@ -331,7 +331,7 @@ fn refused_host_is_printed_once_while_the_command_runs() {
 
 #[test]
 fn printed_refused_hosts_are_bounded_and_escaped() {
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     // A name of control characters, by SOCKS.
     let ask = r"printf '\005\001\000\005\001\000\003\007\033[31m.x\000\001' | nc 127.0.0.1 3128 >/dev/null
                 for port in $(seq 2 120); do /network ask evil.example:$port; done >/dev/null";
@@ -345,7 +345,7 @@ fn printed_refused_hosts_are_bounded_and_escaped() {
 #[test]
 fn documents_list_contacted_and_refused_hosts() {
     let port = server(|mut client| client.write_all(b"hello").unwrap());
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     let target = format!("127.0.0.1:{port}");
     let expected = json!({
         "contacted": [{ "host": "127.0.0.1", "port": port }],
@@ -391,7 +391,7 @@ fn documents_list_contacted_and_refused_hosts() {
 
 #[test]
 fn command_that_failed_without_network_gets_one_hint() {
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     let root = rootfs.args();
     let stderr = |flags: &[&str], line: &str, code: i32| {
         let mut args = vec!["exec"];
@@ -558,7 +558,7 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
 #[test]
 fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     let port = server(|mut client| client.write_all(b"hello").unwrap());
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     let target = format!("127.0.0.1:{port}");
     let source = format!(
         "local function run(...) return process.exec('/network', {{...}}).stdout end\n\
@@ -624,7 +624,7 @@ fn a_connection_ends_with_its_killed_controller() {
         _ = client.read(&mut [0]);
         told.send((peer, true)).unwrap();
     });
-    let (place, rootfs) = (Place::new(), rootfs());
+    let (place, rootfs) = (Fixture::new(), rootfs());
     place.expect_a_dead_instance();
     let target = format!("127.0.0.1:{port}");
     let mut controller = spawn(exec(&place, &rootfs, &target, &["/network", "hold", &target]));

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, workspace};
+use crate::fixture::{Fixture, workspace};
 
-fn example(place: &Place, name: &str, args: &[&str]) -> Value {
+fn example(place: &Fixture, name: &str, args: &[&str]) -> Value {
     let script = workspace().join("examples").join(name);
     let mut all = vec!["run", "--json"];
     all.extend(args);
@@ -18,7 +18,7 @@ fn data(name: &str) -> String {
 
 #[test]
 fn report_makes_a_csv_and_a_summary() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = example(&place, "report.luau", &["--arg", "currency=CHF"]);
     assert_eq!(document["status"], "ok", "{document:#}");
     assert_eq!(document["result"]["rows"], 48);
@@ -37,7 +37,7 @@ fn report_makes_a_csv_and_a_summary() {
 
 #[test]
 fn access_log_is_analysed_line_by_line() {
-    let place = Place::new();
+    let place = Fixture::new();
     let log = std::fs::read_to_string(data("access.log")).unwrap();
     let document = example(&place, "access-log.luau", &["--in", &data("access.log")]);
     assert_eq!(document["status"], "ok", "{document:#}");
@@ -49,7 +49,7 @@ fn access_log_is_analysed_line_by_line() {
 
 #[test]
 fn letters_are_filled_in() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = example(
         &place,
         "letters.luau",

@@ -14,8 +14,8 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, eventually};
 use crate::library::Guest;
-use crate::place::{Place, eventually};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A sandbox in which busybox is.
@@ -30,10 +30,10 @@ impl Programs {
     }
 
     fn with(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
-        Self::in_place(Place::new(), spec)
+        Self::in_place(Fixture::new(), spec)
     }
 
-    fn in_place(place: Place, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+    fn in_place(place: Fixture, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
         let provided = Rootfs::busybox().provide();
         let guest = Guest::in_place(place, |it| spec(it.root(provided.root())));
         Self { guest, _provided: provided }
@@ -128,7 +128,7 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
 
 #[test]
 fn changes_of_commands_and_of_scripts_that_run_them_are_listed() {
-    let place = Place::new();
+    let place = Fixture::new();
     for name in ["same", "changed", "gone"] {
         place.write(&format!("sandbox-files/{name}"), "1");
     }

@@ -13,12 +13,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
-use crate::place::{Ended, Place, eventually, finish, runs, spawn, wait, wait_and_watch};
+use crate::fixture::{Ended, Fixture, eventually, finish, runs, spawn, wait, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A place, and what its commands run in: busybox.
 pub struct Commands {
-    pub place: Place,
+    pub place: Fixture,
     pub provided: Provided,
 }
 
@@ -28,7 +28,7 @@ impl Commands {
     }
 
     fn of(rootfs: &Rootfs) -> Self {
-        Self { place: Place::new(), provided: rootfs.provide() }
+        Self { place: Fixture::new(), provided: rootfs.provide() }
     }
 
     /// `sandboxctl exec`, not started yet.

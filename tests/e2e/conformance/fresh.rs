@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::exec_cli::{Commands, document};
-use crate::place::{eventually, finish};
+use crate::fixture::{eventually, finish};
 
 /// The fresh io dirs of a place.
 fn fresh(commands: &Commands) -> Vec<PathBuf> {

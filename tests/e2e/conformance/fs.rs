@@ -15,23 +15,23 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::place::{Ended, Place, eventually, files_below, wait, wait_and_watch};
+use crate::fixture::{Ended, Fixture, eventually, files_below, wait, wait_and_watch};
 
 /// More than all that may wait on the way into a sandbox: what a pipe took of it has arrived.
 const MORE_THAN_WAITS: usize = 4 << 20;
 
-pub fn fs<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Ended {
+pub fn fs<S: AsRef<OsStr>>(place: &Fixture, args: &[S]) -> Ended {
     let args = args.iter().map(AsRef::as_ref);
     place.sandboxctl([OsStr::new("fs")].into_iter().chain(args))
 }
 
-pub fn fs_with(place: &Place, input: &[u8], args: &[&str]) -> Ended {
+pub fn fs_with(place: &Fixture, input: &[u8], args: &[&str]) -> Ended {
     place.sandboxctl_with(input, ["fs"].iter().chain(args))
 }
 
 /// Runs a command that is to succeed, and gives what it prints.
 #[track_caller]
-pub fn done(place: &Place, args: &[&str]) -> String {
+pub fn done(place: &Fixture, args: &[&str]) -> String {
     let ended = fs(place, args);
     ended.assert_code(0);
     assert_eq!(ended.stderr, "", "{args:?}");
@@ -39,7 +39,7 @@ pub fn done(place: &Place, args: &[&str]) -> String {
 }
 
 /// What a command prints, byte for byte.
-pub fn bytes(place: &Place, args: &[&str]) -> Vec<u8> {
+pub fn bytes(place: &Fixture, args: &[&str]) -> Vec<u8> {
     let file = place.path("stdout");
     let mut command = place.command(["fs"].iter().chain(args));
     assert!(command.stdout(File::create(&file).unwrap()).status().unwrap().success());
@@ -62,7 +62,7 @@ pub fn envelope(text: &str) -> Value {
 
 /// The data of a command that is to succeed with `--json`.
 #[track_caller]
-pub fn data(place: &Place, args: &[&str]) -> Value {
+pub fn data(place: &Fixture, args: &[&str]) -> Value {
     let ended = fs(place, &[args, &["--json"]].concat());
     assert_eq!(ended.stdout.lines().count(), 1, "{ended:#?}");
     let mut envelope = envelope(&ended.stdout);
@@ -72,7 +72,7 @@ pub fn data(place: &Place, args: &[&str]) -> Value {
 
 /// A command that is to fail: the exit code, in text and in JSON, and the kind.
 #[track_caller]
-pub fn refused(place: &Place, args: &[&str], code: i32, kind: &str) -> String {
+pub fn refused(place: &Fixture, args: &[&str], code: i32, kind: &str) -> String {
     let text = fs(place, args);
     text.assert_code(code);
     assert_eq!(text.stdout, "", "{args:?}");
@@ -95,7 +95,7 @@ pub fn content(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-pub fn fifo(place: &Place, name: &str) {
+pub fn fifo(place: &Fixture, name: &str) {
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, place.path(name), FileType::Fifo, mode, 0).unwrap();
 }
@@ -105,7 +105,7 @@ pub fn interrupt(child: &Child) {
 }
 
 /// Names below the io dir.
-pub fn left(place: &Place) -> Vec<String> {
+pub fn left(place: &Fixture) -> Vec<String> {
     let io_dir = place.path("sandbox-files");
     let name = |file: &Path| file.strip_prefix(&io_dir).unwrap().to_str().unwrap().to_owned();
     files_below(&io_dir).iter().map(|file| name(file)).collect()
@@ -113,7 +113,7 @@ pub fn left(place: &Place) -> Vec<String> {
 
 #[test]
 fn every_command_does_what_it_says() {
-    let place = Place::new();
+    let place = Fixture::new();
     assert_eq!(done(&place, &["write", "d/a.txt", "--content", "one\ntwo\n"]), "");
     assert_eq!(place.read("sandbox-files/d/a.txt"), "one\ntwo\n");
     assert_eq!(done(&place, &["read", "d/a.txt"]), "one\ntwo\n");
@@ -145,7 +145,7 @@ fn every_command_does_what_it_says() {
 #[test]
 fn a_tree_eight_thousand_deep_is_removed_whole() {
     use rustix::fs::{OFlags, mkdirat, openat};
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/top/f", "x");
     let mut here = File::open(place.path("sandbox-files/top")).unwrap();
     for _ in 0..8_000 {
@@ -161,7 +161,7 @@ fn a_tree_eight_thousand_deep_is_removed_whole() {
 
 #[test]
 fn ten_mebibytes_go_in_and_out_byte_for_byte() {
-    let place = Place::new();
+    let place = Fixture::new();
     let content = content(10 << 20);
     place.write("host.bin", &content);
     let written = fs_with(&place, &content, &["write", "a.bin", "--json"]);
@@ -185,7 +185,7 @@ fn ten_mebibytes_go_in_and_out_byte_for_byte() {
 
 #[test]
 fn a_large_file_passes_in_bounded_memory() {
-    let place = Place::new();
+    let place = Fixture::new();
     let size = 100 << 20;
     let limits = ["--max-file-size", "128MiB", "--max-write", "128MiB", "--timeout", "1m"];
     let host = File::create(place.path("host.bin")).unwrap();
@@ -202,7 +202,7 @@ fn a_large_file_passes_in_bounded_memory() {
 
 #[test]
 fn names_of_any_bytes_are_listed_read_and_written() {
-    let place = Place::new();
+    let place = Fixture::new();
     let odd = OsStr::from_bytes(b"odd\xff\n\x1b[2J");
     std::fs::create_dir(place.path("sandbox-files")).unwrap();
     std::fs::write(place.path("sandbox-files").join(odd), "odd").unwrap();
@@ -223,7 +223,7 @@ fn names_of_any_bytes_are_listed_read_and_written() {
 
 #[test]
 fn a_copy_goes_where_it_is_told_and_leaves_the_old_file_where_it_fails() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("host.txt", "host");
     place.write("sandbox-files/dir/guest.txt", "guest");
     for (to, file) in [
@@ -271,7 +271,7 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
             _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
         }
     }
-    let place = Place::new();
+    let place = Fixture::new();
     let small = place.path("small");
     std::fs::create_dir(&small).unwrap();
     let flags = rustix::mount::MountFlags::empty();
@@ -302,7 +302,7 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
 
 #[test]
 fn ctrl_c_in_the_middle_changes_nothing_and_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", "old");
     fifo(&place, "source");
     // By stdin, and by a pipe of the host's; the second one into a directory that is not there.
@@ -331,7 +331,7 @@ fn ctrl_c_in_the_middle_changes_nothing_and_leaves_nothing() {
 
 #[test]
 fn ctrl_c_ends_a_read_whose_reader_does_not_read() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", content(10 << 20));
     let mut read = place.command(["fs", "read", "a"]);
     let mut child = read.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -344,7 +344,7 @@ fn ctrl_c_ends_a_read_whose_reader_does_not_read() {
 
 #[test]
 fn a_second_ctrl_c_ends_a_command_whose_result_nobody_reads() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", content(5 << 20));
     let mut read = place.command(["fs", "read", "a", "--encoding", "hex", "--json"]);
     let mut child = read.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -365,7 +365,7 @@ fn a_second_ctrl_c_ends_a_command_whose_result_nobody_reads() {
 
 #[test]
 fn a_reader_that_goes_away_ends_a_read_quietly() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", content(10 << 20));
     for args in [&["read", "a"][..], &["read", "a", "--lines", "1:"], &["cp", ":a", "-"]] {
         let mut command = place.command(["fs"].iter().chain(args));
@@ -381,7 +381,7 @@ fn a_reader_that_goes_away_ends_a_read_quietly() {
 
 #[test]
 fn a_copy_whose_reader_goes_away_fails_and_one_to_stdout_leaves_what_is_there() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", content(MORE_THAN_WAITS));
     place.write("sandbox-files/b", "guest");
     fifo(&place, "pipe");
@@ -432,7 +432,7 @@ pub fn all_of(mut shown: File) -> String {
 
 #[test]
 fn a_copy_that_takes_its_time_shows_how_far_it_is_on_a_terminal_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     fifo(&place, "source");
     let (mut shown, side) = terminal();
     let mut command = place.command(["fs", "cp", "source", ":a"]);
@@ -466,7 +466,7 @@ fn a_copy_that_takes_its_time_shows_how_far_it_is_on_a_terminal_alone() {
 
 #[test]
 fn the_sandbox_is_what_its_flags_say() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("input.txt", "input");
     place.write("work/sub/a", "a");
     let flags = ["--io-dir", "work", "--mount-path", "/workspace", "--workdir", "/workspace/sub"];

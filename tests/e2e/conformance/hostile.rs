@@ -10,11 +10,11 @@ use std::time::Duration;
 use sandbox_api::{Limits, Script};
 use serde_json::{Value, json};
 
+use crate::fixture::{Fixture, files_below};
 use crate::library::Guest;
-use crate::place::{Place, files_below};
 
 /// A file outside the io dir, and an io dir full of ways to it.
-fn planted(place: &Place) {
+fn planted(place: &Fixture) {
     place.write("outside/secret", "secret");
     let io_dir = place.path("sandbox-files");
     std::fs::create_dir_all(io_dir.join("real")).unwrap();
@@ -31,7 +31,7 @@ fn planted(place: &Place) {
 
 #[test]
 fn planted_links_and_fifos_are_refused_at_once() {
-    let place = Place::new();
+    let place = Fixture::new();
     planted(&place);
     let document = place.run_json(
         r#"
@@ -70,7 +70,7 @@ fn planted_links_and_fifos_are_refused_at_once() {
 
 #[test]
 fn removing_and_renaming_a_link_moves_the_link_itself() {
-    let place = Place::new();
+    let place = Fixture::new();
     planted(&place);
     let document =
         place.run_json("os.rename('link', 'moved') os.remove('dir') return io.list()", &[]);
@@ -82,7 +82,7 @@ fn removing_and_renaming_a_link_moves_the_link_itself() {
 
 #[test]
 fn script_errors_name_no_host_path() {
-    let place = Place::new();
+    let place = Fixture::new();
     planted(&place);
     place.write("given.txt", "x");
     let host = place.work();
@@ -136,7 +136,7 @@ impl Drop for Swapper {
 
 #[test]
 fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
-    let place = Place::new();
+    let place = Fixture::new();
     planted(&place);
     place.write("outside/file", "a secret");
     place.write("sandbox-files/real/mine", "inside");
@@ -221,7 +221,7 @@ fn operations() -> Vec<Value> {
 
 #[test]
 fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
-    let place = Place::new();
+    let place = Fixture::new();
     planted(&place);
     for name in ["secret", "file", "sub/secret", "sub/only-outside", "only-outside"] {
         place.write(&format!("outside/{name}"), "stolen");
@@ -280,7 +280,7 @@ fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
 
 #[test]
 fn every_byte_in_a_name_reaches_the_result_and_none_of_them_the_terminal() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = r#"
         for byte = 1, 255 do
             local name = string.char(byte)

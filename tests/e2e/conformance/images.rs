@@ -12,8 +12,8 @@ use serde_json::json;
 use crate::ENGINE;
 use crate::engine::{Engine, docker_lines};
 use crate::engines::{Feature, has};
+use crate::fixture::Fixture;
 use crate::library::{Guest, Library};
-use crate::place::Place;
 use crate::rootfs::{Provided, Rootfs};
 
 /// A sandbox made from something, with the io dir of a place of its own.
@@ -29,7 +29,7 @@ impl Programs {
     }
 
     fn from(provided: Provided) -> Self {
-        let place = Place::new();
+        let place = Fixture::new();
         let io_dir = place.path("sandbox-files");
         std::fs::create_dir(&io_dir).unwrap();
         if rustix::process::geteuid().is_root() {
@@ -72,7 +72,7 @@ fn refused(root: RootFs) -> (ErrorKind, String) {
 
 #[track_caller]
 fn refused_with(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> (ErrorKind, String) {
-    let place = Place::new();
+    let place = Fixture::new();
     let library = Library::new(&place);
     let io_dir = place.path("sandbox-files");
     let error = library.try_launch(spec(SandboxSpec::new().io_dir(io_dir))).unwrap_err();
@@ -170,7 +170,7 @@ fn entrypoint_of_an_image_is_not_started() {
 }
 
 #[test]
-fn where_an_image_wants_volumes_nothing_is_written_and_no_volume_is_made() {
+fn image_with_volumes_writes_nothing_and_creates_no_volume() {
     if ENGINE != Engine::Docker {
         return;
     }
@@ -371,7 +371,7 @@ fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
     if ENGINE != Engine::Embedded {
         return;
     }
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("file", "");
     for (path, reason) in
         [(place.path("missing"), "No such file"), (place.path("file"), "it is not a directory")]
@@ -407,7 +407,7 @@ fn file_at_the_agents_path_is_not_started() {
 
 /// What a launch left in the io dir, and why it was refused, if it was.
 fn launch_beside_a_link(provided: &Provided) -> (Vec<String>, Option<(ErrorKind, String)>) {
-    let place = Place::new();
+    let place = Fixture::new();
     let io_dir = place.path("sandbox-files");
     std::fs::create_dir(&io_dir).unwrap();
     place.write("given", "given");
@@ -512,7 +512,7 @@ fn agent_file_that_somebody_changed_is_not_what_starts() {
         return;
     }
     let provided = Rootfs::busybox().load();
-    let place = Place::new();
+    let place = Fixture::new();
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let args = [words(&["exec"]), provided.args(), words(&["--", "echo", "it runs"])].concat();
     let run = || assert_eq!(place.sandboxctl(&args).assert_code(0).stdout, "it runs\n");

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 #[test]
 fn all_bytes_go_in_and_out_unchanged() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         r#"
             local all = {}
@@ -26,7 +26,7 @@ fn all_bytes_go_in_and_out_unchanged() {
 
 #[test]
 fn a_seek_forgets_what_was_read_ahead() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         r#"
             io.open("f", "w"):write("0123456789"):close()
@@ -48,7 +48,7 @@ fn a_seek_forgets_what_was_read_ahead() {
 
 #[test]
 fn failures_raise_strings_with_a_position() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         r#"
             local seen = {}
@@ -85,7 +85,7 @@ fn failures_raise_strings_with_a_position() {
 
 #[test]
 fn errors_can_be_returned_as_standard_lua_does() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = r#"
         local f, message, errno = io.open("none")
         local rule = pcall(io.open, "../x")
@@ -101,7 +101,7 @@ fn errors_can_be_returned_as_standard_lua_does() {
 
 #[test]
 fn the_write_limit_holds_and_its_write_writes_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = r#"
         local f = io.open("f", "w")
         f:write(string.rep("x", 600))
@@ -136,7 +136,7 @@ fn the_write_limit_holds_and_its_write_writes_nothing() {
 
 #[test]
 fn a_hole_counts_as_written() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place
         .run_json("local f = io.open('f', 'w') f:seek('set', 1e12) f:write('x') f:close()", &[]);
     assert_eq!(document["error"]["kind"], "write_limit", "{document:#}");
@@ -145,7 +145,7 @@ fn a_hole_counts_as_written() {
 
 #[test]
 fn the_sixty_fifth_handle_is_refused_and_truncates_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/kept", "kept");
     let document = place.run_json(
         "local t = {} for i = 1, 64 do t[i] = io.open('f' .. i, 'w') end io.open('kept', 'w')",
@@ -165,7 +165,7 @@ fn the_sixty_fifth_handle_is_refused_and_truncates_nothing() {
 
 #[test]
 fn files_touched_is_the_final_state() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (name, text) in
         [("old", "1234"), ("log", "a\n"), ("gone", "x"), ("from", "abc"), ("same", "s")]
     {
@@ -202,7 +202,7 @@ fn files_touched_is_the_final_state() {
 
 #[test]
 fn nothing_that_luau_md_leaves_out_is_there() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         r#"
             local absent = {}

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::ENGINE;
 use crate::agent::Actor;
 use crate::engines::{Feature, has};
-use crate::place::finish;
+use crate::fixture::finish;
 
 /// What the probe saw, and who it was to be.
 struct Seen {
@@ -60,7 +60,7 @@ impl Seen {
 }
 
 #[test]
-fn it_is_nobody_with_no_rights_at_all() {
+fn script_runs_unprivileged() {
     let seen = Seen::new();
     let status = seen.status();
     let (uid, gid) = seen.owner;
@@ -86,7 +86,7 @@ fn it_is_nobody_with_no_rights_at_all() {
 }
 
 #[test]
-fn it_is_alone() {
+fn script_sees_no_other_process() {
     let seen = Seen::new();
     assert_eq!(seen.list("pids"), ["1"]);
     let namespaces = &seen.seen["namespaces"];
@@ -123,7 +123,7 @@ fn it_is_alone() {
 }
 
 #[test]
-fn it_is_told_nothing_of_the_host() {
+fn script_learns_nothing_of_the_host() {
     let seen = Seen::new();
     let host_paths = [seen.actor.place.work(), seen.actor.place.state(), seen.actor.place.home()];
     for key in ["cmdline", "environ", "cgroup", "hostname"] {
@@ -148,7 +148,7 @@ fn it_is_told_nothing_of_the_host() {
 }
 
 #[test]
-fn it_can_write_to_its_io_dir_alone() {
+fn script_writes_to_its_io_dir_alone() {
     let seen = Seen::new();
     // In its own memory.
     let own: &[&str] = if has(Feature::NothingToWrite) { &[] } else { &["/tmp", "/run"] };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::service::{Service, serve};
 use crate::ENGINE;
-use crate::place::{Place, eventually};
+use crate::fixture::{Fixture, eventually};
 
 /// Scripts have files there.
 const WITH_FILES: &[(&str, &str)] = &[("SANDBOXCTL_IO_ENABLED", "true")];
@@ -74,7 +74,7 @@ impl Caller<'_, '_> {
 }
 
 /// A token of this subject, for everything but the server itself.
-fn token(place: &Place, subject: &str) -> String {
+fn token(place: &Fixture, subject: &str) -> String {
     let create = ["token", "create", "--data-dir", "service", "--subject", subject];
     let scopes = ["sandboxes", "executions:write", "executions:read"];
     let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]);
@@ -82,13 +82,13 @@ fn token(place: &Place, subject: &str) -> String {
     created.assert_code(0).stdout.trim_end().to_owned()
 }
 
-fn start(place: &Place) -> Service<'_> {
+fn start(place: &Fixture) -> Service<'_> {
     Service::start(place, serve(place, &["--listen", "127.0.0.1:0"], WITH_FILES))
 }
 
 #[test]
 fn kept_sandbox_has_its_files_through_a_restart_and_is_of_its_subject_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     let [alice, bob] = ["alice", "bob"].map(|subject| token(&place, subject));
     let request = json!({ "name": "notes", "ttl_ms": 600_000 });
     let service = start(&place);
@@ -146,7 +146,7 @@ fn kept_sandbox_has_its_files_through_a_restart_and_is_of_its_subject_alone() {
 
 #[test]
 fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
-    let place = Place::new();
+    let place = Fixture::new();
     let token = token(&place, "alice");
     let service = start(&place);
     let caller = Caller { service: &service, token: &token };
@@ -174,7 +174,7 @@ fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
 
 #[test]
 fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_end() {
-    let place = Place::new();
+    let place = Fixture::new();
     let token = token(&place, "alice");
     let service = start(&place);
     let caller = Caller { service: &service, token: &token };
@@ -202,7 +202,7 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
 
 #[test]
 fn sandbox_of_a_service_without_files_has_none_for_scripts() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let create = |body: &str| service.http("POST", "/v1/sandboxes", "", body);
     let (status, created) = create("{}");
@@ -223,7 +223,7 @@ fn sandbox_of_a_service_without_files_has_none_for_scripts() {
 
 #[test]
 fn no_route_of_a_service_shows_one_subject_what_another_has() {
-    let place = Place::new();
+    let place = Fixture::new();
     let [alice, bob] = ["alice", "bob"].map(|subject| token(&place, subject));
     let service = start(&place);
     let [alice, bob] = [&alice, &bob].map(|token| Caller { service: &service, token });

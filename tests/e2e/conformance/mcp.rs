@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::place::{Place, eventually, peak_memory_kib, workspace};
+use crate::fixture::{Fixture, eventually, peak_memory_kib, workspace};
 use crate::rootfs::Rootfs;
 
 /// Longer than any answer of these tests takes.
@@ -47,12 +47,12 @@ struct Client {
 
 impl Client {
     /// One of the revision 2025-11-25, which has said hello.
-    fn new(place: &Place, flags: &[&str]) -> Self {
+    fn new(place: &Fixture, flags: &[&str]) -> Self {
         Self::of(place, flags, "2025-11-25")
     }
 
     /// One of a revision that begins with a hello, which it has said.
-    fn of(place: &Place, flags: &[&str], revision: &str) -> Self {
+    fn of(place: &Fixture, flags: &[&str], revision: &str) -> Self {
         let mut client = Self::silent(place, flags);
         let hello = client.ask("initialize", hello(revision));
         assert_eq!(hello["result"]["protocolVersion"], revision, "{hello:#}");
@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// One that has not said anything.
-    fn silent(place: &Place, flags: &[&str]) -> Self {
+    fn silent(place: &Fixture, flags: &[&str]) -> Self {
         let mut command = place.command(["mcp"]);
         command.args(flags);
         Self::start(command)
@@ -170,7 +170,7 @@ impl Drop for Client {
 
 #[test]
 fn agent_works_on_files_with_a_script_and_with_tools() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let script = "io.open('report/a b.csv', 'w'):write('n,sq\\n1,1\\n2,4\\n'):close()\n\
                   print('written') return { rows = 2 }";
@@ -255,7 +255,7 @@ impl Client {
 
 #[test]
 fn agent_hears_what_is_wrong_and_can_go_on() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/data.bin", b"\xff\xfe\x00");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let unknown = client.ask("tools/call", json!({ "name": "nope", "arguments": {} }));
@@ -311,7 +311,7 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
 
 #[test]
 fn client_of_the_stateless_revision_needs_no_hello() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::silent(&place, &["--no-io", "--pool", "0"]);
     let meta = stateless();
     let discovered = client.ask("server/discover", json!({ "_meta": meta }));
@@ -336,7 +336,7 @@ fn client_of_the_stateless_revision_needs_no_hello() {
 
 #[test]
 fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_good() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/a", "x");
     let mut client = Client::silent(&place, &["--io-dir", "out", "--pool", "0"]);
     let with_meta = |mut params: Value| {
@@ -374,7 +374,7 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
 
 #[test]
 fn trace_context_of_a_call_is_in_the_log() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut command = place.command(["mcp", "-vv", "--no-io", "--pool", "0"]);
     let log = place.path("log");
     command.stderr(std::fs::File::create(&log).unwrap());
@@ -397,7 +397,7 @@ fn trace_context_of_a_call_is_in_the_log() {
 
 #[test]
 fn client_of_an_older_revision_is_answered_in_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::of(&place, &["--io-dir", "out", "--pool", "0"], "2025-06-18");
     let result = client.call("execute_script", json!({ "script": "return 1" }));
     assert_eq!(result["structuredContent"]["result"], 1, "{result:#}");
@@ -407,7 +407,7 @@ fn client_of_an_older_revision_is_answered_in_it() {
 
 #[test]
 fn prompts_teach_the_script_api_and_name_the_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/report.csv", "n\n1\n");
     place.write("out/sub/new", "");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
@@ -439,7 +439,7 @@ const IMAGE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP
 
 #[test]
 fn agent_sees_images_and_long_files_in_parts() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/long.txt", (1..=3000).map(|n| format!("{n}\n")).collect::<String>());
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let image = json!({ "path": "a.png", "content": IMAGE, "encoding": "base64" });
@@ -460,7 +460,7 @@ fn agent_sees_images_and_long_files_in_parts() {
 
 #[test]
 fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let root = provided.args();
     let mut flags: Vec<&str> = root.iter().map(String::as_str).collect();
@@ -505,7 +505,7 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
 
 #[test]
 fn cancelled_call_ends_its_container_and_no_other() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let params = json!({
         "name": "execute_script",
@@ -533,7 +533,7 @@ fn cancelled_call_ends_its_container_and_no_other() {
 
 #[test]
 fn client_that_is_killed_or_leaves_in_the_middle_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "1"]);
     client.begin_call(
         "execute_script",
@@ -562,7 +562,7 @@ fn client_that_is_killed_or_leaves_in_the_middle_leaves_nothing() {
 fn client_that_does_not_read_holds_up_no_end() {
     /// Not all that a pipe has room for: what does not fit at the end of it waits.
     const FULL: u64 = 32 << 10;
-    let place = Place::new();
+    let place = Fixture::new();
     for signal in [None, Some(Signal::TERM)] {
         let mut command = place.command(["mcp", "--no-io", "--pool", "0"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -593,7 +593,7 @@ fn client_that_does_not_read_holds_up_no_end() {
 
 #[test]
 fn sandbox_that_dies_costs_the_calls_in_it_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     client.data("write_file", json!({ "path": "a", "content": "x" }));
     let kept = place.containers();
@@ -616,7 +616,7 @@ fn sandbox_that_dies_costs_the_calls_in_it_alone() {
 
 #[test]
 fn two_thousand_calls_at_once_are_all_answered() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/a.txt", "x\n");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     client.data("stat", json!({ "path": "a.txt" }));
@@ -643,7 +643,7 @@ fn two_thousand_calls_at_once_are_all_answered() {
 
 #[test]
 fn instructions_and_prompts_are_about_the_tools_that_are_offered() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client =
         Client::silent(&place, &["--io-dir", "out", "--tools", "read_*", "--pool", "0"]);
     let told = client.ask("initialize", hello("2025-11-25"));
@@ -659,7 +659,7 @@ fn instructions_and_prompts_are_about_the_tools_that_are_offered() {
 
 #[test]
 fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
-    let place = Place::new();
+    let place = Fixture::new();
     let args = ["mcp", "install", "--client", "cursor", "--io-dir", "files", "--print"];
     let printed = place.sandboxctl(args);
     let entry: Value = serde_json::from_str(&printed.assert_code(0).stdout).unwrap();
@@ -678,7 +678,7 @@ fn script_of_the_skill_does_what_it_teaches() {
     let skill = std::fs::read_to_string(workspace().join("skills/sandboxctl/SKILL.md")).unwrap();
     let (_, script) = skill.split_once("```lua\n").unwrap();
     let (script, _) = script.split_once("```").unwrap();
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/logs/a.log", "\"GET /\" 200 1\n\"GET /x\" 404 1\n\"GET /\" 200 1\n");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     let data = client.data("execute_script", json!({ "script": script }));
@@ -689,7 +689,7 @@ fn script_of_the_skill_does_what_it_teaches() {
 
 #[test]
 fn nothing_can_be_written_where_files_are_read_only() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("out/a.txt", "x\n");
     let mut client = Client::new(&place, &["--io-dir", "out", "--read-only", "--pool", "0"]);
     let listed = client.ask("tools/list", json!({}));
@@ -723,7 +723,7 @@ const MEMORY_KIB: u64 = 8 << 10;
 
 #[test]
 fn calls_leave_descriptors_memory_and_containers_where_they_were() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "1"]);
     let process = format!("/proc/{}", client.child.id());
     let open = || std::fs::read_dir(format!("{process}/fd")).unwrap().count();
@@ -756,7 +756,7 @@ fn calls_leave_descriptors_memory_and_containers_where_they_were() {
 
 #[test]
 fn list_of_many_resources_comes_in_pages() {
-    let place = Place::new();
+    let place = Fixture::new();
     // More than one list may have, so that it is listed by directories.
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
     for directory in 0..11 {
@@ -793,7 +793,7 @@ fn list_of_many_resources_comes_in_pages() {
 
 #[test]
 fn message_of_64_mib_is_refused_and_the_next_one_answered() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut client = Client::new(&place, &["--no-io", "--pool", "0"]);
     let before = peak_memory_kib(client.child.id());
     let stdin = client.stdin.as_mut().unwrap();

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use super::service::{Service, serve};
-use crate::place::{Place, eventually, peak_memory_kib};
+use crate::fixture::{Fixture, eventually, peak_memory_kib};
 use crate::rootfs::Rootfs;
 
 /// Runs until it is ended, and says when it has begun.
@@ -213,7 +213,7 @@ impl Service<'_> {
 }
 
 /// A token in the data directory of the services here.
-fn token(place: &Place, scope: &str, expires: &str) -> String {
+fn token(place: &Fixture, scope: &str, expires: &str) -> String {
     let args = ["token", "create", "--data-dir", "service", "--subject", "agent"];
     let args = [&args[..], &["--scope", scope, "--expires", expires]].concat();
     format!("Bearer {}", place.sandboxctl(args).assert_code(0).stdout.trim_end())
@@ -221,7 +221,7 @@ fn token(place: &Place, scope: &str, expires: &str) -> String {
 
 #[test]
 fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
-    let place = Place::new();
+    let place = Fixture::new();
     let good = token(&place, "sandboxes", "1h");
     let other = token(&place, "executions:write", "1h");
     let expired = token(&place, "sandboxes", "1ms");
@@ -261,7 +261,7 @@ fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
 
 #[test]
 fn bad_input_over_http_is_answered_and_the_next_call_works() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::with(&place, &[], &[FILES]);
     let client = Client::new(&service);
     client.data("execute_script", json!({ "script": "fs.write('data.bin', '\\255\\254\\0')" }));
@@ -335,7 +335,7 @@ fn two_thousand_calls_over_http_cost_others_nothing() {
     /// Connections at one time, each with calls one after the other.
     const CONNECTIONS: usize = 200;
     const CALLS: usize = 2000;
-    let place = Place::new();
+    let place = Fixture::new();
     let tokens = ["busy", "other"].map(|subject| {
         let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
         let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
@@ -368,7 +368,7 @@ fn two_thousand_calls_over_http_cost_others_nothing() {
 
 #[test]
 fn client_that_goes_away_over_http_ends_its_call_and_is_charged_for_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let client = Client::new(&service);
     let connection = client.begin_loop();
@@ -389,7 +389,7 @@ fn client_that_goes_away_over_http_ends_its_call_and_is_charged_for_it() {
 
 #[test]
 fn session_over_http_cancels_its_call_and_ends_in_the_middle_of_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let client = Client::new(&service).in_session("2025-11-25");
     let session = client.header("mcp-session-id").to_owned();
@@ -425,7 +425,7 @@ fn session_over_http_cancels_its_call_and_ends_in_the_middle_of_one() {
 
 #[test]
 fn session_is_its_subjects_alone_and_hears_of_its_changes() {
-    let place = Place::new();
+    let place = Fixture::new();
     let tokens = ["alice", "bob"].map(|subject| {
         let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
         let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
@@ -468,7 +468,7 @@ fn session_is_its_subjects_alone_and_hears_of_its_changes() {
 
 #[test]
 fn sessions_that_one_subject_begins_cost_no_other_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     let tokens = ["alice", "bob"].map(|subject| {
         let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
         let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
@@ -491,7 +491,7 @@ fn sessions_that_one_subject_begins_cost_no_other_one() {
 
 #[test]
 fn files_of_agents_are_off_unless_the_service_has_them() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let root = provided.args();
     let flags: Vec<&str> = root.iter().map(String::as_str).collect();
@@ -515,7 +515,7 @@ fn files_of_agents_are_off_unless_the_service_has_them() {
 
 #[test]
 fn calls_of_agents_have_the_rate_of_executions() {
-    let place = Place::new();
+    let place = Fixture::new();
     let rate = [("SANDBOXCTL_SERVER_QUOTA_RATE", "3"), FILES];
     let service = Service::with(&place, &[], &rate);
     let client = Client::new(&service);
@@ -541,7 +541,7 @@ fn calls_of_agents_have_the_rate_of_executions() {
 
 #[test]
 fn files_of_agents_have_the_quota_of_stored_bytes() {
-    let place = Place::new();
+    let place = Fixture::new();
     let quota = [("SANDBOXCTL_SERVER_QUOTA_STORED_BYTES", "64KiB"), FILES];
     let service = Service::with(&place, &[], &quota);
     let client = Client::new(&service);
@@ -564,7 +564,7 @@ fn files_of_agents_have_the_quota_of_stored_bytes() {
 
 #[test]
 fn calls_of_agents_have_the_turns_and_processor_time_of_executions() {
-    let place = Place::new();
+    let place = Fixture::new();
     let quotas = [
         ("SANDBOXCTL_SERVER_SUBJECT_CONCURRENCY", "1"),
         ("SANDBOXCTL_SERVER_QUOTA_CPU_TIME", "20ms"),

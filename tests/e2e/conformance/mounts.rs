@@ -15,8 +15,8 @@ use serde_json::json;
 
 use crate::ENGINE;
 use crate::engine::Engine;
+use crate::fixture::{Ended, Fixture, eventually, spawn, wait};
 use crate::library::{Guest, Library};
-use crate::place::{Ended, Place, eventually, spawn, wait};
 use crate::rootfs::Rootfs;
 
 /// A mount of the host's, gone at its end whatever the test says.
@@ -52,7 +52,7 @@ impl Drop for HostMount {
     }
 }
 
-fn run(place: &Place, args: &[&str]) -> Ended {
+fn run(place: &Fixture, args: &[&str]) -> Ended {
     let source = "pcall(fs.remove, 'm', {recursive = true}) pcall(fs.rename, 'm', 'n')";
     let script = place.write("script.luau", source);
     place.sandboxctl(["run", script.to_str().unwrap()].iter().chain(args))
@@ -65,7 +65,7 @@ fn assert_refused(ended: &Ended, why: &str) {
 
 #[test]
 fn mount_point_below_the_io_dir_or_an_input_is_refused_at_launch() {
-    let place = Place::new();
+    let place = Fixture::new();
     let tmpfs = HostMount::tmpfs(place.path("sandbox-files/m"));
     assert_refused(&run(&place, &[]), &format!("{} is a mount point below it", tmpfs.0.display()));
     let document = place.run_json("return 1", &[]);
@@ -94,7 +94,7 @@ fn mount_point_below_the_io_dir_or_an_input_is_refused_at_launch() {
 
 #[test]
 fn mount_point_below_another_mount_of_the_io_dir_is_refused() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("data/x/f", "");
     let view = HostMount::bind(&place.path("data"), place.path("view"));
     let below = HostMount::tmpfs(place.path("view/x/m"));
@@ -111,7 +111,7 @@ fn mount_point_below_another_mount_of_the_io_dir_is_refused() {
 
 /// A sandbox that may run for long, with the directory `m` in its io dir.
 fn guest(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Guest {
-    let place = Place::new();
+    let place = Fixture::new();
     fs::create_dir_all(place.path("sandbox-files/m")).unwrap();
     let limits = Limits { timeout: Duration::from_secs(100), ..Limits::default() };
     Guest::in_place(place, |it| spec(it.limits(limits)))
@@ -214,7 +214,7 @@ fn mount_that_is_moved_into_the_io_dir_of_an_idle_sandbox_is_seen_at_its_next_us
 
 #[test]
 fn mount_whose_name_is_not_utf8_is_nobodys_business() {
-    let place = Place::new();
+    let place = Fixture::new();
     let name = place.work().join(std::ffi::OsStr::from_bytes(b"\xff"));
     let mounted = HostMount::tmpfs(name);
     assert_eq!(place.run_json("return 1", &["--no-io"])["result"], 1);
@@ -223,7 +223,7 @@ fn mount_whose_name_is_not_utf8_is_nobodys_business() {
 
 #[test]
 fn bind_mount_that_appears_below_an_input_ends_an_idle_sandbox() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("elsewhere/inside", "of the host");
     place.write("data/f", "");
     let data = place.path("data");
@@ -243,7 +243,7 @@ fn bind_mount_that_appears_below_an_input_ends_an_idle_sandbox() {
 
 #[test]
 fn mount_that_appears_is_printed_with_a_hint_and_in_the_document() {
-    let place = Place::new();
+    let place = Fixture::new();
     fs::create_dir_all(place.path("sandbox-files/m")).unwrap();
     let source = "fs.write('begun', '') while true do end";
     let script = place.write("script.luau", source);
@@ -270,7 +270,7 @@ fn mount_that_appears_is_printed_with_a_hint_and_in_the_document() {
 
 #[test]
 fn pseudo_file_systems_and_devices_are_not_mounted() {
-    let place = Place::new();
+    let place = Fixture::new();
     let proc = HostMount::bind(Path::new("/proc"), place.path("innocent"));
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut cgroup = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -295,7 +295,7 @@ fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
     if ENGINE != Engine::Embedded {
         return;
     }
-    let place = Place::new();
+    let place = Fixture::new();
     symlink("/", place.path("link")).unwrap();
     let _bind = HostMount::bind(Path::new("/"), place.path("bound"));
     for path in ["/", "link", "bound", "bound/proc/.."] {
@@ -306,7 +306,7 @@ fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
 
 #[test]
 fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
-    let place = Place::new();
+    let place = Fixture::new();
     run(&place, &[]).assert_code(0);
     let root = place.work().parent().unwrap().to_owned();
     symlink(&root, place.path("link")).unwrap();
@@ -362,7 +362,7 @@ fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
 
 #[test]
 fn what_a_service_keeps_is_neither_mounted_nor_seen() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("service/files/a/f", "");
     place.write("seen", "");
     let data_dir = place.path("service");
@@ -396,7 +396,7 @@ fn what_a_service_keeps_is_neither_mounted_nor_seen() {
 #[test]
 fn own_folders_are_hidden_in_an_input_that_holds_them() {
     let provided = Rootfs::busybox().provide();
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("seen", "");
     let root = place.work().parent().unwrap().to_owned();
     let library = Library::new(&place);
@@ -434,7 +434,7 @@ fn own_folders_are_hidden_in_an_input_that_holds_them() {
 #[test]
 fn mounts_of_a_sandbox_are_private_where_the_hosts_are_shared() {
     let provided = Rootfs::busybox().provide();
-    let place = Place::new();
+    let place = Fixture::new();
     let shared = HostMount::bind(&place.work(), place.home().join("shared"));
     rustix::mount::mount_change(&shared.0, MountPropagationFlags::SHARED).unwrap();
     let (io_dir, input) = (shared.0.join("io"), shared.0.join("input"));

@@ -18,8 +18,8 @@ use sandbox_api::operation::Operation;
 use sandbox_api::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
+use crate::fixture::Fixture;
 use crate::library::{Guest, give_up_all_after, kind_of};
-use crate::place::Place;
 
 /// Whatever has a name and is neither file nor directory, in an io dir, and a link out of it.
 fn plant_oddities(io_dir: &Path) {
@@ -121,7 +121,7 @@ fn a_burst_of_cancels_leaves_room_for_the_next_script() {
 
 #[test]
 fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/dir/f", "x");
     place.write("sandbox-files/file", "x");
     symlink("dir", place.path("sandbox-files/link")).unwrap();
@@ -274,7 +274,7 @@ fn links_are_never_followed_and_special_files_never_opened() {
 
 #[test]
 fn an_input_is_read_and_never_changed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("given/a.txt", "given");
     let given = place.path("given");
     let guest = Guest::in_place(place, |spec| {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::mounts::HostMount;
-use crate::place::{Place, eventually, spawn, wait};
+use crate::fixture::{Fixture, eventually, spawn, wait};
 
 /// What the tries of an attack are: one in three showed what it was to show.
 const TRIES: usize = 25;
@@ -34,7 +34,7 @@ fn count(directory: &Path) -> usize {
 
 #[test]
 fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("secret", "of the host");
     place.write("in/x.txt", "plain");
     symlink("../secret", place.path("in/link")).unwrap();
@@ -50,7 +50,7 @@ fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
 
 #[test]
 fn io_dir_of_a_project_is_not_led_elsewhere_by_a_link() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandboxctl.toml", "[io]\ndir = 'a/b'\n");
     place.write("secret/b/key", "of the host");
     place.write("a/b/x", "");
@@ -67,7 +67,7 @@ fn io_dir_of_a_project_is_not_led_elsewhere_by_a_link() {
 
 #[test]
 fn links_in_a_path_that_the_caller_named_are_followed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("elsewhere/io/x", "");
     place.write("elsewhere/in/1.txt", "");
     symlink("elsewhere", place.path("link")).unwrap();
@@ -82,7 +82,7 @@ fn links_in_a_path_that_the_caller_named_are_followed() {
 
 #[test]
 fn output_is_refused_in_the_io_dir_by_any_name_of_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/sub/x", "");
     place.write("a.luau", "fs.write('ran', '')");
     place.sandboxctl(["keys", "new", "key"]).assert_code(0);
@@ -114,7 +114,7 @@ fn output_is_refused_in_the_io_dir_by_any_name_of_it() {
 /// Another run has the directories as its io dir.
 #[test]
 fn output_is_written_where_it_was_to_be_when_a_link_leads_elsewhere_by_then() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a/b/x", "");
     fs::create_dir_all(place.path("secret/b")).unwrap();
     place.write("a.luau", "fs.write('ready', '') while not fs.exists('go') do end");
@@ -135,7 +135,7 @@ fn output_is_written_where_it_was_to_be_when_a_link_leads_elsewhere_by_then() {
 
 #[test]
 fn link_that_the_caller_made_keeps_its_target_and_one_that_is_made_meanwhile_does_not() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("wanted", "old");
     place.write("precious", "old");
     place.write("out/x", "");
@@ -155,7 +155,7 @@ fn link_that_the_caller_made_keeps_its_target_and_one_that_is_made_meanwhile_doe
 
 #[test]
 fn copy_into_a_directory_is_refused_where_its_name_there_leads_to_our_own() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "return 1");
     place.sandboxctl(["run", "a.luau"]).assert_code(0);
     place.write("sandbox-files/x", "guest");
@@ -169,7 +169,7 @@ fn copy_into_a_directory_is_refused_where_its_name_there_leads_to_our_own() {
 
 #[test]
 fn holes_of_an_earlier_run_do_not_hold_up_a_receipt() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "fs.write('ran', '')");
     let file = place.write("holes/large", "");
     fs::File::options().write(true).open(file).unwrap().set_len(5 << 30).unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde_json::{Value, json};
 
-use crate::place::{Ended, Place};
+use crate::fixture::{Ended, Fixture};
 
 /// A script that tells what became of each of these calls.
 fn attempts(calls: &[(&str, &str)]) -> String {
@@ -34,19 +34,19 @@ fn told(line: &Value) -> Value {
     json!([line["operation"], line["by"], line["path"], line["outcome"], line["bytes"]])
 }
 
-fn fifo(place: &Place) -> PathBuf {
+fn fifo(place: &Fixture) -> PathBuf {
     let path = place.path("fifo");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     path
 }
 
-fn run(place: &Place, source: &str, args: &[&str]) -> Ended {
+fn run(place: &Fixture, source: &str, args: &[&str]) -> Ended {
     let script = place.write("script.luau", source);
     place.sandboxctl(["run", script.to_str().unwrap()].iter().chain(args))
 }
 
 /// Does operations in one sandbox, and gives of each its envelope.
-fn batch(place: &Place, args: &[&str], operations: &[Value]) -> Vec<Value> {
+fn batch(place: &Fixture, args: &[&str], operations: &[Value]) -> Vec<Value> {
     let lines: String = operations.iter().map(|operation| format!("{operation}\n")).collect();
     let args = ["fs", "batch", "--keep-going"].iter().chain(args);
     let ended = place.sandboxctl_with(lines.as_bytes(), args);
@@ -63,7 +63,7 @@ fn outcome(envelope: &Value) -> &str {
 
 #[test]
 fn a_protected_name_refuses_what_would_change_it_and_is_read() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a/.git/hooks/pre-commit", "old");
     place.write("sandbox-files/.bashrc", "old");
     place.write("sandbox-files/x", "x");
@@ -98,7 +98,7 @@ fn a_protected_name_refuses_what_would_change_it_and_is_read() {
 
 #[test]
 fn a_protected_name_is_moved_by_nobody_in_any_spelling() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/proj/.git/config", "old");
     place.write("sandbox-files/proj/src/f", "old");
     let calls = [
@@ -135,7 +135,7 @@ fn a_protected_name_is_moved_by_nobody_in_any_spelling() {
 
 #[test]
 fn an_uncaught_refusal_has_its_kind_and_a_failure_of_the_system_is_the_scripts() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/f", "x");
     let input = place.write("input", "x");
     for (source, kind) in [
@@ -155,7 +155,7 @@ fn an_uncaught_refusal_has_its_kind_and_a_failure_of_the_system_is_the_scripts()
 
 #[test]
 fn paths_are_allowed_by_component_and_by_the_longest_rule() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/keep/a", "old");
     let config = place.write(
         "c.toml",
@@ -185,7 +185,7 @@ fn paths_are_allowed_by_component_and_by_the_longest_rule() {
 
 #[test]
 fn limits_of_operations_hold_for_scripts() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/large", "x".repeat(2000));
     place.write("sandbox-files/1/2/3/f", "x");
     let config = place.write(
@@ -214,14 +214,14 @@ fn limits_of_operations_hold_for_scripts() {
 
     let mut command = place.command(["run", "--config", config, "script.luau"]);
     command.env("SANDBOXCTL_FILESYSTEM_MAX_DEPTH", "4");
-    let ended = crate::place::finish(command);
+    let ended = crate::fixture::finish(command);
     ended.assert_code(121);
     assert!(ended.stderr.contains("above its ceiling of 3"), "{ended:#?}");
 }
 
 #[test]
 fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/old", "12345");
     std::os::unix::fs::symlink("/etc/passwd", place.path("sandbox-files/link")).unwrap();
     let source = r#"
@@ -268,7 +268,7 @@ fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
 
 #[test]
 fn an_audit_that_nobody_reads_holds_up_no_run_and_its_losses_are_told() {
-    let place = Place::new();
+    let place = Fixture::new();
     let fifo = fifo(&place);
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let reader = File::options().read(true).custom_flags(flags).open(&fifo).unwrap();
@@ -291,7 +291,7 @@ fn an_audit_that_nobody_reads_holds_up_no_run_and_its_losses_are_told() {
 
 #[test]
 fn an_audit_on_a_full_disk_costs_no_run_its_result() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = run(&place, "return 1", &["--audit", "/dev/full"]);
     ended.assert_code(0);
     assert_eq!(ended.stdout, "1\n");
@@ -301,7 +301,7 @@ fn an_audit_on_a_full_disk_costs_no_run_its_result() {
 
 #[test]
 fn commands_that_share_an_audit_write_whole_lines() {
-    let place = Place::new();
+    let place = Fixture::new();
     std::fs::create_dir(place.path("sandbox-files")).unwrap();
     let source = "for i = 1, 200 do fs.write(args.name .. i .. string.rep('x', 200), '') end";
     std::thread::scope(|scope| {
@@ -326,7 +326,7 @@ fn commands_that_share_an_audit_write_whole_lines() {
 
 #[test]
 fn an_audit_that_cannot_be_is_refused_before_anything_runs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/x", "");
     std::os::unix::fs::symlink("sandbox-files", place.path("link")).unwrap();
     let source = "fs.write('ran', '')";
@@ -345,7 +345,7 @@ fn an_audit_that_cannot_be_is_refused_before_anything_runs() {
 
 #[test]
 fn a_projects_file_neither_names_an_audit_nor_gives_up_what_is_protected() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandboxctl.toml", "[audit]\nfile = '/tmp/x'\n");
     let ended = run(&place, "return 1", &[]);
     ended.assert_code(2);
@@ -361,7 +361,7 @@ fn a_projects_file_neither_names_an_audit_nor_gives_up_what_is_protected() {
 
 #[test]
 fn rules_hold_for_operations_as_they_do_for_scripts() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (name, content) in
         [("keep/a", "old"), (".bashrc", "old"), ("d/.git/config", "old"), ("x", "x")]
     {
@@ -444,7 +444,7 @@ fn rules_hold_for_operations_as_they_do_for_scripts() {
 
 #[test]
 fn the_time_of_one_operation_is_limited_for_all_who_ask_for_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     for number in 0..5000 {
         place.write(&format!("sandbox-files/d/{number}"), "");
     }
@@ -462,7 +462,7 @@ fn the_time_of_one_operation_is_limited_for_all_who_ask_for_it() {
 
 #[test]
 fn the_default_encoding_is_the_one_that_is_configured() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandboxctl.toml", "filesystem.default_encoding = 'hex'\n");
     let write = json!({"operation": "write", "path": "a", "content": "00ff"});
     let read = json!({"operation": "read", "path": "a"});
@@ -488,7 +488,7 @@ fn the_default_encoding_is_the_one_that_is_configured() {
 
 #[test]
 fn text_that_is_not_in_its_encoding_is_a_write_that_failed_whoever_gives_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let stdin = ["fs", "write", "a", "--encoding", "hex", "--audit", "audit.log"];
     place.sandboxctl_with(b"0g", stdin).assert_code(1).assert_stderr_has("a: the content is not");
     let init = r#"{"containerId": "c", "projectOutPath": "out"}"#;

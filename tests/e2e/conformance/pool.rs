@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::ENGINE;
 use crate::engines::{Kind, kind};
+use crate::fixture::{Fixture, eventually, files_below};
 use crate::library::Library;
-use crate::place::{Place, eventually, files_below};
 
 fn spec() -> SandboxSpec {
     SandboxSpec::new().fresh_io_dir()
 }
 
 /// A library whose pool has this many sandboxes.
-fn pooled(place: &Place, size: usize) -> Library {
+fn pooled(place: &Fixture, size: usize) -> Library {
     let library = Library::new(place);
     let controller = library.controller();
     library.wait(async {
@@ -41,7 +41,7 @@ fn run(library: &Library, sandbox: &Sandbox, source: &str) -> String {
 
 #[test]
 fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
-    let place = Place::new();
+    let place = Fixture::new();
     let library = pooled(&place, 2);
     assert_eq!(place.containers().len(), 2);
     let mut seen = Vec::new();
@@ -67,7 +67,7 @@ fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
 
 #[test]
 fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
-    let place = Place::new();
+    let place = Fixture::new();
     let library = pooled(&place, 1);
     let other = library.launch(spec().mount_path("/elsewhere"));
     assert_eq!(start(&other), StartKind::Cold);
@@ -88,7 +88,7 @@ fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
 
 #[test]
 fn parked_sandbox_that_is_killed_is_replaced() {
-    let place = Place::new();
+    let place = Fixture::new();
     let library = pooled(&place, 1);
     let before = place.containers();
     ENGINE.kill(&before[0]);
@@ -104,11 +104,11 @@ fn parked_sandbox_that_is_killed_is_replaced() {
 
 #[test]
 fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut command = place.command(["tools", "--stdio", "--pool", "2"]);
     command.stdin(std::process::Stdio::piped());
-    let mut child = crate::place::spawn(command);
+    let mut child = crate::fixture::spawn(command);
     eventually("two are parked", || (place.containers().len() == 2).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -121,7 +121,7 @@ fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
 
 #[test]
 fn kept_io_dir_of_a_parked_sandbox_outlives_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let library = pooled(&place, 1);
     let sandbox = library.launch(spec());
     assert_eq!(start(&sandbox), StartKind::Warm);
@@ -137,7 +137,7 @@ fn kept_io_dir_of_a_parked_sandbox_outlives_it() {
 
 #[test]
 fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
-    let place = Place::new();
+    let place = Fixture::new();
     for _ in 0..3 {
         let args = ["--audit", "audit.log"];
         let id = place.run_json("return 1", &args)["id"].as_str().unwrap().to_owned();

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::agent::{Actor, attacker};
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, finish};
 use crate::library::Guest;
-use crate::place::{Place, finish};
 use crate::rootfs::{Provided, Rootfs};
 
 const EPERM: &str = "1";
@@ -57,7 +57,7 @@ impl Hostile {
 
     fn with(owner: Option<(u32, u32)>, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
         let provided = rootfs().provide();
-        let place = Place::new();
+        let place = Fixture::new();
         let io_dir = place.path("sandbox-files");
         std::fs::create_dir(&io_dir).unwrap();
         place.write("sandbox-files/file", "content");

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::ENGINE;
-use crate::place::{Place, eventually, files_below, sandboxctl, spawn, wait};
+use crate::fixture::{Fixture, eventually, files_below, sandboxctl, spawn, wait};
 
 const SCRIPT: &str = "io.open('f', 'w'):write('x'):close() print(io.open('/in/x'):read('a'))";
 
@@ -40,12 +40,12 @@ const POINTS_WITHOUT_AN_ANSWER: &[&str] =
     &["Before(Exit)", "After(Exit)", "Before(Evidence)", "After(Evidence)"];
 
 /// A run that is held at `point`.
-fn held_at(place: &Place, point: &str, args: &[&str]) -> Child {
+fn held_at(place: &Fixture, point: &str, args: &[&str]) -> Child {
     held_in(place, SCRIPT, point, args)
 }
 
 /// A run of `script` that is held at `point`.
-fn held_in(place: &Place, script: &str, point: &str, args: &[&str]) -> Child {
+fn held_in(place: &Fixture, script: &str, point: &str, args: &[&str]) -> Child {
     let reached = place.home().join(point);
     place.write("script.luau", script);
     let mut command = Command::new(sandboxctl());
@@ -60,7 +60,7 @@ fn held_in(place: &Place, script: &str, point: &str, args: &[&str]) -> Child {
 }
 
 /// Nothing is left but, for a while, the lock file of the dead.
-fn assert_nothing_is_left(place: &Place, at: &str) {
+fn assert_nothing_is_left(place: &Fixture, at: &str) {
     eventually(&format!("nothing is left of a controller killed at {at}"), || {
         place.sandboxctl(["gc"]).assert_code(0);
         (place.containers().is_empty() && ENGINE.remains(place).is_empty()).then_some(())
@@ -82,7 +82,7 @@ fn assert_nothing_is_left(place: &Place, at: &str) {
 
 #[test]
 fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_not_remove() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &["--no-io"]);
     eventually("nobody waits for its removal", || place.containers().is_empty().then_some(()));
@@ -107,7 +107,7 @@ fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_no
 
 #[test]
 fn a_controller_that_is_killed_while_it_asks_how_a_container_ended_leaves_nothing_either() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &["--no-io"]);
     // The kernel ends its agent.
@@ -123,7 +123,7 @@ fn a_controller_that_is_killed_while_it_asks_how_a_container_ended_leaves_nothin
 
 #[test]
 fn a_run_begins_with_the_removal_of_what_was_left() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut child = held_at(&place, "After(Create)", &[]);
     child.kill().unwrap();
@@ -136,7 +136,7 @@ fn a_run_begins_with_the_removal_of_what_was_left() {
 
 #[test]
 fn two_ctrl_c_end_a_command_at_any_point_and_leave_nothing_behind() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     for point in
         ["Before(Create)", "After(Create)", "After(Start)", "Greeted", "Requested", "Answered"]
@@ -154,7 +154,7 @@ fn two_ctrl_c_end_a_command_at_any_point_and_leave_nothing_behind() {
 
 #[test]
 fn an_agent_ends_with_its_controller_though_nobody_sweeps() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     for point in ["Greeted", "Requested"] {
         let mut child = held_at(&place, point, &[]);
@@ -175,7 +175,7 @@ struct Terminal {
 
 impl Terminal {
     /// Runs the command as a login shell does: the leader of a session that has the terminal.
-    fn run(place: &Place, args: &[&str]) -> Self {
+    fn run(place: &Fixture, args: &[&str]) -> Self {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keyboard).unwrap();
@@ -196,7 +196,7 @@ impl Terminal {
 
 #[test]
 fn ctrl_c_in_a_terminal_reaches_the_whole_process_group_and_cleans_up() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
     let mut terminal = Terminal::run(&place, &["run", "--timeout", "60s", "loop.luau"]);
     eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
@@ -213,7 +213,7 @@ fn ctrl_c_in_a_terminal_reaches_the_whole_process_group_and_cleans_up() {
 
 #[test]
 fn a_live_instance_that_is_not_ours_keeps_its_sandbox_while_ours_is_reaped() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut dead = held_at(&place, "Greeted", &["--io-dir", "dead"]);
     let live = held_at(&place, "Greeted", &["--io-dir", "live"]);

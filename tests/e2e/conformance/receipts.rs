@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::exec_cli::Commands;
-use crate::place::{Ended, Place, finish};
+use crate::fixture::{Ended, Fixture, finish};
 
 const SCRIPT: &str = "local sum = 0
 for line in io.lines('/in/sales.csv') do sum += tonumber(line) or 0 end
@@ -18,8 +18,8 @@ return sum";
 const MADE_OF: [&str; 4] = ["--in", "sales.csv", "--arg", "title=Sales"];
 
 /// A run with a signed receipt, as a job makes it.
-fn job() -> Place {
-    let place = Place::new();
+fn job() -> Fixture {
+    let place = Fixture::new();
     place.write("sales.csv", "10\n32\n");
     place.write("script.luau", SCRIPT);
     place.sandboxctl(["keys", "new", "release.key"]).assert_code(0);
@@ -37,19 +37,19 @@ fn job() -> Place {
     place
 }
 
-fn verify(place: &Place, more: &[&str]) -> Ended {
+fn verify(place: &Fixture, more: &[&str]) -> Ended {
     place.sandboxctl([&["receipt", "verify", "receipt.json"], more].concat())
 }
 
 const BY_KEY: [&str; 4] = ["--key", "release.key.pub", "--artifacts", "out"];
 
-fn replay(place: &Place, more: &[&str]) -> Ended {
+fn replay(place: &Fixture, more: &[&str]) -> Ended {
     let flags = ["replay", "receipt.json", "--script", "script.luau"];
     place.sandboxctl([&flags[..], more].concat())
 }
 
 /// The statement in a receipt.
-fn statement(place: &Place) -> Value {
+fn statement(place: &Fixture) -> Value {
     let document: Value = serde_json::from_str(&place.read("receipt.json")).unwrap();
     let Some(payload) = document["payload"].as_str() else { return document };
     let payload: sandbox_protocol::Base64 = serde_json::from_value(json!(payload)).unwrap();
@@ -91,7 +91,7 @@ fn artifacts_are_verified_and_made_again_by_who_has_the_receipt() {
 
 #[test]
 fn second_job_verifies_and_replays_what_the_first_one_published() {
-    let first = Place::new();
+    let first = Fixture::new();
     first.write("sales.csv", "10\n32\n");
     first.write("script.luau", SCRIPT);
     first.sandboxctl(["keys", "new", "release.key"]).assert_code(0);
@@ -113,7 +113,7 @@ fn second_job_verifies_and_replays_what_the_first_one_published() {
     assert!(first.read("outputs").contains("status"));
 
     // On another machine, with what was published and the public key.
-    let second = Place::new();
+    let second = Fixture::new();
     let published = ["receipt.json", "release.key.pub", "sales.csv", "script.luau"];
     let artifacts = ["out/dist/data.json", "out/dist/report.txt"];
     for name in published.iter().chain(&artifacts) {
@@ -190,7 +190,7 @@ fn tampered_artifact_receipt_and_script_are_refused() {
 
 #[test]
 fn receipt_without_artifacts_is_of_what_changed_in_the_io_dir() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('new', fs.read('old') .. '!') return 1");
     place.write("sandbox-files/old", "content");
     let run = ["run", "script.luau", "--receipt", "receipt.json"];
@@ -211,7 +211,7 @@ fn receipt_without_artifacts_is_of_what_changed_in_the_io_dir() {
 
 #[test]
 fn changed_file_may_have_the_name_of_a_manifest_and_an_input_may_be_stdin() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('manifest.json', fs.read('/in/x')) return 1");
     let flags = ["run", "script.luau", "--in", "-:x", "--receipt", "receipt.json"];
     place.sandboxctl_with(b"a,b\n", flags).assert_code(0);
@@ -226,7 +226,7 @@ fn changed_file_may_have_the_name_of_a_manifest_and_an_input_may_be_stdin() {
 
 #[test]
 fn io_dir_that_had_files_is_told_of() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('new', 'x')");
     place.write("sandbox-files/old", "content");
     let ended = place.sandboxctl(["run", "script.luau", "--receipt", "receipt.json"]);
@@ -235,7 +235,7 @@ fn io_dir_that_had_files_is_told_of() {
 
 #[test]
 fn script_that_is_not_reproducible_differs_in_its_replay() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "return math.random(1e9), os.time()");
     let flags = ["--seed", "1", "--now", "1767225600"];
     let run = |flags: &[&str]| {
@@ -258,7 +258,7 @@ fn script_that_is_not_reproducible_differs_in_its_replay() {
 
 #[test]
 fn failed_run_has_a_receipt_of_its_failure() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('half', 'x') error('no')");
     let flags = ["--artifact", "half", "--artifacts-dir", "out", "--receipt", "receipt.json"];
     place.sandboxctl([&["run", "script.luau"][..], &flags].concat()).assert_code(1);
@@ -313,7 +313,7 @@ fn receipt_of_a_command_covers_what_it_ran_in_and_no_stdin() {
 
 #[test]
 fn input_elsewhere_is_called_nothing_else() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("data", "x");
     place.write("script.luau", "return fs.exists('/image')");
     let run = ["run", "script.luau", "--receipt", "receipt.json"];
@@ -332,7 +332,7 @@ fn input_elsewhere_is_called_nothing_else() {
 
 #[test]
 fn run_whose_receipt_would_mislead_has_none() {
-    let place = Place::new();
+    let place = Fixture::new();
     let with_secret = |code: &str, flags: &[&str]| {
         _ = fs::remove_file(place.path("receipt.json"));
         let mut run = place.command(["run", "--secret", "X=env:GIVEN"]);
@@ -357,7 +357,7 @@ fn run_whose_receipt_would_mislead_has_none() {
 }
 
 #[test]
-fn what_is_mounted_among_artifacts_is_not_overlooked() {
+fn mount_among_artifacts_is_detected() {
     let place = job();
     fs::create_dir(place.path("out/more")).unwrap();
     verify(&place, &BY_KEY).assert_code(0);
@@ -372,7 +372,7 @@ fn what_is_mounted_among_artifacts_is_not_overlooked() {
 
 #[test]
 fn test_cases_of_a_script_are_in_its_receipt() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = "test.case('one', function() test.equal(1, 1) end)
         test.case('two', function() test.fail('no') end)";
     place.write("script.luau", source);
@@ -463,7 +463,7 @@ fn receipts_and_keys_that_are_none_are_refused() {
 
 #[test]
 fn replay_may_do_what_a_run_may_do_here() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('a.sh', 'x') return 1");
     let run = ["run", "script.luau", "--artifact", "a.sh", "--artifacts-dir", "out"];
     place.sandboxctl([&run[..], &["--receipt", "receipt.json"]].concat()).assert_code(0);
@@ -485,7 +485,7 @@ fn replay_may_do_what_a_run_may_do_here() {
 
 #[test]
 fn receipt_that_cannot_be_written_leaves_the_outcome_as_it_is() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('f', 'x') return 42");
     let run = |flags: &[&str]| place.sandboxctl([&["run", "script.luau"], flags].concat());
     let full = run(&["--receipt", "/dev/full"]);

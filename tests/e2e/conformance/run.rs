@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use serde_json::json;
 
 use crate::engines::{Feature, has, out_of_memory};
-use crate::place::{Place, finish};
+use crate::fixture::{Fixture, finish};
 
 #[test]
 fn a_script_returns_a_result_and_leaves_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         r#"
             print("hello", 1, true)
@@ -44,7 +44,7 @@ fn a_script_returns_a_result_and_leaves_files() {
 
 #[test]
 fn stdout_is_the_scripts_and_stderr_is_ours() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "print('one')\nprint('two')\nreturn {a = 1}");
     let ended = place.sandboxctl(["run", "a.luau"]);
     ended.assert_code(0);
@@ -58,7 +58,7 @@ fn stdout_is_the_scripts_and_stderr_is_ours() {
 #[test]
 fn files_belong_to_the_owner_of_the_io_dir() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-    let place = Place::new();
+    let place = Fixture::new();
     let io_dir = place.path("sandbox-files");
     std::fs::create_dir(&io_dir).unwrap();
     let owner = if rustix::process::geteuid().is_root() {
@@ -78,7 +78,7 @@ fn files_belong_to_the_owner_of_the_io_dir() {
 
 #[test]
 fn a_script_error_has_line_traceback_and_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = "io.open('kept.txt', 'w'):write('kept')\nprint('before')\nlocal function f()\n  error('boom')\nend\nf()\n";
     let document = place.run_json(source, &[]);
     assert_eq!(document["status"], "script_error");
@@ -98,7 +98,7 @@ fn a_script_error_has_line_traceback_and_files() {
 
 #[test]
 fn syntax_errors_bytecode_and_odd_sources_never_run() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json("print('x')\nlocal = 3\n", &[]);
     assert_eq!(document["status"], "script_error");
     assert_eq!(document["error"]["kind"], "syntax");
@@ -130,7 +130,7 @@ fn syntax_errors_bytecode_and_odd_sources_never_run() {
 
 #[test]
 fn a_loop_ends_at_the_deadline_whatever_it_catches() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         "print('start') io.open('f', 'w'):write('half')\nwhile true do pcall(function() while true do end end) end",
         &["--timeout", "3s"],
@@ -145,7 +145,7 @@ fn a_loop_ends_at_the_deadline_whatever_it_catches() {
 
 #[test]
 fn a_native_call_that_does_not_come_back_is_a_timeout_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         "print('start')\nlocal f = io.open('f', 'w') f:write('kept')\n\
          local s = string.rep('a', 8000000)\nreturn s:find(string.rep('a', 4000000) .. 'b', 1, true)",
@@ -158,7 +158,7 @@ fn a_native_call_that_does_not_come_back_is_a_timeout_too() {
 
 #[test]
 fn memory_of_the_vm_and_of_the_container_are_limits() {
-    let place = Place::new();
+    let place = Fixture::new();
     let eat = "print('start') local t = {} for i = 1, 1e9 do t[i] = string.rep('x', 1e6) .. i end";
     let document = place.run_json(eat, &[]);
     assert_eq!(document["status"], "limit", "{document:#}");
@@ -186,7 +186,7 @@ fn memory_of_the_vm_and_of_the_container_are_limits() {
 
 #[test]
 fn a_flood_of_print_is_cut_with_a_marker_and_the_run_goes_on() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json("for i = 1, 20000 do print(i) end return 'done'", &[]);
     assert_eq!(document["status"], "ok");
     assert_eq!(document["result"], "done");
@@ -204,7 +204,7 @@ fn a_flood_of_print_is_cut_with_a_marker_and_the_run_goes_on() {
 
 #[test]
 fn a_result_that_json_cannot_hold_is_named() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (source, path) in [
         ("return print", "result"),
         ("return {rows = {{}, {}, {f = print}}}", "result.rows[3].f"),
@@ -226,7 +226,7 @@ fn a_result_that_json_cannot_hold_is_named() {
 
 #[test]
 fn several_values_are_an_array_and_nothing_is_null() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (source, result) in [
         ("", json!(null)),
         ("return nil", json!(null)),
@@ -242,7 +242,7 @@ fn several_values_are_an_array_and_nothing_is_null() {
 
 #[test]
 fn arguments_come_from_flags_and_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("args.json", r#"{"n": 3, "deep": {"list": [1, null]}, "k": "file"}"#);
     let document = place.run_json(
         "return {k = args.k, e = args.e, n = args.n, len = #args.deep.list, ro = pcall(function() args.k = 1 end)}",
@@ -257,7 +257,7 @@ fn arguments_come_from_flags_and_files() {
 
 #[test]
 fn inputs_are_read_only_and_stdin_is_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("data.csv", "a,b\n");
     place.write("folder/x.txt", "x");
     place.write(
@@ -296,7 +296,7 @@ fn inputs_are_read_only_and_stdin_is_one() {
 
 #[test]
 fn without_io_there_are_no_files() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json(
         "return {io == nil, fs == nil, os.remove == nil, os.rename == nil, os.time() > 0}",
         &["--no-io"],
@@ -308,7 +308,7 @@ fn without_io_there_are_no_files() {
 
 #[test]
 fn inputs_without_io_are_refused_with_the_place_that_turned_it_off() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.csv", "1");
     place.write("s.luau", "return io ~= nil");
     let refused = place.sandboxctl(["run", "--no-io", "--in", "a.csv", "s.luau"]);
@@ -320,7 +320,7 @@ fn inputs_without_io_are_refused_with_the_place_that_turned_it_off() {
 
 #[test]
 fn an_argument_that_no_number_equals_is_the_callers_mistake() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("args.json", r#"{"id": 9007199254740993}"#);
     place.write("s.luau", "return args");
     let ended = place.sandboxctl(["run", "--json", "--args-file", "args.json", "s.luau"]);
@@ -332,7 +332,7 @@ fn an_argument_that_no_number_equals_is_the_callers_mistake() {
 
 #[test]
 fn an_entry_that_is_too_long_says_that_it_was_cut() {
-    let place = Place::new();
+    let place = Fixture::new();
     let source = "print(string.rep('x', 100000)) print('next')";
     let document = place.run_json(source, &[]);
     let entry = document["logs"][0].as_str().unwrap();
@@ -345,14 +345,14 @@ fn an_entry_that_is_too_long_says_that_it_was_cut() {
 
 #[test]
 fn a_limit_names_the_setting_that_raises_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json("while true do end", &["--timeout", "100ms"]);
     assert_eq!(document["error"]["hint"], "--timeout raises the limit", "{document:#}");
 }
 
 #[test]
 fn an_io_dir_that_stays_empty_is_removed_again_and_one_that_was_there_stays() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.run_json("return 1", &[]);
     assert!(!place.path("sandbox-files").exists());
     std::fs::create_dir(place.path("mine")).unwrap();
@@ -364,7 +364,7 @@ fn an_io_dir_that_stays_empty_is_removed_again_and_one_that_was_there_stays() {
 
 #[test]
 fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("one.luau", "return 1");
     for user in ["4294967295:0", "0:4294967295", "65535:0", "0:65535", "-1:0"] {
         let ended = place.sandboxctl(["run", "--user", user, "one.luau"]);
@@ -376,7 +376,7 @@ fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
 
 #[test]
 fn cut_off_log_is_one_warning_at_the_end() {
-    let place = Place::new();
+    let place = Fixture::new();
     let file = place.write("many.luau", "for i = 1, 5 do print(i) end print(('x'):rep(70000))");
     let stderr = |flags: &[&str], lines: &str| {
         let mut command = place.command(["run"].iter().chain(flags).map(OsStr::new));

@@ -12,8 +12,8 @@ use super::exec_cli::Commands;
 use crate::ENGINE;
 use crate::engine::{Engine, docker, helpers, processes};
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, files_below, finish, spawn};
 use crate::library::Guest;
-use crate::place::{Place, files_below, finish, spawn};
 use crate::rootfs::Rootfs;
 
 /// No other text of this machine has it. The second line is replaced by itself too.
@@ -31,7 +31,7 @@ fn assert_absent(what: &str, bytes: impl AsRef<[u8]>) {
 }
 
 /// The files of sandboxctl: state, data, scratch, audit, whatever is in the working directory.
-fn assert_absent_from_files(place: &Place) {
+fn assert_absent_from_files(place: &Fixture) {
     let folders = [place.work(), place.state(), place.data(), place.scratch(), place.home()];
     let files: Vec<_> = folders.iter().flat_map(|folder| files_below(folder)).collect();
     assert!(!files.is_empty());
@@ -70,11 +70,11 @@ fn bytes_of_a_secret_are_found_nowhere() {
     let mut exec = commands.exec(&flags, &["sh", "-c", line]);
     exec.env("GIVEN", SECRET);
     let child = spawn(exec);
-    let ready = crate::place::eventually("the command", || {
+    let ready = crate::fixture::eventually("the command", || {
         files_below(&place.scratch()).into_iter().find(|file| file.ends_with("ready"))
     });
     // One that was made for another user, and not started, is gone by now.
-    let container = crate::place::eventually("the container", || place.containers().pop());
+    let container = crate::fixture::eventually("the container", || place.containers().pop());
     assert_absent_from_files(place);
     match ENGINE {
         Engine::Docker => {
@@ -92,7 +92,7 @@ fn bytes_of_a_secret_are_found_nowhere() {
         }
     }
     std::fs::write(ready.with_file_name("go"), "").unwrap();
-    let ended = crate::place::wait(child);
+    let ended = crate::fixture::wait(child);
     ended.assert_code(3);
     assert_absent("the document", &ended.stdout);
     assert_absent("stderr", &ended.stderr);
@@ -110,7 +110,7 @@ fn bytes_of_a_secret_are_found_nowhere() {
 
 #[test]
 fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let audit = place.path("audit.jsonl");
     let run = |source: &str| {
         let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
@@ -146,7 +146,7 @@ fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
 
 #[test]
 fn secret_in_the_name_of_an_artifact_is_told_by_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN"]);
     run.env("GIVEN", SECRET).args(["--receipt", "receipt.json", "--report", "markdown=summary.md"]);
     run.args(["--artifact", "**", "--artifacts-dir", "out", "-c"]);
@@ -174,7 +174,7 @@ fn secret_in_the_name_of_an_artifact_is_told_by_nothing() {
 
 #[test]
 fn secret_in_the_name_of_what_cannot_be_copied_is_told_by_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/kept", "");
     // More directories below each other than are compared.
     let deep = "local path = secrets.KEY:match('[^\\n]+') for _ = 1, 600 do path ..= '/d' end \
@@ -190,7 +190,7 @@ fn secret_in_the_name_of_what_cannot_be_copied_is_told_by_nothing() {
 
 #[test]
 fn unknown_secret_is_a_clear_error_and_check_knows_the_name() {
-    let place = Place::new();
+    let place = Fixture::new();
     let document = place.run_json("return secrets.NONE", &[]);
     let message = document["error"]["message"].as_str().unwrap();
     assert_eq!(
@@ -203,7 +203,7 @@ fn unknown_secret_is_a_clear_error_and_check_knows_the_name() {
 
 #[test]
 fn unusable_secret_is_refused_before_anything_runs() {
-    let place = Place::new();
+    let place = Fixture::new();
     let refused = |args: &[&str]| {
         let mut run = place.command(["run", "-c", "print('ran')"]);
         run.args(args).env("EMPTY", "").env("GIVEN", SECRET);
@@ -235,7 +235,7 @@ struct Box {
 impl Box {
     fn new() -> Self {
         let provided = Rootfs::busybox().provide();
-        let guest = Guest::in_place(Place::new(), |spec: SandboxSpec| spec.root(provided.root()));
+        let guest = Guest::in_place(Fixture::new(), |spec: SandboxSpec| spec.root(provided.root()));
         Self { guest, _provided: provided }
     }
 
@@ -286,7 +286,7 @@ fn secret_of_one_command_is_no_variable_of_another() {
 }
 
 #[test]
-fn what_one_command_wrote_is_redacted_when_another_prints_it() {
+fn output_of_one_command_is_redacted_when_another_prints_it() {
     let sandbox = Box::new();
     let wrote = sandbox.shell("printf %s \"$TOKEN\" > file", token());
     assert_eq!(wrote.exit_code, Some(0));

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use serde_json::{Value, json};
 
 use crate::ENGINE;
-use crate::place::{Ended, PATIENCE, Place, eventually, sandboxctl, spawn, wait};
+use crate::fixture::{Ended, Fixture, PATIENCE, eventually, sandboxctl, spawn, wait};
 use crate::tls::{OPENSSL, certify};
 
 /// Runs until it is ended.
@@ -23,7 +23,7 @@ const LOOP: &str = "print('started') while true do end";
 
 /// `sandboxctl serve` under way.
 pub(super) struct Service<'a> {
-    place: &'a Place,
+    place: &'a Fixture,
     pub(super) child: Child,
     /// Where it listens.
     pub(super) url: String,
@@ -32,7 +32,7 @@ pub(super) struct Service<'a> {
 }
 
 /// How a service is started: these flags and variables, on the data directory `service`.
-pub(super) fn serve(place: &Place, flags: &[&str], variables: &[(&str, &str)]) -> Command {
+pub(super) fn serve(place: &Fixture, flags: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = place.command(["serve", "--data-dir", "service"]);
     command.args(flags).envs(variables.iter().copied());
     command
@@ -48,16 +48,16 @@ impl Drop for Service<'_> {
 
 impl<'a> Service<'a> {
     /// On a port of its own, for everybody on this machine.
-    pub(super) fn open(place: &'a Place) -> Self {
+    pub(super) fn open(place: &'a Fixture) -> Self {
         Self::with(place, &[], &[])
     }
 
-    pub(super) fn with(place: &'a Place, flags: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(super) fn with(place: &'a Fixture, flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let all = [&["--listen", "127.0.0.1:0", "--insecure-no-auth"], flags].concat();
         Self::start(place, serve(place, &all, variables))
     }
 
-    pub(super) fn start(place: &'a Place, mut command: Command) -> Self {
+    pub(super) fn start(place: &'a Fixture, mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (sender, log) = channel();
@@ -179,7 +179,7 @@ fn lasting(ended: &Ended) -> Value {
 
 #[test]
 fn script_prints_on_a_service_what_it_prints_here() {
-    let place = Place::new();
+    let place = Fixture::new();
     // Inputs are files, which scripts of others have only where that is wanted.
     let service = Service::with(&place, &[], &[("SANDBOXCTL_IO_ENABLED", "true")]);
     for (script, args) in [
@@ -219,7 +219,7 @@ fn script_prints_on_a_service_what_it_prints_here() {
 
 #[test]
 fn service_that_is_started_with_few_descriptors_serves_more_connections() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut command = serve(&place, &["--listen", "127.0.0.1:0", "--insecure-no-auth"], &[]);
     let few = || {
         let limit = getrlimit(Resource::Nofile);
@@ -239,7 +239,7 @@ fn service_that_is_started_with_few_descriptors_serves_more_connections() {
 
 #[test]
 fn key_is_for_one_submission() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let submit = |code: &str| {
         let args = ["executions", "run", "--detach", "--idempotency-key", "k1", "-c", code];
@@ -255,7 +255,7 @@ fn key_is_for_one_submission() {
 
 #[test]
 fn events_are_resumed_by_their_number_and_end_with_the_result() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let id = service.submit("print('one') print('two') return 3");
     let events = |args: &[&str]| -> Vec<Value> {
@@ -277,7 +277,7 @@ fn events_are_resumed_by_their_number_and_end_with_the_result() {
 
 #[test]
 fn files_of_an_execution_are_kept_and_can_be_fetched() {
-    let place = Place::new();
+    let place = Fixture::new();
     // A directory for io dirs that is on another file system is not for those of a service.
     let elsewhere =
         [("SANDBOXCTL_IO_ENABLED", "true"), ("SANDBOXCTL_IO_SCRATCH_DIR", "/dev/shm/x")];
@@ -300,7 +300,7 @@ fn files_of_an_execution_are_kept_and_can_be_fetched() {
 
 #[test]
 fn interrupted_client_cancels_its_execution() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     place.write("loop.luau", LOOP);
     let mut child = {
@@ -319,7 +319,7 @@ fn interrupted_client_cancels_its_execution() {
 
 #[test]
 fn killed_service_forgets_nothing_that_it_accepted() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
     let mut service = Service::with(&place, &[], &one_at_a_time);
@@ -347,7 +347,7 @@ fn killed_service_forgets_nothing_that_it_accepted() {
 
 #[test]
 fn data_directory_is_of_one_service() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let flags = ["--listen", "127.0.0.1:0", "--insecure-no-auth"];
     let second = wait(spawn(serve(&place, &flags, &[])));
@@ -359,7 +359,7 @@ fn data_directory_is_of_one_service() {
 
 #[test]
 fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
-    let place = Place::new();
+    let place = Fixture::new();
     let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
     let service = Service::with(&place, &[], &one_at_a_time);
     let running =
@@ -390,7 +390,7 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
 
 #[test]
 fn every_line_about_an_execution_has_its_request_and_its_trace() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::with(&place, &["--log-format", "json", "--pool", "0"], &[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let headers = format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\nx-request-id: r-7\r\n");
@@ -418,7 +418,7 @@ fn every_line_about_an_execution_has_its_request_and_its_trace() {
 
 #[test]
 fn metrics_say_what_the_pool_did_and_how_executions_ended() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::with(&place, &["--pool", "1"], &[]);
     for script in ["return 1", "error('no')"] {
         let request = json!({ "script": script }).to_string();
@@ -443,7 +443,7 @@ fn metrics_say_what_the_pool_did_and_how_executions_ended() {
 
 #[test]
 fn second_signal_ends_a_service_at_once() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let service = Service::with(&place, &["--shutdown-timeout", "5m"], &[]);
     let looping = service.submit(LOOP);
@@ -463,7 +463,7 @@ fn second_signal_ends_a_service_at_once() {
 
 #[test]
 fn socket_is_of_the_user_who_serves() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::start(&place, serve(&place, &["--listen", "unix:s.sock"], &[]));
     assert!(service.url.starts_with("unix:"), "{}", service.url);
     let mode = std::fs::metadata(place.path("s.sock")).unwrap().permissions().mode();
@@ -475,7 +475,7 @@ fn socket_is_of_the_user_who_serves() {
 
 #[test]
 fn service_that_would_let_everybody_in_does_not_start() {
-    let place = Place::new();
+    let place = Fixture::new();
     let refused = |flags: &[&str], variables: &[(&str, &str)], why: &str| {
         let ended = wait(spawn(serve(&place, flags, variables)));
         ended.assert_code(2).assert_stderr_has(why).assert_stderr_has("hint: ");
@@ -494,7 +494,7 @@ fn service_that_would_let_everybody_in_does_not_start() {
 
 #[test]
 fn caller_needs_a_token_that_is_valid() {
-    let place = Place::new();
+    let place = Fixture::new();
     let create = ["token", "create", "--data-dir", "service", "--subject", "ci"];
     let scopes = ["--scope", "executions:write", "--scope", "executions:read"];
     let created = place.sandboxctl(create.iter().chain(&scopes));
@@ -530,7 +530,7 @@ fn caller_needs_a_token_that_is_valid() {
 
 #[test]
 fn hangup_reads_quotas_again() {
-    let place = Place::new();
+    let place = Fixture::new();
     let config = place.write("config.toml", "");
     let flags = ["--config", config.to_str().unwrap()];
     let service = Service::with(&place, &flags, &[]);
@@ -554,7 +554,7 @@ fn hangup_reads_quotas_again() {
 
 #[test]
 fn certificate_that_is_replaced_is_used_after_a_hangup() {
-    let place = Place::new();
+    let place = Fixture::new();
     certify(&place.work());
     std::fs::copy(place.path("cert.pem"), place.path("first.pem")).unwrap();
     let flags = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
@@ -584,7 +584,7 @@ fn certificate_that_is_replaced_is_used_after_a_hangup() {
 }
 
 /// A JWT, signed with OpenSSL: `sign` has its options.
-fn jwt(place: &Place, header: &Value, claims: &Value, sign: &[&str]) -> String {
+fn jwt(place: &Fixture, header: &Value, claims: &Value, sign: &[&str]) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signed = format!("{}.{}", part(header), part(claims));
     place.write("signed", &signed);
@@ -597,7 +597,7 @@ fn jwt(place: &Place, header: &Value, claims: &Value, sign: &[&str]) -> String {
 
 #[test]
 fn caller_of_an_identity_provider_shows_its_token() {
-    let place = Place::new();
+    let place = Fixture::new();
     let secret = "a secret of the issuer and of this service";
     let file = place.write("secret", secret);
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -648,7 +648,7 @@ fn caller_of_an_identity_provider_shows_its_token() {
 
 #[test]
 fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
-    let place = Place::new();
+    let place = Fixture::new();
     let told = UnixDatagram::bind(place.path("notify")).unwrap();
     told.set_read_timeout(Some(PATIENCE)).unwrap();
     let hear = |what: &str| {
@@ -683,7 +683,7 @@ fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
 
 #[test]
 fn data_of_a_service_is_copied_while_it_runs_and_damaged_data_is_refused() {
-    let place = Place::new();
+    let place = Fixture::new();
     let service = Service::open(&place);
     let id = service.submit("return 'kept'");
     service.until(&id, "ok");

@@ -14,8 +14,8 @@ use sandbox_controller::Command;
 
 use crate::agent::sockets;
 use crate::engines::{Feature, has};
+use crate::fixture::Fixture;
 use crate::library::Guest;
-use crate::place::Place;
 use crate::rootfs::{Provided, Rootfs};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -79,7 +79,7 @@ struct Sockets {
 impl Sockets {
     fn new() -> Self {
         let rootfs = Rootfs::busybox().copy("sockets", sockets()).folder("tmp", 0o1777).provide();
-        let place = Place::new();
+        let place = Fixture::new();
         let io = Host::listen(place.path("sandbox-files"));
         let input = Host::listen(place.path("given"));
         let given = place.path("given");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags};
 use sha2::{Digest as _, Sha256};
 
-use crate::place::{Place, finish};
+use crate::fixture::{Fixture, finish};
 
 /// Everything below a directory by its path, and the directory itself with an empty one.
 type Tree = BTreeMap<Vec<u8>, Seen>;
@@ -109,7 +109,7 @@ fn records(scratch: &Path, io_dir: &Path) -> Vec<PathBuf> {
 /// Asserts that an io dir is alone in its directory, and that no stage is in it, mounted, or recorded
 /// in the scratch directory.
 #[track_caller]
-fn assert_no_stage_is_left(place: &Place, io_dir: &Path, what: &str) {
+fn assert_no_stage_is_left(place: &Fixture, io_dir: &Path, what: &str) {
     let beside = fs::read_dir(io_dir.parent().unwrap()).unwrap();
     let beside = beside.map(|entry| entry.unwrap().file_name());
     let is_ours = |name: &OsStr| name.as_bytes().starts_with(b".sandboxctl");
@@ -138,7 +138,7 @@ impl HostMount {
     }
 
     /// An overlay at `merged` of the directory `lower`: an io dir in it has a copy as its stage.
-    fn overlay(place: &Place) -> Self {
+    fn overlay(place: &Fixture) -> Self {
         for name in ["lower", "upper", "work"] {
             fs::create_dir_all(place.path(name)).unwrap();
         }

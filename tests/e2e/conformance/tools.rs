@@ -13,14 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
-use crate::place::{Place, eventually, workspace};
+use crate::fixture::{Fixture, eventually, workspace};
 
 /// Longer than any answer of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// `sandboxctl tools --stdio` under way.
 struct Server<'a> {
-    place: &'a Place,
+    place: &'a Fixture,
     child: Child,
     stdin: Option<ChildStdin>,
     answers: Receiver<Value>,
@@ -30,11 +30,11 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(place: &'a Place) -> Self {
+    fn new(place: &'a Fixture) -> Self {
         Self::with(place, &[])
     }
 
-    fn with(place: &'a Place, flags: &[&str]) -> Self {
+    fn with(place: &'a Fixture, flags: &[&str]) -> Self {
         let mut command = place.command(["tools", "--stdio"]);
         command.args(flags);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -151,7 +151,7 @@ fn c(mut args: Value) -> Value {
 
 #[test]
 fn the_session_of_the_guide_does_what_it_shows() {
-    let place = Place::new();
+    let place = Fixture::new();
     let session = std::fs::read(workspace().join("examples/session.ndjson")).unwrap();
     let ended = place.sandboxctl_with(&session, ["tools", "--stdio"]);
     ended.assert_code(0);
@@ -179,7 +179,7 @@ fn the_session_of_the_guide_does_what_it_shows() {
 
 #[test]
 fn files_are_written_and_read_as_the_table_says() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
 
@@ -222,7 +222,7 @@ fn files_are_written_and_read_as_the_table_says() {
 
 #[test]
 fn directories_are_made_listed_and_deleted_as_the_table_says() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let files = place.path("sandbox-files");
@@ -285,7 +285,7 @@ fn directories_are_made_listed_and_deleted_as_the_table_says() {
 
 #[test]
 fn a_file_is_described_as_the_table_says() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     server.data("sandbox_write_file", c(json!({"path": "d/f", "content": "12345"})));
@@ -314,7 +314,7 @@ fn a_file_is_described_as_the_table_says() {
 
 #[test]
 fn a_slash_at_the_end_of_a_path_means_a_directory() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let files = place.path("sandbox-files");
@@ -357,7 +357,7 @@ fn a_slash_at_the_end_of_a_path_means_a_directory() {
 
 #[test]
 fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     // `d\xff/f\xfe`, as the operations' documents write it.
@@ -412,7 +412,7 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
 
 #[test]
 fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let script = "print('hi') io.open('f', 'w'):write('123'):close() return {rows = 3}";
@@ -458,7 +458,7 @@ fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
 
 #[test]
 fn the_filesystem_tool_tells_a_failed_operation_as_data() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let mut done = |args: Value| server.data("sandbox_filesystem", c(args));
@@ -502,7 +502,7 @@ fn the_filesystem_tool_tells_a_failed_operation_as_data() {
 
 #[test]
 fn impossible_tool_calls_are_refused_by_name() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     for (tool, args, names) in [
@@ -557,7 +557,7 @@ fn impossible_tool_calls_are_refused_by_name() {
 
 #[test]
 fn a_sandbox_has_its_files_below_an_allowed_directory_wherever_links_lead() {
-    let place = Place::new();
+    let place = Fixture::new();
     let outside = place.home().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::create_dir(place.path("real")).unwrap();
@@ -587,7 +587,7 @@ fn a_sandbox_has_its_files_below_an_allowed_directory_wherever_links_lead() {
 
     let mut command = place.command(["tools", "--stdio"]);
     command.env("SANDBOXCTL_TOOLS_ALLOWED_OUT_PATHS", "['real/a']").stdin(Stdio::piped());
-    let mut child = crate::place::spawn(command);
+    let mut child = crate::fixture::spawn(command);
     let line = |id: &str, path: &str| {
         let args = json!({"containerId": id, "projectOutPath": path});
         format!("{}\n", json!({"id": id, "tool": "sandbox_init", "args": args}))
@@ -595,13 +595,13 @@ fn a_sandbox_has_its_files_below_an_allowed_directory_wherever_links_lead() {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all((line("c", "real") + &line("d", "real/ab")).as_bytes()).unwrap();
     drop(stdin);
-    let ended = crate::place::wait(child);
+    let ended = crate::fixture::wait(child);
     assert_eq!(ended.stdout.matches("\"kind\":\"policy\"").count(), 2, "{ended:#?}");
 }
 
 #[test]
 fn protected_names_are_so_in_the_sandboxes_of_the_tools_and_above_them() {
-    let place = Place::new();
+    let place = Fixture::new();
     std::fs::create_dir_all(place.path(".git/hooks")).unwrap();
     let mut server = Server::with(&place, &["--protect"]);
     let init = |path: &str| json!({"containerId": "c", "projectOutPath": path});
@@ -632,7 +632,7 @@ fn protected_names_are_so_in_the_sandboxes_of_the_tools_and_above_them() {
 
 #[test]
 fn many_inits_of_one_name_make_one_container() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     let ids: Vec<Value> = (0..8).map(|_| server.begin("sandbox_init", init("c"))).collect();
     let other = json!({"containerId": "c", "projectOutPath": "sandbox-files", "rootPath": "w"});
@@ -653,7 +653,7 @@ fn many_inits_of_one_name_make_one_container() {
 
 #[test]
 fn a_container_is_gone_when_its_destroy_says_so() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     for remove in [true, false] {
         server.init();
@@ -676,7 +676,7 @@ fn a_container_is_gone_when_its_destroy_says_so() {
 
 #[test]
 fn the_end_of_stdin_answers_what_came_and_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.begin("sandbox_init", init("c"));
     server.begin("sandbox_init", init("d"));
@@ -692,7 +692,7 @@ fn the_end_of_stdin_answers_what_came_and_leaves_nothing() {
 #[test]
 fn a_signal_gives_up_the_calls_and_leaves_nothing() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        let place = Place::new();
+        let place = Fixture::new();
         let mut server = Server::new(&place);
         server.init();
         let script = "io.open('begun', 'w'):close() while true do end";
@@ -709,7 +709,7 @@ fn a_signal_gives_up_the_calls_and_leaves_nothing() {
 
 #[test]
 fn a_program_that_is_gone_takes_its_script_along_though_it_says_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut command = place.command(["tools", "--stdio"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let script = "io.open('begun', 'w'):close() while true do end";
@@ -729,7 +729,7 @@ fn a_program_that_is_gone_takes_its_script_along_though_it_says_nothing() {
 
 #[test]
 fn a_server_that_is_killed_leaves_nothing_that_the_next_command_does_not_remove() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut server = Server::new(&place);
     server.init();
@@ -743,7 +743,7 @@ fn a_server_that_is_killed_leaves_nothing_that_the_next_command_does_not_remove(
 
 #[test]
 fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let script =
@@ -773,7 +773,7 @@ fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
 
 #[test]
 fn a_burst_of_cancels_leaves_room_for_the_next_script() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/large", vec![b'x'; 9 << 20]);
     let mut server = Server::new(&place);
     server.init();
@@ -798,7 +798,7 @@ fn a_burst_of_cancels_leaves_room_for_the_next_script() {
 
 #[test]
 fn an_init_that_is_cancelled_leaves_its_name_free() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     let id = server.begin("sandbox_init", init("c"));
     server.send(&json!({"cancel": id}).to_string());
@@ -815,7 +815,7 @@ fn an_init_that_is_cancelled_leaves_its_name_free() {
 
 #[test]
 fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let containers = place.containers();
@@ -847,7 +847,7 @@ fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
 
 #[test]
 fn ten_mebibytes_go_in_and_out_unchanged_and_lines_that_are_none_are_answered() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
     let content: String = (0..10 << 20).map(|n: u32| char::from((n % 95 + 32) as u8)).collect();
@@ -878,7 +878,7 @@ fn ten_mebibytes_go_in_and_out_unchanged_and_lines_that_are_none_are_answered() 
 
 #[test]
 fn one_call_has_a_sandbox_for_itself_and_its_exit_code() {
-    let place = Place::new();
+    let place = Fixture::new();
     let init = r#"{"containerId": "c", "projectOutPath": "sandbox-files"}"#;
     let document = |args: &[&str], code: i32| -> Value {
         let ended = place.sandboxctl([&["tool"][..], args].concat());
@@ -1004,7 +1004,7 @@ fn one_call_has_a_sandbox_for_itself_and_its_exit_code() {
 
 #[test]
 fn the_tools_are_listed_with_their_schemas() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = place.sandboxctl(["tools", "--list"]);
     let listed: Vec<Value> = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
     let names: Vec<&str> = listed.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
@@ -1052,7 +1052,7 @@ fn the_tools_are_listed_with_their_schemas() {
 
 #[test]
 fn client_library_executes_streams_and_operates_over_lines() {
-    let place = Place::new();
+    let place = Fixture::new();
     let lines = [
         json!({"hello": {}}),
         json!({"id": 1, "tool": "sandbox_init", "args": {"containerId": "c", "rootPath": "io"}}),

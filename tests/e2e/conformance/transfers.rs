@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
+use crate::fixture::{Fixture, PATIENCE, eventually};
 use crate::library::{Guest, Library, give_up_after, kind_of};
-use crate::place::{PATIENCE, Place, eventually};
 
 const MIB: usize = 1 << 20;
 
@@ -52,7 +52,7 @@ fn names(io_dir: &Path) -> Vec<String> {
 }
 
 /// The most memory that the one agent of a place used, in KiB.
-fn agents_peak_kib(place: &Place) -> u64 {
+fn agents_peak_kib(place: &Fixture) -> u64 {
     let containers = place.containers();
     assert_eq!(containers.len(), 1);
     ENGINE.peak_memory_kib(&containers[0])
@@ -352,7 +352,7 @@ async fn write(sandbox: &Sandbox, mode: WriteMode, atomic: bool) -> Result<(), E
 
 #[test]
 fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let io_dir = place.path("sandbox-files");
     let _disk = SmallDisk::mount(io_dir.clone(), c"size=4m,nr_inodes=100,mode=0755");
     let library = Library::new(&place);

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::conformance::exec_cli::Commands;
-use crate::place::{Ended, Place, files_below, finish, sandboxctl, workspace};
+use crate::fixture::{Ended, Fixture, files_below, finish, sandboxctl, workspace};
 
 /// What a guest prints to be heard by a runner.
 const INJECTIONS: &[&str] = &[
@@ -132,7 +132,7 @@ fn quoted(text: &str) -> String {
 
 /// Scripts that say an injection in every way: in the log, as names of files, test cases, results and
 /// errors.
-fn scripts(place: &Place) -> Vec<String> {
+fn scripts(place: &Fixture) -> Vec<String> {
     let mut names = Vec::new();
     for (number, injection) in INJECTIONS.iter().enumerate() {
         let text = quoted(injection);
@@ -166,7 +166,7 @@ fn scripts(place: &Place) -> Vec<String> {
     names
 }
 
-fn job(place: &Place, runner: &str, args: &[&str]) -> Ended {
+fn job(place: &Fixture, runner: &str, args: &[&str]) -> Ended {
     let mut command = place.command(args);
     match runner {
         "github" => {
@@ -201,7 +201,7 @@ fn assert_own_commands(ended: &Ended) -> Vec<Executed> {
 
 #[test]
 fn no_text_of_a_script_is_a_command_on_github() {
-    let place = Place::new();
+    let place = Fixture::new();
     let scripts = scripts(&place);
     let scripts: Vec<_> = scripts.iter().map(String::as_str).collect();
     for flags in [&[][..], &["--json"], &["--result-only"], &["--verbose"]] {
@@ -224,7 +224,7 @@ fn no_text_of_a_script_is_a_command_on_github() {
 
 #[test]
 fn failure_of_our_side_is_in_the_group_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a\n::error::x", "a file, and no directory");
     for args in [
         &["run", "##[error]missing.luau"][..],
@@ -276,7 +276,7 @@ fn no_output_of_a_command_is_a_command_on_github() {
 
 #[test]
 fn no_text_of_a_script_is_a_section_mark_on_gitlab() {
-    let place = Place::new();
+    let place = Fixture::new();
     let scripts = scripts(&place);
     let scripts: Vec<_> = scripts.iter().map(String::as_str).collect();
     for flags in [&[][..], &["--json"], &["--result-only"]] {
@@ -303,7 +303,7 @@ fn outputs(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn summary_and_outputs_are_written_for_the_runner() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return { x = '\\nEOF\\nresult<<y\\nstatus=forged' }");
     job(&place, "github", &["run", "ok.luau"]).assert_code(0);
     let told = outputs(&place.read("outputs"));
@@ -339,7 +339,7 @@ fn shell_lines(pipeline: &str) -> Vec<&str> {
 }
 
 /// A shell in a place, with sandboxctl in its path.
-fn shell(place: &Place, line: &str) -> Command {
+fn shell(place: &Fixture, line: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]);
     place.equip(&mut shell);
@@ -353,7 +353,7 @@ fn shell(place: &Place, line: &str) -> Command {
 #[test]
 fn example_pipelines_run_as_they_are_written() {
     for pipeline in files_below(&workspace().join("examples/ci")) {
-        let place = Place::new();
+        let place = Fixture::new();
         for name in ["report.luau", "data/sales.csv"] {
             if let Ok(content) = std::fs::read(workspace().join("examples").join(name)) {
                 place.write(&format!("examples/{name}"), content);
@@ -373,7 +373,7 @@ fn example_pipelines_run_as_they_are_written() {
 
 #[test]
 fn step_passes_its_lines_on_as_they_are() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a b.luau", "print(args.x)");
     let mut step = shell(&place, workspace().join("ci/step").to_str().unwrap());
     step.env("STEP_ARGS", "a b.luau\r\n--arg\nx=$(touch pwned)`touch pwned` \"' *\n\n");
@@ -396,7 +396,7 @@ fn step_passes_its_lines_on_as_they_are() {
 
 #[test]
 fn doctor_says_what_a_job_lacks_and_ends_with_a_verdict() {
-    let place = Place::new();
+    let place = Fixture::new();
     let ended = job(&place, "github", &["doctor", "--ci"]);
     ended.assert_code(0);
     assert!(ended.stdout.contains("runner"), "{}", ended.stdout);
@@ -412,7 +412,7 @@ fn doctor_says_what_a_job_lacks_and_ends_with_a_verdict() {
 
 #[test]
 fn no_file_that_the_runner_reads_is_in_the_io_dir() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write('env', 'LD_PRELOAD=/x')");
     place.write("io/env", "");
     for name in
@@ -428,7 +428,7 @@ fn no_file_that_the_runner_reads_is_in_the_io_dir() {
 
 #[test]
 fn no_front_end_mounts_a_file_that_the_runner_reads() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("io/kept", "");
     place.write("script.luau", "fs.write('env', 'LD_PRELOAD=/x')");
     let with = |args: &[&str]| {
@@ -458,7 +458,7 @@ fn no_front_end_mounts_a_file_that_the_runner_reads() {
 
 #[test]
 fn runners_file_is_written_through_no_link_of_a_guest() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("victim", "before\n");
     place.write("script.luau", "return 1");
     place.write("io/kept", "");
@@ -493,7 +493,7 @@ fn runners_file_is_written_through_no_link_of_a_guest() {
 
 #[test]
 fn audit_that_is_the_log_of_a_job_is_refused() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/kept", "");
     let name = "##[error]x";
     for args in [
@@ -512,7 +512,7 @@ fn audit_that_is_the_log_of_a_job_is_refused() {
 
 #[test]
 fn marks_of_a_jobs_page_are_none_in_a_stopped_log() {
-    let place = Place::new();
+    let place = Fixture::new();
     let code = "print('##[endgroup]') print('##[gr', 'oup]x') error('##[error]y')";
     let ended = job(&place, "github", &["run", "-c", code]);
     ended.assert_code(1);
@@ -544,7 +544,7 @@ fn mark_that_two_streams_make_together_is_none_on_gitlab() {
 
 #[test]
 fn commands_that_quote_files_of_guests_do_so_in_the_group() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "fs.write(args.name, 'x') return math.random(1e9)");
     place.write("broken.luau", "local x = '##[error]forged section_start:1:a\r\u{1b}[0K\n");
     for (number, name) in
@@ -592,7 +592,7 @@ fn commands_that_quote_files_of_guests_do_so_in_the_group() {
 
 #[test]
 fn files_of_a_guests_text_are_not_the_log_of_the_job() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "return 1");
     for flags in [
         &["--report", "json=/dev/stdout"][..],
@@ -608,7 +608,7 @@ fn files_of_a_guests_text_are_not_the_log_of_the_job() {
 
 #[test]
 fn runner_that_is_named_reads_files_too() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("script.luau", "print('::error::forged ##[error]x section_start:1:x')");
     let log_of = |flags: &[&str]| {
         let mut command = place.command([&["run", "script.luau"], flags].concat());
@@ -630,7 +630,7 @@ fn runner_that_is_named_reads_files_too() {
 #[test]
 fn error_of_our_side_has_an_annotation_and_is_in_the_summary() {
     for args in [&["run", "missing.luau"][..], &["run", "--no-such-flag", "x"], &["exec"]] {
-        let place = Place::new();
+        let place = Fixture::new();
         let errors = assert_own_commands(job(&place, "github", args).assert_code(2));
         let [error] = &errors[..] else { panic!("{args:?}: {errors:?}") };
         assert_eq!(error.properties["title"], "sandboxctl: usage");
@@ -640,14 +640,14 @@ fn error_of_our_side_has_an_annotation_and_is_in_the_summary() {
         assert_eq!(outputs(&place.read("outputs"))["exit-code"], "2");
     }
     // Once, where there are results.
-    let place = Place::new();
+    let place = Fixture::new();
     job(&place, "github", &["run", "-c", "error('no')"]).assert_code(1);
     assert_eq!(place.read("summary.md").matches("## sandboxctl").count(), 1);
 }
 
 #[test]
 fn names_of_files_are_no_commands_in_lists() {
-    let place = Place::new();
+    let place = Fixture::new();
     for name in ["a##[error]b", "::error::c", "section_start:1:d\r"] {
         place.write(&format!("io/{name}"), "##[error]content");
     }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::conformance::fs::{
     all_of, bytes, data, done, envelope, fifo, fs, fs_with, interrupt, left, refused, terminal,
 };
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 #[test]
 fn every_operation_has_its_data_in_an_envelope() {
-    let place = Place::new();
+    let place = Fixture::new();
     assert_eq!(
         data(&place, &["write", "d/a.txt", "--content", "one\ntwo\nthree"]),
         json!({"path": "/io/d/a.txt", "bytes_written": 13, "created": true})
@@ -76,7 +76,7 @@ fn every_operation_has_its_data_in_an_envelope() {
 
 #[test]
 fn failures_have_their_kind_and_exit_code() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/file", "text");
     place.write("sandbox-files/other", "text");
     place.write("sandbox-files/full/file", "text");
@@ -144,7 +144,7 @@ fn failures_have_their_kind_and_exit_code() {
 
 #[test]
 fn bad_input_names_its_flag_in_text_and_in_json() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("big.txt", vec![b'x'; (1 << 20) + 1]);
     place.write("binary", b"\xff");
     for (args, names) in [
@@ -202,7 +202,7 @@ fn bad_input_names_its_flag_in_text_and_in_json() {
 
 #[test]
 fn lines_are_read_with_their_ends_byte_for_byte() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/a", b"one\r\ntwo\n\xff\xfe\n\nlast");
     for (lines, taken) in [
         ("1", &b"one\r\n"[..]),
@@ -226,7 +226,7 @@ fn lines_are_read_with_their_ends_byte_for_byte() {
 
 #[test]
 fn content_is_written_and_read_in_encodings() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (encoding, text, bytes) in [
         ("utf-8", "é\n", "é\n".as_bytes()),
         ("utf8", "é", "é".as_bytes()),
@@ -257,7 +257,7 @@ fn content_is_written_and_read_in_encodings() {
 
 #[test]
 fn writes_append_refuse_or_go_into_the_file_that_is_there() {
-    let place = Place::new();
+    let place = Fixture::new();
     let file = place.write("sandbox-files/a", "one ");
     std::fs::hard_link(&file, place.path("sandbox-files/b")).unwrap();
     done(&place, &["write", "a", "--content", "two ", "--append"]);
@@ -274,7 +274,7 @@ fn writes_append_refuse_or_go_into_the_file_that_is_there() {
 
 #[test]
 fn a_list_is_capped_and_says_so() {
-    let place = Place::new();
+    let place = Fixture::new();
     for index in 0..10_001 {
         place.write(&format!("sandbox-files/many/{index:05}"), "");
     }
@@ -298,7 +298,7 @@ fn a_list_is_capped_and_says_so() {
 
 #[test]
 fn a_batch_is_done_in_order_in_one_sandbox() {
-    let place = Place::new();
+    let place = Fixture::new();
     let operations = [
         json!({"operation": "write", "path": "a", "content": "one", "mode": "create_new"}),
         json!({"operation": "write", "path": "a", "content": "AP8=", "encoding": "base64",
@@ -357,7 +357,7 @@ fn a_batch_is_done_in_order_in_one_sandbox() {
 
 #[test]
 fn invalid_batch_operation_names_its_line_and_error() {
-    let place = Place::new();
+    let place = Fixture::new();
     let lines = [
         (
             &br#"{"operation":"read","path":"a","follow":true}"#[..],
@@ -397,7 +397,7 @@ fn invalid_batch_operation_names_its_line_and_error() {
 
 #[test]
 fn a_batch_answers_each_line_when_it_comes_and_ctrl_c_has_an_envelope() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut command = place.command(["fs", "batch"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -421,7 +421,7 @@ fn a_batch_answers_each_line_when_it_comes_and_ctrl_c_has_an_envelope() {
 
 #[test]
 fn a_terminal_shows_control_characters_and_does_not_obey_them() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandbox-files/evil\x1b[2Jname", "one\n\x1b]0;title\x07é\u{202e}");
     for args in [
         &["read", "evil\x1b[2Jname"][..],

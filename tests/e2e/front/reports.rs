@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::conformance::exec_cli::Commands;
-use crate::place::{Place, eventually, finish, spawn, wait, workspace};
+use crate::fixture::{Fixture, eventually, finish, spawn, wait, workspace};
 
 const ALL: [&str; 10] = [
     "--report",
@@ -30,11 +30,11 @@ end)
 test.case('later', function() test.skip('not yet') end)
 return 7";
 
-fn json_of(place: &Place, name: &str) -> Value {
+fn json_of(place: &Fixture, name: &str) -> Value {
     serde_json::from_str(&place.read(name)).unwrap()
 }
 
-fn events(place: &Place) -> Vec<Value> {
+fn events(place: &Fixture) -> Vec<Value> {
     let lines = place.read("r.ndjson");
     let events: Vec<Value> = lines.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
     let numbers: Vec<_> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
@@ -47,7 +47,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["event"].as_str().unwrap()).collect()
 }
 
-fn assert_valid_junit(place: &Place) {
+fn assert_valid_junit(place: &Fixture) {
     let mut xmllint = Command::new("xmllint");
     let schema = workspace().join("tests/schemas/junit-10.xsd");
     xmllint.args(["--noout", "--schema"]).arg(schema).arg(place.path("r.xml"));
@@ -56,7 +56,7 @@ fn assert_valid_junit(place: &Place) {
 
 #[test]
 fn failed_test_case_makes_a_script_error_and_every_report_has_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sums.luau", TESTS);
     let ended = place.sandboxctl([&["run", "sums.luau"][..], &ALL].concat());
     ended.assert_code(1);
@@ -97,7 +97,7 @@ fn failed_test_case_makes_a_script_error_and_every_report_has_it() {
 
 #[test]
 fn live_output_is_the_same_with_reports_and_several_scripts_are_in_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("a.luau", "print('a') return { x = 1 }");
     place.write("b.luau", "print('b') error('no')");
     let plain = place.sandboxctl(["run", "a.luau", "b.luau"]);
@@ -140,7 +140,7 @@ fn report_of_a_command_has_its_output() {
 
 #[test]
 fn reports_are_written_for_every_outcome() {
-    let place = Place::new();
+    let place = Fixture::new();
     let script = "print('on') fs.write('f', 'x') while true do end";
     place.write("loop.luau", script);
     let status = || json_of(&place, "r.json")["status"].as_str().unwrap().to_owned();
@@ -178,7 +178,7 @@ fn reports_are_written_for_every_outcome() {
 
 #[test]
 fn report_that_cannot_be_written_is_named_and_the_outcome_stands() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "return 'fine'");
     place.write("bad.luau", "error('its own')");
     for kind in ["json", "ndjson", "junit", "markdown", "sarif"] {
@@ -204,7 +204,7 @@ fn report_that_cannot_be_written_is_named_and_the_outcome_stands() {
 
 #[test]
 fn report_in_the_io_dir_is_refused_before_anything_runs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ok.luau", "fs.write('ran', 'x')");
     std::fs::create_dir(place.path("io")).unwrap();
     symlink("io", place.path("link")).unwrap();
@@ -222,7 +222,7 @@ fn report_in_the_io_dir_is_refused_before_anything_runs() {
 
 #[test]
 fn file_is_written_through_no_link_in_the_io_dir() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("io/kept", "");
     place.write("script.luau", "return 1");
     std::fs::create_dir(place.path("outside")).unwrap();
@@ -244,7 +244,7 @@ fn file_is_written_through_no_link_in_the_io_dir() {
 
 #[test]
 fn receipt_that_cannot_be_written_has_its_reason_in_every_report() {
-    let place = Place::new();
+    let place = Fixture::new();
     let flags = ["run", "-c", "return 1", "--json", "--receipt", "/dev/full"];
     let ended = place.sandboxctl([&flags[..], &ALL].concat());
     ended.assert_code(125).assert_stderr_has("/dev/full");
@@ -263,7 +263,7 @@ fn receipt_that_cannot_be_written_has_its_reason_in_every_report() {
 
 #[test]
 fn events_of_an_earlier_run_stay_until_something_runs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("r.ndjson", "of an earlier run");
     let report = ["run", "-c", "return 1", "--report", "ndjson=r.ndjson"];
     let refused = [&report[..], &["--report", "json=no/such/directory"]].concat();

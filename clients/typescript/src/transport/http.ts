@@ -75,14 +75,14 @@ export class HttpTransport implements Transport {
     // With a name the request can be repeated: it finds the sandbox that it has created.
     const body = { name: spec.name ?? `client-${randomUUID()}`, spec: kept(spec) };
     const view = await this.#operate("POST", "/v1/sandboxes", body, true, signal);
-    if (!isObject(view) || typeof view.id !== "string") throw senseless("it has no id");
+    if (!isObject(view) || typeof view.id !== "string") throw unexpected("it has no id");
     return view.id;
   }
 
   async operation(id: string, operation: wire.Operation, { signal }: CallOptions): Promise<wire.Envelope> {
     const replay = READING.has(operation.operation);
     const answer = await this.#operate("POST", `/v1/sandboxes/${id}/operations`, operation, replay, signal);
-    if (!isObject(answer) || typeof answer.success !== "boolean") throw senseless("not an envelope");
+    if (!isObject(answer) || typeof answer.success !== "boolean") throw unexpected("not an envelope");
     return answer as unknown as wire.Envelope;
   }
 
@@ -145,7 +145,7 @@ export class HttpTransport implements Transport {
       const response = await fetch(this.#base + filePath(id, path), init as unknown as RequestInit);
       if (!response.ok) throw await this.#refusal(response);
       const data: unknown = JSON.parse(await readText(response));
-      if (!isObject(data) || typeof data.bytes_written !== "number") throw senseless("nothing is written");
+      if (!isObject(data) || typeof data.bytes_written !== "number") throw unexpected("nothing is written");
       return data as unknown as wire.WriteData;
     } catch (error) {
       // What the caller's own source threw is not a failure of the connection.
@@ -338,7 +338,7 @@ export class HttpTransport implements Transport {
     if (error instanceof SandboxError) return error;
     const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
     const detail = isObject(cause) && typeof cause.code === "string" ? cause.code : String((cause as Error).message);
-    if (error instanceof SyntaxError) return senseless("not JSON");
+    if (error instanceof SyntaxError) return unexpected("not JSON");
     return errorOf({
       kind: "unavailable",
       message: `no connection to ${this.#base}: ${detail}`,
@@ -369,7 +369,7 @@ const filePath = (id: string, path: Path) => `/v1/sandboxes/${id}/files/${pathSe
 
 const backoff = (attempt: number) => Math.min(100 * 2 ** (attempt - 1), 5_000) * (0.5 + Math.random() / 2);
 
-const senseless = (why: string) =>
+const unexpected = (why: string) =>
   errorOf({ kind: "internal", message: `unexpected response from the server: ${why}` });
 
 const clientTimeout = (what: string) =>
@@ -391,7 +391,7 @@ const finished = (answer: unknown) =>
 
 function idOf(answer: unknown): string {
   if (isObject(answer) && typeof answer.id === "string") return answer.id;
-  throw senseless("it has no id");
+  throw unexpected("it has no id");
 }
 
 /** The text of a body, within the bound. */
@@ -401,7 +401,7 @@ async function readText(response: Response): Promise<string> {
   let bytes = 0;
   for await (const piece of response.body) {
     bytes += (piece as Uint8Array).byteLength;
-    if (bytes > MAX_ANSWER) throw senseless("it is too long");
+    if (bytes > MAX_ANSWER) throw unexpected("it is too long");
     pieces.push(piece as Uint8Array);
   }
   return Buffer.concat(pieces).toString("utf8");

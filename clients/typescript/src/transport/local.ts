@@ -69,7 +69,7 @@ export class LocalTransport implements Transport {
   async operation(id: string, operation: wire.Operation, options: CallOptions): Promise<wire.Envelope> {
     const args = { containerId: id, operation };
     const data = await this.#call(this.#of(id), this.#slots.operations, "sandbox_operation", args, options);
-    if (!isObject(data) || typeof data.success !== "boolean") throw senseless();
+    if (!isObject(data) || typeof data.success !== "boolean") throw unexpected();
     return data as unknown as wire.Envelope;
   }
 
@@ -310,4 +310,4 @@ export class LocalTransport implements Transport {
   }
 }
 
-const senseless = () => errorOf({ kind: "internal", message: "unexpected response from the process" });
+const unexpected = () => errorOf({ kind: "internal", message: "unexpected response from the process" });

@@ -13,7 +13,7 @@ use sandbox_helper::cgroup::Groups;
 use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
-use crate::mount_ns::{self, Place};
+use crate::mount_ns::{self, MountNamespace};
 use crate::{Error, ns_setup};
 
 /// How long the kernel may take to kill a container's processes.
@@ -43,7 +43,7 @@ struct Remains {
 impl Container {
     /// Creates a container that waits to be started. On failure, nothing is left of it.
     pub fn create(
-        place: &Place,
+        place: &MountNamespace,
         name: String,
         filters: &[Filter],
         masked: &[String],

@@ -23,7 +23,7 @@ use rustix::fs::{Mode, OFlags};
 use sandbox_helper::wire::{self, Reply, Request};
 
 use crate::container::Container;
-use crate::mount_ns::{Place, Tmp};
+use crate::mount_ns::{MountNamespace, Tmp};
 
 /// Any error: the engine gets it as text.
 type Error = Box<dyn std::error::Error>;
@@ -87,7 +87,7 @@ fn set_no_groups() -> std::io::Result<()> {
 /// Serves the engine's requests, until the container is removed or could not be created.
 fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Error> {
     // An error here is reported as the answer to the create request: nothing is read before.
-    let mut place = Place::prepare(Path::new(data_dir));
+    let mut place = MountNamespace::prepare(Path::new(data_dir));
     let mut container = loop {
         let Ok(Some((request, descriptors))) = wire::receive(control) else { return Ok(()) };
         match (request, &mut place) {

@@ -31,7 +31,7 @@ const LAYER: &str = "/layer";
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
 
 /// The mount namespace for one container.
-pub struct Place {
+pub struct MountNamespace {
     /// The directory of records.
     pub records: OwnedFd,
     /// Control groups.
@@ -47,7 +47,7 @@ pub struct Tmp {
     pub inodes: u64,
 }
 
-impl Place {
+impl MountNamespace {
     /// Leaves the host's mount namespace for a new one.
     pub fn prepare(data_dir: &Path) -> Result<Self, super::Error> {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

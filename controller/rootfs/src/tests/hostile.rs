@@ -10,7 +10,7 @@ use super::make::{
     CONFIG, INDEX, Item, LAYER, Layout, MANIFEST, configuration, file, folder, gzip, hard_link,
     item, layout, member, saved, saved_with, symlink, tar, zstd,
 };
-use super::{Place, layers, listing, message};
+use super::{Fixture, layers, listing, message};
 use crate::RootfsError;
 use crate::budget::Bounds;
 use crate::digest::Digest;
@@ -18,7 +18,7 @@ use crate::digest::Digest;
 /// Unpacks it beside a file that must stay as it is, and gives the error.
 #[track_caller]
 fn refused_within(what: &str, archive: &[u8], bounds: Bounds) -> RootfsError {
-    let place = Place::new();
+    let place = Fixture::new();
     let outside = place.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("victim"), "mine").unwrap();
@@ -175,7 +175,7 @@ fn layout_of(layers: &[Vec<u8>]) -> Vec<u8> {
 
 #[test]
 fn an_absolute_path_is_one_of_the_image() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layer = tar([file("/etc/passwd", "theirs"), hard_link("//h", "/etc/passwd")]);
     let root = place.unpack(&saved(&[layer])).unwrap().root;
     assert_eq!(listing(&root), ["etc/", "etc/passwd=theirs", "h=theirs"]);
@@ -183,7 +183,7 @@ fn an_absolute_path_is_one_of_the_image() {
 
 #[test]
 fn the_hosts_files_are_not_opened_through_a_link_that_is_replaced() {
-    let place = Place::new();
+    let place = Fixture::new();
     let victim = place.dir.path().join("victim");
     fs::write(&victim, "mine").unwrap();
     let target = victim.to_str().unwrap();

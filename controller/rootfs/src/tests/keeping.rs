@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 
 use super::make::{configuration, file, folder, saved, saved_with, tar};
-use super::{Place, layers, listing};
+use super::{Fixture, layers, listing};
 use crate::budget::{Bounds, Budget, Stop};
 use crate::{RootfsError, prepare_archive};
 
@@ -32,7 +32,7 @@ fn make_old(root: &Path, age: Duration) {
 
 #[test]
 fn an_image_is_unpacked_once_however_it_is_configured() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([vec![file("f", "1")]]);
     let first = place.unpack(&saved(&layers)).unwrap();
     let marker = first.root.join("marker");
@@ -50,7 +50,7 @@ fn an_image_is_unpacked_once_however_it_is_configured() {
 
 #[test]
 fn of_many_who_want_an_image_at_once_one_unpacks_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let path = place.archive(&image("1"));
     let unpacked = std::thread::scope(|scope| {
         let unpack = || {
@@ -75,7 +75,7 @@ fn of_many_who_want_an_image_at_once_one_unpacks_it() {
 
 #[test]
 fn half_unpacked_image_of_a_dead_process_is_removed() {
-    let place = Place::new();
+    let place = Fixture::new();
     let root = place.unpack(&image("1")).unwrap().root;
     // Killed when it had just begun, and in the middle of its work.
     let key = |name: &str| root.with_file_name(format!("1-{name}"));
@@ -104,7 +104,7 @@ fn half_unpacked_image_of_a_dead_process_is_removed() {
 
 #[test]
 fn listed_image_is_removed_unless_it_is_in_use() {
-    let place = Place::new();
+    let place = Fixture::new();
     let used = place.unpack(&image("1")).unwrap();
     let free = place.unpack(&image("2")).unwrap().root;
     make_old(&free, DAY);
@@ -126,7 +126,7 @@ fn listed_image_is_removed_unless_it_is_in_use() {
 
 #[test]
 fn a_part_of_the_same_image_is_begun_anew() {
-    let place = Place::new();
+    let place = Fixture::new();
     let root = place.unpack(&image("1")).unwrap().root;
     let part = beside(&root, "part");
     fs::rename(&root, &part).unwrap();
@@ -139,7 +139,7 @@ fn a_part_of_the_same_image_is_begun_anew() {
 
 #[test]
 fn unused_images_expire_unless_in_use() {
-    let place = Place::new();
+    let place = Fixture::new();
     let used = place.unpack(&image("used")).unwrap();
     let [old, recent, again] =
         ["old", "recent", "again"].map(|content| place.unpack(&image(content)).unwrap().root);
@@ -171,7 +171,7 @@ fn unused_images_expire_unless_in_use() {
 
 #[tokio::test]
 async fn waiting_process_gets_the_image_that_another_unpacked() {
-    let place = Place::new();
+    let place = Fixture::new();
     let path = place.archive(&image("1"));
     let root = place.unpack(&image("1")).unwrap().root;
     // As it is before the other process has finished.
@@ -192,7 +192,7 @@ async fn waiting_process_gets_the_image_that_another_unpacked() {
 
 #[tokio::test]
 async fn an_unpacking_that_is_given_up_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     // It says what it unpacks, and goes on for long.
     let big = "x".repeat(10 << 20);
     let path = place.archive(&saved(&layers([vec![file("a", &big)], vec![file("b", &big)]])));
@@ -216,7 +216,7 @@ async fn an_unpacking_that_is_given_up_leaves_nothing() {
 
 #[test]
 fn an_unpacking_that_is_stopped_stops_in_the_middle_of_a_file() {
-    let place = Place::new();
+    let place = Fixture::new();
     let path = place.archive(&image(&"x".repeat(10 << 20)));
     let stop = Stop::default();
     let budget = Budget::new(Bounds::DEFAULT, stop.clone());

@@ -24,12 +24,12 @@ use super::stream::Plain;
 use super::{RootCache, RootfsError, Unpacked};
 
 /// A cache, and an archive beside it.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     cache: RootCache,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let cache = RootCache::open(dir.path().join("roots")).unwrap();
@@ -108,7 +108,7 @@ fn layers<const N: usize>(layers: [Vec<Item>; N]) -> Vec<Vec<u8>> {
 
 #[test]
 fn docker_save_archive_is_unpacked_faithfully() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([vec![
         // Before there was a type for folders.
         file("./bin/", "").mode(0o700),
@@ -162,7 +162,7 @@ fn docker_save_archive_is_unpacked_faithfully() {
 
 #[test]
 fn files_belong_to_the_users_that_the_image_says() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layer = tar([
         folder("home").owner(1000, 100).mode(0o700),
         file("home/f", "").owner(1000, 100).mode(0o6755),
@@ -280,7 +280,7 @@ fn a_layer_changes_what_lies_below_it_and_nothing_else() {
         ),
     ];
     for (what, upper, expected) in cases {
-        let place = Place::new();
+        let place = Fixture::new();
         let unpacked = place.unpack(&saved(&layers([base(), upper]))).unwrap();
         assert_eq!(listing(&unpacked.root), expected, "{what}");
     }
@@ -288,7 +288,7 @@ fn a_layer_changes_what_lies_below_it_and_nothing_else() {
 
 #[test]
 fn a_file_that_is_replaced_leaves_those_that_were_linked_to_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([
         vec![file("a", "1"), hard_link("b", "a")],
         vec![file("a", "2")],
@@ -300,7 +300,7 @@ fn a_file_that_is_replaced_leaves_those_that_were_linked_to_it() {
 
 #[test]
 fn directory_metadata_is_that_of_the_last_layer() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([
         vec![
             folder("d").mode(0o500),
@@ -336,7 +336,7 @@ fn an_oci_layout_is_unpacked_however_its_layers_are_compressed() {
         ),
         ("zstd by another name", zstd(&two), "+gzip"),
     ] {
-        let place = Place::new();
+        let place = Fixture::new();
         let mut layout = Layout::default();
         let layers = [
             (one.clone(), gzip(&one), "+gzip"),
@@ -372,11 +372,11 @@ fn of_an_index_the_image_for_this_machine_is_taken_however_deep_it_lies() {
     for manifests in
         [vec![image.clone()], vec![nested.clone()], vec![artifact, deep, nested, image]]
     {
-        let place = Place::new();
+        let place = Fixture::new();
         let unpacked = place.unpack(&layout.clone().finish(&manifests)).unwrap();
         assert_eq!(listing(&unpacked.root), ["a=ours"]);
     }
-    let place = Place::new();
+    let place = Fixture::new();
     let error = place.unpack(&layout.clone().finish(&[foreign])).unwrap_err();
     let text = message(&error);
     assert!(text.starts_with("its image is for linux/pdp11, and this machine is linux/"), "{text}");
@@ -386,7 +386,7 @@ fn of_an_index_the_image_for_this_machine_is_taken_however_deep_it_lies() {
 
 #[test]
 fn an_archive_that_is_both_is_read_as_docker_wrote_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut layout = Layout::default();
     let (one, two) = (tar([file("a", "1")]), tar([file("a", "2")]));
     let image = layout.image(&[(one.clone(), gzip(&one), "+gzip"), (two.clone(), two.clone(), "")]);
@@ -405,7 +405,7 @@ fn an_archive_that_is_both_is_read_as_docker_wrote_it() {
 fn an_archive_that_is_compressed_as_a_whole_is_read_too() {
     let archive = saved(&layers([vec![file("a", "1")]]));
     for compressed in [gzip(&archive), zstd(&archive)] {
-        let place = Place::new();
+        let place = Fixture::new();
         let unpacked = place.unpack(&compressed).unwrap();
         assert_eq!(listing(&unpacked.root), ["a=1"]);
         // What it was decompressed into has no name.
@@ -415,7 +415,7 @@ fn an_archive_that_is_compressed_as_a_whole_is_read_too() {
 
 #[test]
 fn a_layer_that_is_a_link_to_another_is_that_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([vec![file("a", "1")], vec![file("b", "1")], vec![file("a", "1")]]);
     let mut members = saved_with(&layers, &configuration(&layers));
     // As older versions of `docker save` have it.
@@ -430,7 +430,7 @@ fn a_layer_that_is_a_link_to_another_is_that_one() {
 
 #[test]
 fn names_are_any_bytes_of_any_length() {
-    let place = Place::new();
+    let place = Fixture::new();
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
     let longer = format!("{}/{}", "e".repeat(200), "f".repeat(255));
     let mut ustar = file("f", "ustar");
@@ -528,7 +528,7 @@ fn sparse_files_have_their_holes_in_every_notation() {
         ("GNU.sparse.realsize", b"5000"),
     ]);
     for (notation, sparse) in [gnu, extended, old, listed, newest].into_iter().enumerate() {
-        let place = Place::new();
+        let place = Fixture::new();
         let layer = tar([sparse, make::file("after", "1")]);
         let root = place.unpack(&saved(&[layer])).unwrap().root;
         assert_eq!(fs::read(root.join("sparse")).unwrap(), expected, "{notation}");
@@ -546,14 +546,14 @@ fn every_format_of_gnu_tar_is_read() {
     let mut many = vec![0; 3_000_000];
     (1..=30).for_each(|index| many[index * 90_000] = b'y');
     for name in ["sparse-gnu", "sparse-0.0", "sparse-0.1", "sparse-1.0"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let layer = fs::read(corpus.join(name)).unwrap();
         let root = place.unpack(&saved(&[layer])).unwrap().root;
         assert!(fs::read(root.join("sparse")).unwrap() == sparse, "{name}");
         assert!(fs::metadata(root.join("sparse")).unwrap().blocks() < 100, "{name}: it has holes");
     }
     for name in ["sparse-gnu-extended-gzip", "sparse-1.0-many-zstd"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let packed = fs::read(corpus.join(name)).unwrap();
         let mut layer = Vec::new();
         Plain::new(packed.as_slice()).unwrap().read_to_end(&mut layer).unwrap();
@@ -563,7 +563,7 @@ fn every_format_of_gnu_tar_is_read() {
         assert!(fs::read(root.join("many")).unwrap() == many, "{name}");
     }
     for name in ["v7", "ustar", "oldgnu", "gnu", "pax"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let layer = fs::read(corpus.join(name)).unwrap();
         let root = place.unpack(&saved(&[layer])).unwrap().root;
         let mut lines = listing(&root);
@@ -597,7 +597,7 @@ fn the_limits_are_those_that_the_documents_say() {
 
 #[test]
 fn an_image_without_a_word_about_its_start_or_its_platform_is_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     let layers = layers([vec![file("a", "1")]]);
     let diff = Digest::of(&layers[0]).to_string();
     for config in [json!(null), json!({}), json!({"Env": null, "WorkingDir": ""})] {
@@ -609,7 +609,7 @@ fn an_image_without_a_word_about_its_start_or_its_platform_is_one() {
 
 #[test]
 fn an_archive_is_a_file() {
-    let place = Place::new();
+    let place = Fixture::new();
     let dir = place.dir.path();
     let stop = Stop::default();
     let budget = Budget::new(Bounds::DEFAULT, stop.clone());

@@ -86,7 +86,7 @@ fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
 
 #[test]
 fn the_hellos_of_real_programs_pass() {
-    for (program, hello) in super::super::hellos::REAL {
+    for (program, hello) in super::super::client_hellos::REAL {
         let hello = unhex(hello);
         let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS);
         for piece in [1, 17, hello.len()] {

@@ -37,7 +37,7 @@ fn rules(texts: &[&str]) -> Allowlist {
 }
 
 #[test]
-fn what_an_agent_is_told_at_the_claim_is_no_part_of_the_key() {
+fn settings_of_the_claim_are_not_part_of_the_key() {
     let base = key(&programs());
     for same in [
         programs().io_errors(IoErrors::Return),
@@ -64,7 +64,7 @@ fn what_an_agent_is_told_at_the_claim_is_no_part_of_the_key() {
 }
 
 #[test]
-fn what_shapes_the_container_is_another_key() {
+fn settings_of_the_container_are_part_of_the_key() {
     let base = key(&programs());
     for other in [
         SandboxSpec::new(),

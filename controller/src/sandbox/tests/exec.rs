@@ -153,7 +153,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_a_program_ended_is_its_status() {
+async fn end_of_a_program_decides_its_status() {
     for (end, oom, status, code) in [
         (ExecEnd::Exited(3), None, Status::Exit, 3),
         // If a child ran out of memory, its parent decides on the exit code.
@@ -743,7 +743,7 @@ async fn growth_beyond_a_limit_ends_the_program_and_is_found_afterwards_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_a_program_has_made_a_place_that_nobody_looks_into_no_other_one_begins() {
+async fn unreadable_directory_of_a_program_blocks_further_commands() {
     let world = World::in_its_io(async |io, mut agent: Scripted, _| {
         let program = Program::asked(&mut agent).await;
         let path: PathBuf = std::iter::repeat_n("d", 130).collect();

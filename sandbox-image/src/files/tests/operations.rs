@@ -6,8 +6,8 @@ use std::time::Duration;
 use sandbox_protocol::message::{EntryKind, TextWindow, WriteMode};
 
 use super::super::{
-    Absent, Existing, ListOptions, Listed, Overwrite, Parents, Range, RemoveScope, Viewed, Watch,
-    WriteOptions,
+    Absent, Existing, ListOptions, ListedEntry, Overwrite, Parents, Range, RemoveScope, Viewed,
+    Watch, WriteOptions,
 };
 use super::*;
 use crate::stop::{StopFlag, StopReason};
@@ -64,7 +64,7 @@ pub(super) fn list(
     path: &str,
     depth: Option<u64>,
     limit: Option<u64>,
-) -> Result<(Vec<Listed>, bool), FileError> {
+) -> Result<(Vec<ListedEntry>, bool), FileError> {
     let mut entries = Vec::new();
     let end =
         files.list_entries(path.as_bytes(), ListOptions { depth, limit }, &watch(), |entry| {
@@ -75,7 +75,7 @@ pub(super) fn list(
     Ok((entries, end.truncated))
 }
 
-fn paths(entries: &[Listed]) -> Vec<&str> {
+fn paths(entries: &[ListedEntry]) -> Vec<&str> {
     entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
 }
 
@@ -719,7 +719,7 @@ fn names_that_are_not_utf8_are_names_like_others() {
         assert_eq!(writing.commit(&watch()).unwrap().path.as_bytes(), b"/io/d\xff/f\xfe");
         let mut found = Vec::new();
         let all = ListOptions { depth: None, limit: None };
-        let each = |entry: Listed| {
+        let each = |entry: ListedEntry| {
             found.push(entry.path);
             Ok(())
         };

@@ -11,8 +11,8 @@ use sandbox_protocol::path::{join_written, split_glob};
 
 use super::{audited, path, raise, raised};
 use crate::files::{
-    Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, Listed, Overwrite, Parents,
-    Range, RemoveScope, Watch, WriteOptions,
+    Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, ListedEntry, Overwrite,
+    Parents, Range, RemoveScope, Watch, WriteOptions,
 };
 use crate::luau::ffi::{Call, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
@@ -142,7 +142,7 @@ fn list(call: &mut Call<'_>) -> Results {
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
     }
     let array = call.push_table(entries.len(), 0);
-    for (index, Listed { path, kind, size, .. }) in entries.iter().enumerate() {
+    for (index, ListedEntry { path, kind, size, .. }) in entries.iter().enumerate() {
         let entry = call.push_table(0, 4);
         call.push_string(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
         call.set_field(entry, c"name");

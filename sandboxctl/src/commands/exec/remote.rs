@@ -9,7 +9,7 @@ use sandbox_controller::ExecStream;
 
 use super::super::remote::{self, Common, Following};
 use super::super::transfer::Source;
-use super::super::{Context, block_on, cut_off, launch, network, reports};
+use super::super::{Context, block_on, launch, network, reports, truncation};
 use super::{Filtered, Seen, Written, own_variable, pass_on};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::error::Error;
@@ -193,7 +193,7 @@ fn end(
     if args.json {
         output.document(document)?;
         if let Ok(result) = &result {
-            cut_off::warn_of_command(output, result);
+            truncation::warn_of_command(output, result);
         }
         return Ok(());
     }
@@ -205,12 +205,12 @@ fn end(
         }
     };
     super::print_failure(output, line, &result, written);
-    if !args.habits.no_network()
+    if !args.docker_flags.no_network()
         && let Some(hint) = network::hint(&result, tail)
     {
         output.suggestion(hint);
     }
     following.print_kept(output, &result.files_touched);
-    cut_off::warn_of_command(output, &result);
+    truncation::warn_of_command(output, &result);
     Ok(())
 }

@@ -168,7 +168,7 @@ impl Report<'_> {
         if self.json {
             self.output.document(document)?;
             if let Ok(result) = &result {
-                super::super::cut_off::warn_of_run(self.output, result);
+                super::super::truncation::warn_of_run(self.output, result);
             }
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Report<'_> {
         }
         self.outcome(&result)?;
         following.print_kept(self.output, &result.files_touched);
-        super::super::cut_off::warn_of_run(self.output, &result);
+        super::super::truncation::warn_of_run(self.output, &result);
         Ok(())
     }
 }

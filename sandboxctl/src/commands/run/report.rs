@@ -7,7 +7,7 @@ use sandbox_api::{
     ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestStatus,
 };
 
-use super::super::{cut_off, hints, touched};
+use super::super::{hints, touched, truncation};
 use super::Ended;
 use crate::error::Error;
 use crate::input::ScriptSource;
@@ -52,7 +52,7 @@ impl Report<'_> {
         if self.json {
             output.document(&document(self.script, result, ended))?;
             staged.print_diff(output);
-            cut_off::warn_of_run(output, result);
+            truncation::warn_of_run(output, result);
             return Ok(());
         }
         self.outcome(result)?;
@@ -66,7 +66,7 @@ impl Report<'_> {
         if self.keep {
             touched::print_kept(output, io_dir);
         }
-        cut_off::warn_of_run(output, result);
+        truncation::warn_of_run(output, result);
         Ok(())
     }
 

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_fails_too_often_waits() {
+    async fn address_that_fails_too_often_waits() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("data")).unwrap();
         let new = Token::generate();

@@ -28,7 +28,7 @@ use crate::error::{Error, Signal};
 use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the engine is given to remove what is left.
 const REMOVAL: Duration = Duration::from_secs(30);
 
@@ -166,9 +166,9 @@ async fn run(
         Err(signal) => std::process::exit(signal.exit_code().into()),
     };
     log_report(&report);
-    if signal.is_some() && tokio::time::timeout(LAST_ANSWERS, &mut served).await.is_err() {
+    if signal.is_some() && tokio::time::timeout(ANSWER_TIMEOUT, &mut served).await.is_err() {
         kill.cancel();
-        _ = tokio::time::timeout(LAST_ANSWERS, &mut served).await;
+        _ = tokio::time::timeout(ANSWER_TIMEOUT, &mut served).await;
     }
     drop((service, access, tools));
     close(context, controller, &mut signals).await;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::access::Scope;
 use crate::refusal::PROBLEM_JSON;
-use crate::route::{Content, Limit, Place, Route, Tag};
+use crate::route::{Content, Limit, ParamLocation, Route, Tag};
 
 const COMPONENTS: &str = "/components/schemas";
 
@@ -194,8 +194,8 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
             let is_required = required.contains(&Value::from(name.as_str()));
             all.push(json!({
                 "name": match parameters.place {
-                    Place::Query => name,
-                    Place::Header => header_name(&name),
+                    ParamLocation::Query => name,
+                    ParamLocation::Header => header_name(&name),
                 },
                 "in": parameters.place.as_str(),
                 "required": is_required,

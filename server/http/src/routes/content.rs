@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Which part of a file an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ContentRange {
     /// All of it.
     Whole,
     /// The bytes from the first to the last, both included.
@@ -50,16 +50,16 @@ pub(super) fn condition(headers: &HeaderMap, etag: &str) -> Condition {
 }
 
 /// The part that a request is for. What is no single range of bytes is for the whole file.
-pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> Part {
+pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(range) = text(&RANGE).and_then(|range| range.strip_prefix("bytes=")) else {
-        return Part::Whole;
+        return ContentRange::Whole;
     };
     // A date is never newer than a digest.
     if text(&IF_RANGE).is_some_and(|tag| tag != etag) {
-        return Part::Whole;
+        return ContentRange::Whole;
     }
-    let Some((first, last)) = range.trim().split_once('-') else { return Part::Whole };
+    let Some((first, last)) = range.trim().split_once('-') else { return ContentRange::Whole };
     let number = |text: &str| -> Option<u64> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // Larger ones are behind the end of any file.
@@ -67,19 +67,19 @@ pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> Part {
     };
     match (number(first), number(last)) {
         // The last so many bytes.
-        (None, Some(0)) if first.is_empty() => Part::None,
-        (None, Some(_)) if first.is_empty() && bytes == 0 => Part::None,
+        (None, Some(0)) if first.is_empty() => ContentRange::None,
+        (None, Some(_)) if first.is_empty() && bytes == 0 => ContentRange::None,
         (None, Some(count)) if first.is_empty() => {
-            Part::Range(bytes.saturating_sub(count), bytes - 1)
+            ContentRange::Range(bytes.saturating_sub(count), bytes - 1)
         }
-        (Some(first), Some(last)) if last < first => Part::Whole,
+        (Some(first), Some(last)) if last < first => ContentRange::Whole,
         (Some(first), _) if first >= bytes => match last.is_empty() || number(last).is_some() {
-            true => Part::None,
-            false => Part::Whole,
+            true => ContentRange::None,
+            false => ContentRange::Whole,
         },
-        (Some(first), Some(last)) => Part::Range(first, last.min(bytes - 1)),
-        (Some(first), None) if last.is_empty() => Part::Range(first, bytes - 1),
-        _ => Part::Whole,
+        (Some(first), Some(last)) => ContentRange::Range(first, last.min(bytes - 1)),
+        (Some(first), None) if last.is_empty() => ContentRange::Range(first, bytes - 1),
+        _ => ContentRange::Whole,
     }
 }
 
@@ -141,26 +141,26 @@ mod tests {
     #[test]
     fn range_is_one_part_of_the_file() {
         for (range, bytes, expected) in [
-            ("bytes=0-9", 100, Part::Range(0, 9)),
-            ("bytes=0-0", 1, Part::Range(0, 0)),
-            ("bytes=90-", 100, Part::Range(90, 99)),
-            ("bytes=90-1000", 100, Part::Range(90, 99)),
-            ("bytes=-10", 100, Part::Range(90, 99)),
-            ("bytes=-1000", 100, Part::Range(0, 99)),
-            ("bytes=100-", 100, Part::None),
-            ("bytes=100-200", 100, Part::None),
-            ("bytes=99999999999999999999-", 100, Part::None),
-            ("bytes=-0", 100, Part::None),
-            ("bytes=0-", 0, Part::None),
-            ("bytes=-1", 0, Part::None),
-            ("bytes=9-0", 100, Part::Whole),
-            ("bytes=0-1,3-4", 100, Part::Whole),
-            ("bytes=a-b", 100, Part::Whole),
-            ("bytes=1-b", 100, Part::Whole),
-            ("bytes=-", 100, Part::Whole),
-            ("bytes=", 100, Part::Whole),
-            ("bytes=+1-2", 100, Part::Whole),
-            ("lines=0-9", 100, Part::Whole),
+            ("bytes=0-9", 100, ContentRange::Range(0, 9)),
+            ("bytes=0-0", 1, ContentRange::Range(0, 0)),
+            ("bytes=90-", 100, ContentRange::Range(90, 99)),
+            ("bytes=90-1000", 100, ContentRange::Range(90, 99)),
+            ("bytes=-10", 100, ContentRange::Range(90, 99)),
+            ("bytes=-1000", 100, ContentRange::Range(0, 99)),
+            ("bytes=100-", 100, ContentRange::None),
+            ("bytes=100-200", 100, ContentRange::None),
+            ("bytes=99999999999999999999-", 100, ContentRange::None),
+            ("bytes=-0", 100, ContentRange::None),
+            ("bytes=0-", 0, ContentRange::None),
+            ("bytes=-1", 0, ContentRange::None),
+            ("bytes=9-0", 100, ContentRange::Whole),
+            ("bytes=0-1,3-4", 100, ContentRange::Whole),
+            ("bytes=a-b", 100, ContentRange::Whole),
+            ("bytes=1-b", 100, ContentRange::Whole),
+            ("bytes=-", 100, ContentRange::Whole),
+            ("bytes=", 100, ContentRange::Whole),
+            ("bytes=+1-2", 100, ContentRange::Whole),
+            ("lines=0-9", 100, ContentRange::Whole),
         ] {
             assert_eq!(
                 part(&with(&[(RANGE, range)]), "\"a\"", bytes),
@@ -168,17 +168,17 @@ mod tests {
                 "{range} of {bytes}"
             );
         }
-        assert_eq!(part(&HeaderMap::new(), "\"a\"", 100), Part::Whole);
+        assert_eq!(part(&HeaderMap::new(), "\"a\"", 100), ContentRange::Whole);
     }
 
     #[test]
     fn range_of_another_content_is_the_whole_file() {
         let of = |tag| part(&with(&[(RANGE, "bytes=0-9"), (IF_RANGE, tag)]), "\"a\"", 100);
-        assert_eq!(of("\"a\""), Part::Range(0, 9));
-        assert_eq!(of("\"b\""), Part::Whole);
+        assert_eq!(of("\"a\""), ContentRange::Range(0, 9));
+        assert_eq!(of("\"b\""), ContentRange::Whole);
         // Only a strong validator may be continued.
-        assert_eq!(of("W/\"a\""), Part::Whole);
-        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), Part::Whole);
+        assert_eq!(of("W/\"a\""), ContentRange::Whole);
+        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), ContentRange::Whole);
     }
 
     #[test]

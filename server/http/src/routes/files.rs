@@ -13,7 +13,7 @@ use sandbox_api::ProblemKind;
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
-use super::content::{Condition, Part, add_etag, as_attachment, condition, etag, part};
+use super::content::{Condition, ContentRange, add_etag, as_attachment, condition, etag, part};
 use super::executions::json_answer;
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
@@ -87,12 +87,12 @@ pub(super) async fn get(
 }
 
 /// The file, or a part of it.
-fn content(mut file: OpenFile, part: Part, path: &[u8]) -> Result<Response> {
+fn content(mut file: OpenFile, part: ContentRange, path: &[u8]) -> Result<Response> {
     let all = file.bytes;
     let (status, first, length) = match part {
-        Part::Whole => (StatusCode::OK, 0, all),
-        Part::Range(first, last) => (StatusCode::PARTIAL_CONTENT, first, last - first + 1),
-        Part::None => {
+        ContentRange::Whole => (StatusCode::OK, 0, all),
+        ContentRange::Range(first, last) => (StatusCode::PARTIAL_CONTENT, first, last - first + 1),
+        ContentRange::None => {
             let range = format!("bytes */{all}");
             let detail = format!("the file has {all} bytes");
             let refusal = Refusal::new(ProblemKind::RangeNotSatisfiable, detail);
@@ -113,7 +113,7 @@ fn content(mut file: OpenFile, part: Part, path: &[u8]) -> Result<Response> {
     as_attachment(headers, path);
     headers.insert(CONTENT_LENGTH, length.into());
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    if let Part::Range(first, last) = part {
+    if let ContentRange::Range(first, last) = part {
         let range = format!("bytes {first}-{last}/{all}");
         if let Ok(value) = HeaderValue::from_str(&range) {
             headers.insert(CONTENT_RANGE, value);

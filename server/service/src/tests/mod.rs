@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A service on a directory of its own, which can be killed and started again.
 struct World {
@@ -61,7 +61,7 @@ impl World {
         let runner = Arc::new(Shared(self.runner.clone()));
         let service = runtime.block_on(async {
             // The thread that writes the store of a killed service ends a little later.
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TEST_TIMEOUT;
             let store = loop {
                 match Store::open(&config.data_dir) {
                     Err(sandbox_store::StoreError::InUse { .. }) if Instant::now() < deadline => {
@@ -79,7 +79,7 @@ impl World {
     fn kill(&mut self) {
         let (runtime, service) = self.running.take().unwrap();
         drop(service);
-        runtime.shutdown_timeout(PATIENCE);
+        runtime.shutdown_timeout(TEST_TIMEOUT);
     }
 
     fn restart(&mut self) {
@@ -93,7 +93,7 @@ impl World {
 
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let runtime = &self.running.as_ref().unwrap().0;
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.unwrap() })
+        runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap() })
     }
 
     fn spawn<T: Send + 'static>(
@@ -112,7 +112,7 @@ impl World {
     }
 
     fn wait(&self, id: &str) -> Arc<Execution> {
-        let execution = self.block_on(self.service().wait(me(), id, PATIENCE)).unwrap();
+        let execution = self.block_on(self.service().wait(me(), id, TEST_TIMEOUT)).unwrap();
         assert!(execution.summary.status.ended().is_some(), "{execution:?}");
         execution
     }
@@ -127,7 +127,7 @@ impl World {
     }
 
     fn until_true(&self, is_true: impl Fn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !is_true() {
             assert!(Instant::now() < deadline, "it takes too long");
             self.block_on(tokio::task::yield_now());
@@ -298,7 +298,7 @@ fn subject_over_its_concurrency_waits_and_others_do_not() {
     let [one, two] = [world.submit("wait"), world.submit("return 1")];
     world.until(&one, ExecutionStatus::Running);
     let theirs = world.submit_as(other(), "return 1").unwrap();
-    let ended = world.service().wait(other(), &theirs, PATIENCE);
+    let ended = world.service().wait(other(), &theirs, TEST_TIMEOUT);
     assert_eq!(world.block_on(ended).unwrap().summary.status, ExecutionStatus::Ok);
     assert_eq!(world.status(&two), ExecutionStatus::Queued);
     let usage = world.block_on(world.service().usage(me())).unwrap();
@@ -521,7 +521,7 @@ fn subjects_see_nothing_of_each_other() {
     world.block_on(async {
         let (service, other) = (world.service(), other());
         is_not_found(service.execution(other, &id).await.unwrap_err());
-        is_not_found(service.wait(other, &id, PATIENCE).await.unwrap_err());
+        is_not_found(service.wait(other, &id, TEST_TIMEOUT).await.unwrap_err());
         is_not_found(service.cancel(other, &id).await.unwrap_err());
         is_not_found(service.events(other, &id, 0).await.err().unwrap());
         is_not_found(service.files(other, &id).await.unwrap_err());

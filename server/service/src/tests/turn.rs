@@ -50,7 +50,7 @@ fn turn_waits_and_counts_as_an_execution_of_its_subject() {
 }
 
 #[test]
-fn whoever_stops_waiting_for_a_turn_leaves_the_queue() {
+fn caller_that_stops_waiting_for_a_turn_leaves_the_queue() {
     let world = World::with(|config| config.concurrency = 1);
     let turn = world.turn(me()).unwrap();
     let service = world.service().clone();

@@ -6,11 +6,11 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::super::error::ToolError;
-use super::super::exchange::{Exchange, MAX_CHUNK_BYTES, Said};
+use super::super::exchange::{CallMessage, Exchange, MAX_CHUNK_BYTES};
 use super::super::files::operation::{FileArguments as _, file_arguments};
 use super::super::stop::Stop;
 use super::super::tool::{Context, Tool, Work};
-use super::Place;
+use super::SandboxRef;
 
 pub(in crate::tools) struct Download;
 
@@ -48,7 +48,7 @@ impl Tool for Download {
         stop: Stop,
         mut exchange: Exchange,
     ) -> Result<Work<DownloadData>, ToolError> {
-        let place = Place::find(context, &args.container_id)?;
+        let place = SandboxRef::find(context, &args.container_id)?;
         let path = args.path().to_vec();
         Ok(stop.or(async move {
             let sandbox = place.ready().await?;
@@ -62,7 +62,7 @@ impl Tool for Download {
                 }
                 exchange.credit().await?;
                 bytes += chunk.len() as u64;
-                exchange.say(Said::Chunk(chunk)).await;
+                exchange.send(CallMessage::Chunk(chunk)).await;
             }
         }))
     }

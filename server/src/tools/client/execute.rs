@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use super::super::args::Members;
 use super::super::error::{ToolError, over_ceiling};
-use super::super::exchange::{Exchange, Said};
+use super::super::exchange::{CallMessage, Exchange};
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work as CallWork};
-use super::Place;
+use super::SandboxRef;
 use crate::execution::{self, Cancel, RequestError, Told, Work};
 
 /// The longest stdin of a command: what a line can have.
@@ -88,7 +88,7 @@ impl Tool for Execute {
         mut stop: Stop,
         exchange: Exchange,
     ) -> Result<CallWork<ExecuteData>, ToolError> {
-        let place = Place::find(context, &args.container_id)?;
+        let place = SandboxRef::find(context, &args.container_id)?;
         let of_sandbox = place.registered.limits();
         let mut limits = of_sandbox;
         args.request.limits.apply(&mut limits).map_err(|(name, error)| {
@@ -110,7 +110,7 @@ impl Tool for Execute {
                 async move {
                     if exchange.wants_events() {
                         let event = ExecutionEvent { seq, time: Time::now(), name: None, body };
-                        exchange.say(Said::Event(Box::new(event))).await;
+                        exchange.send(CallMessage::Event(Box::new(event))).await;
                     }
                 }
                 .boxed()

@@ -19,14 +19,14 @@ use super::tool::Context;
 use crate::registry::{RegisteredSandbox, Registry, Scope, Ticket};
 
 /// A sandbox that a call uses.
-struct Place {
+struct SandboxRef {
     registry: Arc<Registry>,
     registered: Arc<RegisteredSandbox>,
     /// It is not removed as long as a call has this.
     _ticket: Ticket,
 }
 
-impl Place {
+impl SandboxRef {
     /// The one of this name.
     fn find(context: &Context, container_id: &str) -> Result<Self, ToolError> {
         let registered = context.registry.find(container_id)?;

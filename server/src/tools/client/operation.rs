@@ -8,7 +8,7 @@ use super::super::args::Members;
 use super::super::error::ToolError;
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work};
-use super::Place;
+use super::SandboxRef;
 
 pub(in crate::tools) struct Operate;
 
@@ -43,7 +43,7 @@ impl Tool for Operate {
         context: &Context,
         stop: Stop,
     ) -> Result<Work<Envelope>, ToolError> {
-        let place = Place::find(context, &args.container_id)?;
+        let place = SandboxRef::find(context, &args.container_id)?;
         Ok(stop.or(async move {
             let sandbox = place.ready().await?;
             let envelope = sandbox.perform(args.operation).await;

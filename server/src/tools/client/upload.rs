@@ -5,11 +5,11 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::super::args::yes;
 use super::super::error::ToolError;
-use super::super::exchange::{CutOff, Exchange, Said};
+use super::super::exchange::{CallMessage, CutOff, Exchange};
 use super::super::files::operation::{FileArguments as _, file_arguments};
 use super::super::stop::Stop;
 use super::super::tool::{Context, Tool, Work};
-use super::Place;
+use super::SandboxRef;
 
 pub(in crate::tools) struct Upload;
 
@@ -42,7 +42,7 @@ impl Tool for Upload {
         stop: Stop,
         mut exchange: Exchange,
     ) -> Result<Work<WriteData>, ToolError> {
-        let place = Place::find(context, &args.container_id)?;
+        let place = SandboxRef::find(context, &args.container_id)?;
         let options = WriteOptions { parents: args.parents, ..WriteOptions::default() };
         let path = args.path().to_vec();
         Ok(stop.or(async move {
@@ -60,7 +60,7 @@ impl Tool for Upload {
                     // Why is known at the end.
                     break;
                 }
-                exchange.say(Said::More(1)).await;
+                exchange.send(CallMessage::More(1)).await;
             }
             let written = writer.finish().await;
             Ok(written.map_err(|error| place.failure(error))?.into())

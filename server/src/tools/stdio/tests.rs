@@ -40,7 +40,7 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
                         return Answer::refused(ToolError::invalid(why.unwrap_or("gone".into())));
                     }
                 }
-                exchange.say(Said::More(1)).await;
+                exchange.send(CallMessage::More(1)).await;
             }
         }),
         "count" => Box::pin(async move {
@@ -48,7 +48,7 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
                 if exchange.credit().await.is_err() {
                     return Answer::refused(ToolError::invalid("gone"));
                 }
-                exchange.say(Said::Chunk(number.to_string().into_bytes())).await;
+                exchange.send(CallMessage::Chunk(number.to_string().into_bytes())).await;
             }
             say(exchange.wants_events().to_string())
         }),

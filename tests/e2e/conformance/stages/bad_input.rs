@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::super::exec_cli::{Commands, document};
 use super::{HostMount, assert_no_stage_is_left, assert_same, tree};
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 /// Runs a script on an io dir with `--commit on-success`, and asserts that it fails with one error that
 /// has `why` in it, and changes nothing.
-fn assert_fails(place: &Place, io: &Path, source: &str, code: i32, why: &str) {
+fn assert_fails(place: &Fixture, io: &Path, source: &str, code: i32, why: &str) {
     let before = tree(io);
     place.write("script.luau", source);
     let flags = ["--commit", "on-success", "--io-dir", io.to_str().unwrap()];
@@ -25,7 +25,7 @@ fn assert_fails(place: &Place, io: &Path, source: &str, code: i32, why: &str) {
 
 #[test]
 fn read_only_io_dir_is_refused_and_stays_as_it_is() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("ro/io/f", "old");
     let mount = HostMount::read_only(place.path("ro"));
     let why = "it cannot be staged: ";
@@ -38,7 +38,7 @@ fn read_only_io_dir_is_refused_and_stays_as_it_is() {
 }
 
 /// Commits changes of an io dir, and says how it was staged.
-fn commits(place: &Place, io: &Path) -> String {
+fn commits(place: &Fixture, io: &Path) -> String {
     fs::create_dir_all(io.join("dir")).unwrap();
     for name in ["f", "gone", "dir/old"] {
         fs::write(io.join(name), "old").unwrap();
@@ -59,17 +59,17 @@ fn commits(place: &Place, io: &Path) -> String {
 
 #[test]
 fn io_dir_on_tmpfs_is_committed_below_a_mount_point_and_as_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     let _mount = HostMount::of("tmpfs", place.path("memory"), "size=8m");
     commits(&place, &place.path("memory/io"));
-    let place = Place::new();
+    let place = Fixture::new();
     let _mount = HostMount::of("tmpfs", place.path("memory/io"), "size=8m");
     assert_eq!(commits(&place, &place.path("memory/io")), "copy", "a stage cannot be beside it");
 }
 
 #[test]
 fn io_dir_on_an_overlay_is_copied_and_committed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("lower/io/of-lower", "kept");
     let _mount = HostMount::overlay(&place);
     fs::remove_file(place.path("merged/io/of-lower")).unwrap();
@@ -78,7 +78,7 @@ fn io_dir_on_an_overlay_is_copied_and_committed() {
 
 #[test]
 fn disk_that_fills_while_an_io_dir_is_staged_leaves_nothing() {
-    let place = Place::new();
+    let place = Fixture::new();
     let io = place.path("memory/io");
     let _mount = HostMount::of("tmpfs", io.clone(), "size=2m");
     fs::write(io.join("large"), vec![b'x'; 1_500_000]).unwrap();
@@ -99,7 +99,7 @@ fn disk_that_fills_before_a_commit_leaves_the_old_io_dir_and_nothing_else() {
         &["sh", "-c", "echo new > f; cat /dev/zero > full 2>/dev/null; true"],
     );
     command.env("SANDBOXCTL_LIMITS_DISK_RESERVE", "0B");
-    let told = document(&crate::place::finish(command));
+    let told = document(&crate::fixture::finish(command));
     assert_eq!((&told["status"], &told["committed"]), (&json!("error"), &json!(null)), "{told:#}");
     let message = told["error"]["message"].as_str().unwrap();
     assert!(message.contains("No space left"), "{message}");

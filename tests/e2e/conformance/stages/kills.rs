@@ -21,7 +21,7 @@ use super::{
 };
 use crate::ENGINE;
 use crate::engine::Engine;
-use crate::place::{eventually, finish, spawn};
+use crate::fixture::{eventually, finish, spawn};
 
 /// What is run. It gives everything that it changes a certain time, so that every run leaves the same.
 const CHANGES: &str = "set -e

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::super::exec_cli::Commands;
 use super::{Dice, Seen, Tree, assert_no_stage_is_left, assert_same, tree};
 use crate::engine::Engine;
-use crate::place::{Place, finish, sandboxctl};
+use crate::fixture::{Fixture, finish, sandboxctl};
 
 /// How many random trees each test has.
 const CASES: u64 = 6;
@@ -208,7 +208,7 @@ fn own(path: &Path, owner: (u32, u32)) {
 }
 
 /// Has a command run by a user who may use Docker.
-fn as_caller(place: &Place, command: &Command, who: Who) -> Command {
+fn as_caller(place: &Fixture, command: &Command, who: Who) -> Command {
     let mut dropped = Command::new("setpriv");
     let socket = std::env::var("DOCKER_HOST").unwrap_or_default();
     let socket = socket.strip_prefix("unix://").unwrap_or("/var/run/docker.sock").to_owned();

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Server, c, init};
-use crate::place::{Place, eventually};
+use crate::fixture::{Fixture, eventually};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A server whose sandboxes have programs: by their callers' word, where the engine has images.
-fn server<'a>(place: &'a Place, provided: &Provided) -> (Server<'a>, Value) {
+fn server<'a>(place: &'a Fixture, provided: &Provided) -> (Server<'a>, Value) {
     let mut args = init("c");
     match provided {
         Provided::Image(name) => {
@@ -28,7 +28,7 @@ fn shell(line: &str) -> Value {
 
 #[test]
 fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().folder("srv", 0o755).provide();
     let (mut server, init) = server(&place, &provided);
     let made = server.data("sandbox_init", init);
@@ -82,7 +82,7 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
 
 #[test]
 fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let (mut server, init) = server(&place, &provided);
     server.data("sandbox_init", init);
@@ -111,7 +111,7 @@ fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
 
 #[test]
 fn output_that_is_no_text_or_too_long_says_so() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let (mut server, init) = server(&place, &provided);
     server.data("sandbox_init", init);
@@ -129,7 +129,7 @@ fn output_that_is_no_text_or_too_long_says_so() {
 
 #[test]
 fn invalid_commands_are_refused_by_name() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().file("srv/plain", 0o644, "no program").provide();
     let (mut server, init) = server(&place, &provided);
     server.data("sandbox_init", init);
@@ -156,7 +156,7 @@ fn invalid_commands_are_refused_by_name() {
 
 #[test]
 fn one_call_has_a_sandbox_made_for_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let mut args = init("c");
     let mut tool = place.command(["tool", "sandbox_command"]);
@@ -166,7 +166,7 @@ fn one_call_has_a_sandbox_made_for_it() {
     }
     let input = shell("echo hello; exit 3");
     tool.args(["--init", &args.to_string(), "--input", &input.to_string()]);
-    let ended = crate::place::finish(tool);
+    let ended = crate::fixture::finish(tool);
     // The call was done; how the command ended is data.
     ended.assert_code(0);
     let answer: Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -176,7 +176,7 @@ fn one_call_has_a_sandbox_made_for_it() {
 
 #[test]
 fn only_images_that_are_allowed_may_be_named() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.write("sandboxctl.toml", "[tools]\nallowed_images = ['sandboxctl-test/none:*']\n");
     let mut server = Server::new(&place);
     for (name, kind) in [

@@ -116,7 +116,7 @@ class HttpTransport:
         except NotFound as error:
             raise self._gone(error) from error
         if not isinstance(answer.get("success"), bool):
-            raise _senseless("not an envelope")
+            raise _unexpected("not an envelope")
         return answer
 
     def start(self, request: wire.ExecutionRequest, *, events: bool) -> _Execution:
@@ -183,7 +183,7 @@ class HttpTransport:
                         if line.startswith("data:"):
                             data += line[5:]
                             if len(data) > _LONGEST_EVENT:
-                                raise _senseless("an event is too long")
+                                raise _unexpected("an event is too long")
                         elif not line and data:
                             event, data = _json(data), ""
                             if event["seq"] <= last:
@@ -379,16 +379,16 @@ def _json(body: bytes | str) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except ValueError as error:
-        raise _senseless("not JSON") from error
+        raise _unexpected("not JSON") from error
     if not isinstance(value, dict):
-        raise _senseless("not an object")
+        raise _unexpected("not an object")
     return cast("dict[str, Any]", value)
 
 
 def _id(answer: Json) -> str:
     if isinstance(answer.get("id"), str):
         return answer["id"]
-    raise _senseless("it has no id")
+    raise _unexpected("it has no id")
 
 
 def _refusal(response: httpx.Response, body: bytes) -> SandboxError:
@@ -416,7 +416,7 @@ def _unreachable(server: str, why: str) -> SandboxError:
     )
 
 
-def _senseless(why: str) -> SandboxError:
+def _unexpected(why: str) -> SandboxError:
     return error_of("internal", f"unexpected response from the server: {why}")
 
 
