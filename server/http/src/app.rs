@@ -315,7 +315,6 @@ async fn pass(
 }
 
 /// A request that is to be handled.
-#[derive(Default)]
 struct Admitted {
     in_flight: Option<InFlightRequest>,
     /// Why its body is not read to its end, if it is not.
