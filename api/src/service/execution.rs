@@ -565,6 +565,22 @@ mod tests {
     }
 
     #[test]
+    fn stored_document_is_sent_as_it_is() {
+        for kind in [ExecutionKind::Script, ExecutionKind::Command] {
+            let error = Failure::new(ErrorKind::Engine, "gone", None);
+            let document = ExecutionDocuments::failed(kind, "e1", Status::Error, error);
+            let stored = document.to_json().unwrap();
+            let summary = summary(kind, ExecutionStatus::Error);
+            let json = summary.clone().to_json_with(Some(stored)).unwrap();
+            let read = Execution { summary: summary.clone(), document: Some(document) };
+            assert_eq!(json, serde_json::to_string(&read).unwrap());
+            for broken in ["", "{}", "{\"a\":1", "[]"] {
+                assert!(summary.clone().to_json_with(Some(broken.to_owned())).is_err(), "{broken}");
+            }
+        }
+    }
+
+    #[test]
     fn every_state_has_its_name() {
         for &status in ExecutionStatus::ALL {
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
