@@ -424,8 +424,7 @@ fn a_cancel_that_is_never_answered_ends_the_sandbox() {
     let told = Told::new("hears-and-says-nothing", Duration::from_secs(1));
     // Dropped in the middle: by then it has asked, and nothing ever answers.
     let reading = told.sandbox.read("f", ReadOptions::default());
-    let dropped =
-        told.library.wait(async { timeout(Duration::from_millis(500), reading).await });
+    let dropped = told.library.wait(async { timeout(Duration::from_millis(500), reading).await });
     assert!(dropped.is_err(), "something has answered");
     told.wait_for_its_end();
 }
