@@ -569,7 +569,7 @@ mod tests {
             (b"a\xe2\x82", true, ("a", OutputEncoding::Utf8)),
             (b"a\xe2\x82", false, ("YeKC", OutputEncoding::Base64)),
         ] {
-            let (text, encoding) = text(output, truncated);
+            let (text, encoding) = OutputEncoding::encode(output, truncated);
             assert_eq!((&*text, encoding), expected, "{output:?} {truncated}");
         }
     }

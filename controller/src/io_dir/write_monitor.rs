@@ -255,7 +255,7 @@ impl WriteMonitor {
         };
         let Some(before) = self.before else { return (unknown, None) };
         let Some((after, ..)) = snapshot(&self.io_dir, &self.limits, &self.is_prompt).await else {
-            return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned())));
+            return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED)));
         };
         let (usage, coverage) = (after.usage, after.coverage);
         let reading = Reading::new(usage, coverage, None);
@@ -320,7 +320,7 @@ impl Baseline {
 
     fn passed(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
         if now.is_missing {
-            return Some(failure(ErrorKind::WriteLimit, UNMEASURED.to_owned()));
+            return Some(failure(ErrorKind::WriteLimit, UNMEASURED));
         }
         self.grown(now, limits).or_else(|| {
             let space = now.space?;

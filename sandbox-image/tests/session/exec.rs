@@ -373,10 +373,10 @@ fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
 
 /// The agent's threads for programs.
 fn threads_for_programs(agent: &Agent) -> Vec<std::path::PathBuf> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.child.id())).unwrap();
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.child.id())).unwrap();
     let is_one = |task: &std::path::PathBuf| {
         // One that ends meanwhile is none.
-        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "exec\n")
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "exec\n")
     };
     tasks.map(|task| task.unwrap().path()).filter(is_one).collect()
 }
@@ -399,7 +399,7 @@ fn programs_one_after_another_have_one_thread() {
         agent.await_output(exec.stdout, "begun");
     }
     assert_eq!(threads_for_programs(&agent).len(), 3);
-    std::fs::write(&go, "").unwrap();
+    fs::write(&go, "").unwrap();
     for (id, exec) in &many {
         agent.finish(*id, exec).unwrap();
     }
