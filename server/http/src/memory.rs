@@ -184,8 +184,7 @@ mod tests {
     async fn large_body_that_waits_blocks_no_smaller_one() {
         let memory = Memory::new(4 * MIB);
         let [alice, bob, carol] = subjects();
-        let [first, large, small] =
-            [(&alice), (&bob), (&carol)].map(|subject| memory.hold(subject));
+        let [first, large, small] = [&alice, &bob, &carol].map(|subject| memory.hold(subject));
         let second = memory.hold(&carol);
         first.try_add(UNCOUNTED + 2 * MIB).unwrap();
         second.try_add(UNCOUNTED + MIB).unwrap();
