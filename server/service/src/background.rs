@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::error::ServiceError;
 use crate::feed::Feed;
-use crate::live::{Live, Phase, Waiting, span};
+use crate::live::{Live, Phase, Waiting, Waits, span};
 use crate::records::stored_events;
 use crate::runner::Cancel;
 use crate::service::{Core, Service};
@@ -158,8 +158,8 @@ impl Core {
                 self.end_not_run(&live, failure).await;
                 continue;
             }
-            let (request, secrets) = (None, RequestSecrets::default());
-            self.restore(Waiting { live, request, secrets });
+            let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
+            self.restore(Waiting { live, work });
         }
         self.kept.restore(&self.records, &self.config).await?;
         self.remove_unknown_files().await

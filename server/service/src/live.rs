@@ -15,6 +15,7 @@ use tracing::Span;
 use crate::feed::Feed;
 use crate::runner::Cancel;
 use crate::turn::Turn;
+use crate::work::Begun;
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -112,19 +113,21 @@ impl Live {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub live: Arc<Live>,
-    /// The request, without its secrets; `None` if it is large, and so only in the store.
-    pub request: Option<Box<ExecutionRequest>>,
-    /// They are in no store.
-    pub secrets: RequestSecrets,
+    pub work: Waits,
 }
 
-/// How an execution whose turn has come is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoredAs {
-    /// It waited: that it runs is to be stored before it does.
-    Queued,
+/// How far what runs is.
+#[derive(Debug)]
+pub(crate) enum Waits {
+    /// It waits: that it runs is to be stored before it does.
+    Queued {
+        /// The request, without its secrets; `None` if it is large, and so only in the store.
+        request: Option<Box<ExecutionRequest>>,
+        /// They are in no store.
+        secrets: RequestSecrets,
+    },
     /// It was accepted as one that runs.
-    Running,
+    Begun(Box<Begun>),
 }
 
 /// What waits for its turn.

@@ -1,5 +1,5 @@
 //! The store, in the types of this crate. Its calls block until they are durable, so they are made on
-//! the threads for that.
+//! the threads for that; those that each execution needs are made without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use sandbox_store::{
     SandboxRecord, Store, StoreError, StoredEvent, StoredExecution, UsedGeneration,
 };
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
 use crate::kept::KeptRecord;
@@ -52,8 +52,23 @@ impl Records {
         self.call(move |store| store.find_key(&subject, &key, &digest)).await
     }
 
+    #[cfg(test)]
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Makes a change, for which no thread waits.
+    async fn change<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(&Store, Box<dyn FnOnce(Result<T, StoreError>) + Send>),
+    ) -> Result<T, StoreError> {
+        let (sender, made) = oneshot::channel();
+        begin(&self.store, Box::new(move |result| _ = sender.send(result)));
+        made.await.unwrap_or(Err(StoreError::Closed))
+    }
+
     pub async fn accept(&self, new: NewExecution) -> Result<Accepted, ServiceError> {
-        self.call(move |store| store.accept(new)).await
+        Ok(self.change(|store, then| store.accept_then(new, then)).await?)
     }
 
     pub async fn mark_running(
@@ -62,20 +77,18 @@ impl Records {
         since: Time,
         of: Option<UsedGeneration>,
     ) -> Result<(), ServiceError> {
-        let id = id.to_owned();
-        self.call(move |store| store.mark_running(&id, since, of)).await
+        Ok(self.change(|store, then| store.mark_running_then(id, since, of, then)).await?)
     }
 
     /// Stores the end, unless it is stored already.
-    pub async fn finish(&self, finish: Finish) -> Result<(), ServiceError> {
-        self.call(move |store| match store.finish(finish) {
+    pub async fn finish(&self, end: Finish) -> Result<(), ServiceError> {
+        match self.change(|store, then| store.finish_then(end, then)).await {
             Err(StoreError::State { id, .. }) => {
                 tracing::error!(id, "an execution ended twice");
                 Ok(())
             }
-            finished => finished,
-        })
-        .await
+            finished => Ok(finished?),
+        }
     }
 
     /// Appends events of executions; those of one that has ended came with its end.

@@ -24,7 +24,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::files::{Files, OpenFile};
 use crate::kept::KeptSandboxes;
-use crate::live::{Live, Phase, Queued, StoredAs, Waiting, span};
+use crate::live::{Live, Phase, Queued, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::rate::Rates;
 use crate::records::Records;
@@ -183,8 +183,7 @@ impl Core {
             match queued {
                 Queued::Execution(waiting) => {
                     let span = waiting.live.span.clone();
-                    let work = self.clone().work(waiting, StoredAs::Queued);
-                    _ = tokio::spawn(work.instrument(span));
+                    _ = tokio::spawn(self.clone().work(waiting).instrument(span));
                 }
                 // Where nobody waits for it any more it is given back at once.
                 Queued::Turn(granted) => _ = granted.send(Turn::new(self.clone(), subject)),
@@ -592,8 +591,7 @@ impl Reserved {
                 let span = live.span.clone();
                 self.core.state().live.insert(live.id.clone(), live);
                 Counting::add(&self.core.counting.accepted);
-                let work = self.core.clone().work(waiting, StoredAs::Running);
-                _ = tokio::spawn(work.instrument(span));
+                _ = tokio::spawn(self.core.clone().work(waiting).instrument(span));
             }
             Reservation::Queue | Reservation::Used => {
                 self.fill(waiting.live.id.clone(), Queued::Execution(waiting));
@@ -664,12 +662,15 @@ impl Core {
             return submitted(accepted);
         }
         // What was accepted before is found whatever has changed since.
-        let kind = match &place {
+        let (kind, plan) = match &place {
             Some(place) => {
                 let supports_exec = self.kept.check(&subject, place)?.supports_exec()?;
-                plan_in_sandbox(checked, supports_exec, &self.config)?.kind()
+                (plan_in_sandbox(checked, supports_exec, &self.config)?.kind(), None)
             }
-            None => plan(checked, &self.config)?.work.kind(),
+            None => {
+                let plan = plan(checked, &self.config)?;
+                (plan.work.kind(), Some(plan))
+            }
         };
         let mut reserved = self.admit(&subject).await?;
         let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
@@ -678,7 +679,25 @@ impl Core {
         let generation = place.as_ref().and_then(|place| place.generation);
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
-        let started_at = (place.is_none() && reserved.begin()).then_some(created_at);
+        let plan = plan.filter(|_| reserved.begin());
+        let started_at = plan.is_some().then_some(created_at);
+        let live = Arc::new(Live {
+            span: span(&id, &subject),
+            id: id.clone(),
+            subject: subject.clone(),
+            kind,
+            created_at,
+            accepted,
+            metadata: metadata.clone(),
+            sandbox: place.map(|place| place.sandbox),
+            generation,
+            used: OnceLock::new(),
+            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
+            cancel: watch::Sender::new(Cancel::No),
+            phase: watch::Sender::new(started_at.map_or(Phase::Queued, Phase::Running)),
+        });
+        // Its sandbox is started while it is stored. If it is not accepted, nothing runs in it.
+        let begun = plan.map(|plan| Box::new(self.begin(&live, plan)));
         let record = NewExecution {
             id: id.clone(),
             subject: subject.clone(),
@@ -689,35 +708,23 @@ impl Core {
             created_at,
             // One flush in place of two for what does not wait.
             started_at,
-            metadata: metadata.clone(),
-            sandbox: sandbox.map(str::to_owned),
+            metadata,
+            sandbox: live.sandbox.clone(),
             generation,
         };
         match self.records.accept(record).await? {
             Accepted::New => {}
             other => return submitted(other),
         }
-        let live = Arc::new(Live {
-            span: span(&id, &subject),
-            id: id.clone(),
-            subject: subject.clone(),
-            kind,
-            created_at,
-            accepted,
-            metadata,
-            sandbox: place.map(|place| place.sandbox),
-            generation,
-            used: OnceLock::new(),
-            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
-            cancel: watch::Sender::new(Cancel::No),
-            phase: watch::Sender::new(started_at.map_or(Phase::Queued, Phase::Running)),
-        });
         live.feed.push(EventBody::Queued);
         if started_at.is_some() {
             live.feed.push(EventBody::Start);
         }
-        let request = (!is_large).then(|| Box::new(request));
-        reserved.fill_with(Waiting { live, request, secrets });
+        let work = match begun {
+            Some(begun) => Waits::Begun(begun),
+            None => Waits::Queued { request: (!is_large).then(|| Box::new(request)), secrets },
+        };
+        reserved.fill_with(Waiting { live, work });
         self.events_due.notify_one();
         Ok(Submitted { id, is_new: true })
     }

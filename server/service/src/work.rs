@@ -9,15 +9,17 @@ use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
 };
 use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
+use sandbox_server::execution::Work;
 use sandbox_store::{Finish, UsedGeneration};
 use serde_json::value::RawValue;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::IoPosture;
 use crate::counters::Counting;
 use crate::error::ServiceError;
-use crate::live::{Live, Phase, StoredAs, Waiting};
+use crate::live::{Live, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
@@ -37,6 +39,29 @@ struct Ended {
     keeps_files: bool,
     /// Its own sandbox, which is to be removed.
     machine: Option<Arc<dyn Machine>>,
+}
+
+/// A sandbox that is being started for an execution, and what is to run in it.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    work: Work,
+    io: PlannedIo,
+    launching: Launching,
+}
+
+/// The start of a sandbox. Dropping it ends the sandbox.
+struct Launching(JoinHandle<Result<Arc<dyn Machine>, NotRun>>);
+
+impl std::fmt::Debug for Launching {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Launching").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Why an execution did not run.
@@ -59,9 +84,9 @@ impl From<ServiceError> for NotRun {
 
 impl Core {
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
-    pub async fn work(self: Arc<Self>, waiting: Waiting, stored_as: StoredAs) {
+    pub async fn work(self: Arc<Self>, waiting: Waiting) {
         let live = waiting.live.clone();
-        let executed = AssertUnwindSafe(self.execute(waiting, stored_as)).catch_unwind().await;
+        let executed = AssertUnwindSafe(self.execute(waiting)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
             Ok(Err(NotRun::Cancelled)) => not_run(&live, Status::Cancelled, cancelled()),
@@ -97,17 +122,16 @@ impl Core {
         self.finish(live, ended, HasRun::No).await;
     }
 
-    async fn execute(
-        self: &Arc<Self>,
-        waiting: Waiting,
-        stored_as: StoredAs,
-    ) -> Result<Ended, NotRun> {
-        let live = &waiting.live;
-        let queued_ms = millis(live.accepted.elapsed());
-        let Waiting { request, secrets, .. } = waiting;
+    async fn execute(self: &Arc<Self>, waiting: Waiting) -> Result<Ended, NotRun> {
+        let Waiting { live, work } = waiting;
+        let (live, queued_ms) = (&live, millis(live.accepted.elapsed()));
         if *live.cancel.borrow() != Cancel::No {
             return Err(NotRun::Cancelled);
         }
+        let (request, secrets) = match work {
+            Waits::Begun(begun) => return self.execute_alone(live, *begun, queued_ms).await,
+            Waits::Queued { request, secrets } => (request, secrets),
+        };
         let request = match request {
             Some(request) => *request,
             None => self.records.request(&live.id).await?,
@@ -115,8 +139,10 @@ impl Core {
         let request = ExecutionRequest { secrets, ..request };
         match &live.sandbox {
             None => {
-                let plan = plan(request, &self.config)?;
-                self.execute_alone(live, stored_as, plan, queued_ms).await
+                // Nothing of it has run before it is known to run, and the two need each other's time.
+                let begun = self.begin(live, plan(request, &self.config)?);
+                self.mark_running(live, None).await?;
+                self.execute_alone(live, begun, queued_ms).await
             }
             Some(sandbox) => {
                 let place = SandboxTarget { sandbox: sandbox.clone(), generation: live.generation };
@@ -143,24 +169,26 @@ impl Core {
         }
     }
 
+    /// Begins to start a sandbox for an execution.
+    pub fn begin(self: &Arc<Self>, live: &Arc<Live>, plan: Plan) -> Begun {
+        let Plan { spec, work, io } = plan;
+        let spec = self.with_io_dir(spec, io);
+        let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
+        let launch = async move { core.launch(&live, spec).await };
+        let launching = tokio::spawn(launch.instrument(span));
+        Begun { work, io, launching: Launching(launching) }
+    }
+
     /// Runs it in a sandbox of its own.
     async fn execute_alone(
         self: &Arc<Self>,
         live: &Arc<Live>,
-        stored_as: StoredAs,
-        plan: Plan,
+        begun: Begun,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
-        let Plan { spec, work, io } = plan;
-        let spec = self.with_io_dir(spec, io);
-        // Nothing of it has run before it is known to run, and the two need each other's time.
-        let (machine, marked) =
-            tokio::join!(self.launch(live, spec), self.mark_running(live, stored_as, None));
-        let machine = machine?;
-        if let Err(error) = marked {
-            self.remove(machine);
-            return Err(error.into());
-        }
+        let Begun { work, io, mut launching } = begun;
+        let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
+        let machine = (&mut launching.0).await.map_err(failed)??;
         let job = Job {
             id: live.id.clone(),
             work,
@@ -210,8 +238,7 @@ impl Core {
             _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
         };
         let (generation, is_restart) = (used.generation(), used.is_restart());
-        let of = UsedGeneration { generation, is_restart };
-        self.mark_running(live, StoredAs::Queued, Some(of)).await?;
+        self.mark_running(live, Some(UsedGeneration { generation, is_restart })).await?;
         let is_started_for_it = used.is_new();
         let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
         let ran = used
@@ -234,12 +261,8 @@ impl Core {
     async fn mark_running(
         &self,
         live: &Live,
-        stored_as: StoredAs,
         of: Option<UsedGeneration>,
     ) -> Result<(), ServiceError> {
-        if stored_as == StoredAs::Running {
-            return Ok(());
-        }
         let now = Time::now();
         self.records.mark_running(&live.id, now, of).await?;
         if let Some(of) = of {

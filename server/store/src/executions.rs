@@ -182,6 +182,11 @@ pub struct RecoveredExecution {
     pub last_event: u64,
 }
 
+/// Is called with what became of a change when that is durable.
+pub trait Then<T>: FnOnce(Result<T, StoreError>) + Send + 'static {}
+
+impl<T, F: FnOnce(Result<T, StoreError>) + Send + 'static> Then<T> for F {}
+
 const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
                        generation, is_restart";
 
@@ -192,46 +197,12 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
-        self.write(move |connection| {
-            let NewExecution { id, subject, kind, request, has_secrets, key, .. } = new;
-            if let Some((key, digest)) = &key
-                && let Some(accepted) = find_key(connection, &subject, key, digest)?
-            {
-                return Ok(accepted);
-            }
-            let metadata = Value::Object(new.metadata).to_string();
-            let status = match new.started_at {
-                Some(_) => ExecutionStatus::Running,
-                None => ExecutionStatus::Queued,
-            };
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO executions
-                    (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-                     started_at, generation)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-            )?;
-            let seq = insert.insert(params![
-                id,
-                subject.as_str(),
-                kind_name(kind),
-                status.as_str(),
-                request,
-                has_secrets,
-                metadata,
-                new.sandbox,
-                new.created_at.unix_millis(),
-                new.started_at.map(Time::unix_millis),
-                new.generation.map(signed),
-            ])?;
-            if let Some((key, digest)) = key {
-                // That of an execution that is about to be forgotten is free.
-                let mut insert = connection.prepare_cached(
-                    "INSERT OR REPLACE INTO idempotency_keys VALUES (?1, ?2, ?3, ?4)",
-                )?;
-                insert.execute(params![subject.as_str(), key, digest, seq])?;
-            }
-            Ok(Accepted::New)
-        })
+        self.write(move |connection| accept(connection, new))
+    }
+
+    /// The same without a wait.
+    pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
+        self.write_then(move |connection| accept(connection, new), then);
     }
 
     /// The execution that was accepted under a key, if there is one.
@@ -275,19 +246,19 @@ impl Store {
         of: Option<UsedGeneration>,
     ) -> Result<(), StoreError> {
         let id = id.to_owned();
-        self.write(move |connection| {
-            let mut update = connection.prepare_cached(
-                "UPDATE executions SET status = 'running', started_at = ?2, generation = ?3,
-                    is_restart = ?4
-                 WHERE id = ?1 AND status = 'queued'",
-            )?;
-            let (generation, is_restart) =
-                of.map(|of| (signed(of.generation), of.is_restart)).unzip();
-            match update.execute(params![id, since.unix_millis(), generation, is_restart])? {
-                1 => Ok(()),
-                _ => Err(state(&id, "queued")),
-            }
-        })
+        self.write(move |connection| mark_running(connection, &id, since, of))
+    }
+
+    /// The same without a wait.
+    pub fn mark_running_then(
+        &self,
+        id: &str,
+        since: Time,
+        of: Option<UsedGeneration>,
+        then: impl Then<()>,
+    ) {
+        let id = id.to_owned();
+        self.write_then(move |connection| mark_running(connection, &id, since, of), then);
     }
 
     /// Records the end of an execution, with its last events.
@@ -295,32 +266,13 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::State`] if it has ended before.
-    pub fn finish(&self, finish: Finish) -> Result<(), StoreError> {
-        self.write(move |connection| {
-            let Finish { id, status, document, stored_bytes, usage, ended_at, events } = finish;
-            let mut update = connection.prepare_cached(
-                "UPDATE executions
-                 SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL,
-                    last_event = max(last_event, ?6)
-                 WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject",
-            )?;
-            let ended = update
-                .query_row(
-                    params![
-                        id,
-                        status.as_str(),
-                        document,
-                        signed(stored_bytes),
-                        ended_at.unix_millis(),
-                        last_number(&events).unwrap_or(0),
-                    ],
-                    |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)),
-                )
-                .optional()?;
-            let (seq, subject) = ended.ok_or_else(|| state(&id, "queued or running"))?;
-            insert_events(connection, seq, &events)?;
-            usage::add(connection, &subject, ended_at, &usage.unwrap_or_default())
-        })
+    pub fn finish(&self, end: Finish) -> Result<(), StoreError> {
+        self.write(move |connection| finish(connection, end))
+    }
+
+    /// The same without a wait.
+    pub fn finish_then(&self, end: Finish, then: impl Then<()>) {
+        self.write_then(move |connection| finish(connection, end), then);
     }
 
     /// Appends events to executions, all of them with one flush. Events that are there are left alone, and
@@ -532,6 +484,90 @@ impl Store {
             Ok(recovered)
         })
     }
+}
+
+fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreError> {
+    let NewExecution { id, subject, kind, request, has_secrets, key, .. } = new;
+    if let Some((key, digest)) = &key
+        && let Some(accepted) = find_key(connection, &subject, key, digest)?
+    {
+        return Ok(accepted);
+    }
+    let metadata = Value::Object(new.metadata).to_string();
+    let status = match new.started_at {
+        Some(_) => ExecutionStatus::Running,
+        None => ExecutionStatus::Queued,
+    };
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO executions
+            (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
+             started_at, generation)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?;
+    let seq = insert.insert(params![
+        id,
+        subject.as_str(),
+        kind_name(kind),
+        status.as_str(),
+        request,
+        has_secrets,
+        metadata,
+        new.sandbox,
+        new.created_at.unix_millis(),
+        new.started_at.map(Time::unix_millis),
+        new.generation.map(signed),
+    ])?;
+    if let Some((key, digest)) = key {
+        // That of an execution that is about to be forgotten is free.
+        let mut insert = connection
+            .prepare_cached("INSERT OR REPLACE INTO idempotency_keys VALUES (?1, ?2, ?3, ?4)")?;
+        insert.execute(params![subject.as_str(), key, digest, seq])?;
+    }
+    Ok(Accepted::New)
+}
+
+fn mark_running(
+    connection: &Connection,
+    id: &str,
+    since: Time,
+    of: Option<UsedGeneration>,
+) -> Result<(), StoreError> {
+    let mut update = connection.prepare_cached(
+        "UPDATE executions SET status = 'running', started_at = ?2, generation = ?3,
+            is_restart = ?4
+         WHERE id = ?1 AND status = 'queued'",
+    )?;
+    let (generation, is_restart) = of.map(|of| (signed(of.generation), of.is_restart)).unzip();
+    match update.execute(params![id, since.unix_millis(), generation, is_restart])? {
+        1 => Ok(()),
+        _ => Err(state(id, "queued")),
+    }
+}
+
+fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
+    let Finish { id, status, document, stored_bytes, usage, ended_at, events } = end;
+    let mut update = connection.prepare_cached(
+        "UPDATE executions
+         SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL,
+            last_event = max(last_event, ?6)
+         WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject",
+    )?;
+    let ended = update
+        .query_row(
+            params![
+                id,
+                status.as_str(),
+                document,
+                signed(stored_bytes),
+                ended_at.unix_millis(),
+                last_number(&events).unwrap_or(0),
+            ],
+            |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)),
+        )
+        .optional()?;
+    let (seq, subject) = ended.ok_or_else(|| state(&id, "queued or running"))?;
+    insert_events(connection, seq, &events)?;
+    usage::add(connection, &subject, ended_at, &usage.unwrap_or_default())
 }
 
 /// Below which number a list goes on. Where the last execution of the page is forgotten by now, it

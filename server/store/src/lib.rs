@@ -3,7 +3,9 @@
 //!
 //! Calls block. A change that has returned is durable: it survives `kill -9` and a power cut. One
 //! thread writes; changes that wait at the same time share a flush. Readers see every change that
-//! has returned.
+//! has returned. What each execution needs is there without a wait, too: `…_then` calls back when the
+//! change is durable, on the thread that writes, which is to be held up by nobody. If that thread is
+//! gone, the callback is dropped.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +36,8 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 pub use error::StoreError;
 pub use executions::{
     Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
-    NewExecution, Recovered, RecoveredExecution, StoredEvent, StoredExecution, UsedGeneration,
+    NewExecution, Recovered, RecoveredExecution, StoredEvent, StoredExecution, Then,
+    UsedGeneration,
 };
 pub use sandboxes::{NamedSandbox, SandboxRecord};
 pub use tokens::TokenRecord;
@@ -192,6 +195,16 @@ impl Store {
         change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.0.writer.write(change)
+    }
+
+    /// As [`write`](Self::write), for callers that do not wait on a thread: the change is durable when
+    /// `then` is called, on the thread that writes.
+    pub(crate) fn write_then<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) {
+        self.0.writer.write_then(change, then);
     }
 
     pub(crate) fn read<T>(

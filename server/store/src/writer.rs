@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -14,8 +14,6 @@ use rusqlite::hooks::Wal;
 
 use crate::error::StoreError;
 
-/// The most changes that wait; a caller of one more waits itself.
-const QUEUE: usize = 1024;
 /// The most changes of one transaction.
 const BATCH: usize = 256;
 /// A log of so many pages is copied to the database when there is no change for a moment, and one of so
@@ -48,13 +46,14 @@ impl LogSize {
 /// Hands changes to the thread that writes. Dropping it waits until what it was handed is written, and
 /// the thread's connection is closed.
 pub(crate) struct Writer {
-    changes: Option<SyncSender<Change>>,
+    /// As many as there are callers: each waits for its own.
+    changes: Option<Sender<Change>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
     pub fn start(connection: Connection, log: LogSize) -> std::io::Result<Self> {
-        let (sender, receiver) = sync_channel(QUEUE);
+        let (sender, receiver) = channel();
         let thread = thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || write_all(&connection, &receiver, &log))?;
@@ -67,16 +66,27 @@ impl Writer {
         change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, receiver) = sync_channel(1);
+        // A caller that is gone needs no answer.
+        self.write_then(change, move |made| _ = sender.send(made));
+        receiver.recv().unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Makes a change. When it is durable, `then` is called on the thread that writes; if that is gone,
+    /// `then` is dropped.
+    pub fn write_then<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) {
         let change: Change = Box::new(move |connection| {
             let made = connection.and_then(|connection| whole(connection, change));
             Box::new(move |committed: Result<(), StoreError>| {
-                // A caller that is gone needs no answer.
-                _ = sender.send(made.and_then(|made| committed.map(|()| made)));
+                then(made.and_then(|made| committed.map(|()| made)));
             })
         });
-        let changes = self.changes.as_ref().ok_or(StoreError::Closed)?;
-        changes.send(change).map_err(|_| StoreError::Closed)?;
-        receiver.recv().unwrap_or(Err(StoreError::Closed))
+        if let Some(changes) = &self.changes {
+            _ = changes.send(change);
+        }
     }
 }
 
@@ -108,7 +118,7 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize)
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+        if let Err(error) = execute(connection, "BEGIN IMMEDIATE") {
             first(Err(error.into()))(Ok(()));
             continue;
         }
@@ -134,7 +144,7 @@ fn commit(connection: &Connection) -> Result<(), StoreError> {
     if connection.is_autocommit() {
         return Err(StoreError::RolledBack);
     }
-    let committed = connection.execute_batch("COMMIT").map_err(StoreError::from);
+    let committed = execute(connection, "COMMIT").map_err(StoreError::from);
     if !connection.is_autocommit() {
         _ = connection.execute_batch("ROLLBACK");
     }
@@ -146,10 +156,18 @@ fn whole<T>(
     connection: &Connection,
     change: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    connection.execute_batch("SAVEPOINT change")?;
+    execute(connection, "SAVEPOINT change")?;
     let made = catch_unwind(AssertUnwindSafe(|| change(connection)))
         .unwrap_or_else(|_| Err(StoreError::row("a change panicked")));
-    let end = if made.is_ok() { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" };
-    let ended = connection.execute_batch(end).map_err(StoreError::from);
-    made.and_then(|made| ended.map(|()| made))
+    let undone = match &made {
+        Ok(_) => Ok(()),
+        Err(_) => execute(connection, "ROLLBACK TO change"),
+    };
+    let ended = undone.and_then(|()| execute(connection, "RELEASE change"));
+    made.and_then(|made| ended.map(|()| made).map_err(StoreError::from))
+}
+
+/// Executes a statement that is executed again and again.
+fn execute(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(statement)?.execute([]).map(drop)
 }

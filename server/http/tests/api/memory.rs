@@ -175,7 +175,8 @@ async fn answers_that_nobody_reads_take_the_share_of_their_subject() {
     let mut ids = Vec::new();
     for subject in ["alice", "bob"] {
         let body = json!({ "script": "return 1", "metadata": { "a": "x".repeat(MIB) } });
-        let request = of(subject, Method::POST, "/v1/executions").body(Body::from(body.to_string()));
+        let request =
+            of(subject, Method::POST, "/v1/executions").body(Body::from(body.to_string()));
         let accepted = api.router.clone().oneshot(request.unwrap()).await.unwrap();
         let accepted = accepted.into_body().collect().await.unwrap().to_bytes();
         let accepted: serde_json::Value = serde_json::from_slice(&accepted).unwrap();

@@ -5,14 +5,16 @@ mod runner;
 mod turn;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use sandbox_api::service::{EventBody, Execution, ExecutionRequest, ExecutionStatus, Subject};
+use sandbox_api::service::{
+    EventBody, Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, Subject, Time,
+};
 use sandbox_api::{ByteSize, ErrorKind, RootFs};
-use sandbox_store::Store;
+use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::runtime::Runtime;
 
 use self::runner::{FakeRunner, Shared};
@@ -276,6 +278,52 @@ fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
     let theirs = world.service().submit(other(), script("return 2"), key("k"));
     assert!(world.block_on(theirs).unwrap().is_new);
     world.until_true(|| world.runner.runs.load(Ordering::SeqCst) == 2);
+}
+
+#[test]
+fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
+    let world = World::new();
+    let store = world.service().core.records.store();
+    let submit = |source: &'static str, key| {
+        let service = world.service().clone();
+        world.spawn(async move { service.submit(me(), script(source), key).await })
+    };
+    let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+    let ((holds, begun), (release, held)) = (mpsc::channel(), mpsc::channel::<()>());
+    store.mark_running_then("nothing", Time::now(), None, move |_| {
+        holds.send(()).unwrap();
+        _ = held.recv();
+    });
+    // From here on the thread that writes is held, and what it is handed is not stored yet.
+    begun.recv().unwrap();
+    store.accept_then(
+        NewExecution {
+            id: "other".to_owned(),
+            subject: me().clone(),
+            kind: ExecutionKind::Script,
+            request: "{}".to_owned(),
+            has_secrets: false,
+            key: Some(("k".to_owned(), "of another request".to_owned())),
+            created_at: Time::now(),
+            started_at: None,
+            metadata: serde_json::Map::new(),
+            sandbox: None,
+            generation: None,
+        },
+        |accepted| assert_eq!(accepted.unwrap(), Accepted::New),
+    );
+    let (accepted, refused) = (submit("return 1", None), submit("return 2", key("k")));
+    world.until_true(|| count(&world.runner.launches) == 2);
+    assert!(!accepted.is_finished() && !refused.is_finished());
+    assert_eq!(count(&world.runner.runs), 0);
+    drop(release);
+    let id = world.block_on(accepted).unwrap().unwrap().id;
+    let error = world.block_on(refused).unwrap().unwrap_err();
+    assert!(matches!(error, ServiceError::KeyReused), "{error}");
+    assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+    world.until_true(|| count(&world.runner.dropped) == 2);
+    assert_eq!(count(&world.runner.runs), 1);
+    world.until_true(|| world.service().counters().running == 0);
 }
 
 #[test]

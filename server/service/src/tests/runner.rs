@@ -26,6 +26,8 @@ pub struct FakeRunner {
     pub prewarmed: Mutex<Vec<SandboxSpec>>,
     pub runs: AtomicUsize,
     pub closed: Arc<AtomicUsize>,
+    /// Sandboxes that nobody has any more.
+    pub dropped: AtomicUsize,
     /// How many launches fail because the engine does not answer.
     pub failing: AtomicUsize,
     /// A permit lets one `wait` end.
@@ -47,6 +49,7 @@ impl Default for FakeRunner {
             prewarmed: Mutex::default(),
             runs: AtomicUsize::new(0),
             closed: Arc::default(),
+            dropped: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
             go_on: Arc::new(Semaphore::new(0)),
             loses_files: AtomicBool::new(false),
@@ -59,6 +62,12 @@ impl Default for FakeRunner {
 
 struct FakeMachine {
     runner: Arc<FakeRunner>,
+}
+
+impl Drop for FakeMachine {
+    fn drop(&mut self) {
+        self.runner.dropped.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// A runner is shared with its sandboxes.
