@@ -383,7 +383,10 @@ fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
             assert!(!agent.read(), "it answered");
             let (status, complaint) = agent.wait();
             assert_eq!(status.code(), Some(2), "{complaint}");
-            assert!(complaint.contains(&format!("is to be {uid}:{gid}, and is")), "{complaint}");
+            assert!(
+                complaint.contains(&format!("should run as {uid}:{gid}, but runs as")),
+                "{complaint}"
+            );
         }
     }
 }

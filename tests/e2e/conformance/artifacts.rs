@@ -165,7 +165,7 @@ fn artifacts_directory_that_cannot_be_used_is_refused_before_anything_runs() {
     refused(&["--artifact", "*"], "hint: --artifacts-dir DIR names one");
     refused(&["--artifacts-dir", "out"], "hint: --artifact GLOB selects");
     refused(&["--artifact-optional"], "there are no artifacts");
-    refused(&["--artifact", "!*", "--artifacts-dir", "out"], "each of them excludes");
+    refused(&["--artifact", "!*", "--artifacts-dir", "out"], "every glob excludes");
     refused(&["--artifact", "../x", "--artifacts-dir", "out"], "it contains '..'");
     refused(&["--artifact", "/etc/*", "--artifacts-dir", "out"], "it is not in the io dir");
     refused(&["a.luau", "--artifact", "*", "--artifacts-dir", "out"], "one script at a time");

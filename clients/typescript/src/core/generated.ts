@@ -176,7 +176,7 @@ export type ExecExecution = {
   files_touched_source: TouchedSource;
   /** There are more than are listed. */
   files_touched_truncated: boolean;
-  /** The generation of that sandbox that it runs in; before that, the one that was asked */
+  /** The generation of that sandbox that it runs in; before that, the one that was asked for. */
   generation: number | null;
   /** The command's id. */
   id: string | null;
@@ -190,7 +190,7 @@ export type ExecExecution = {
   network: Network | null;
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
-  /** Whether it started that generation in place of an earlier one, whose processes are */
+  /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
   restarted: boolean | null;
   /** The kept sandbox that it runs in; null for one of its own. */
   sandbox: string | null;
@@ -723,7 +723,7 @@ export type ResultExecution = {
   files_touched_source: TouchedSource;
   /** There are more than are listed. */
   files_touched_truncated: boolean;
-  /** The generation of that sandbox that it runs in; before that, the one that was asked */
+  /** The generation of that sandbox that it runs in; before that, the one that was asked for. */
   generation: number | null;
   /** The run's id. */
   id: string | null;
@@ -741,7 +741,7 @@ export type ResultExecution = {
   network: Network | null;
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
-  /** Whether it started that generation in place of an earlier one, whose processes are */
+  /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
   restarted: boolean | null;
   /** The script's result. */
   result: unknown;

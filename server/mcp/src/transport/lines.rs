@@ -255,6 +255,7 @@ fn parse(line: &[u8]) -> Line {
     match serde_json::from_slice(text) {
         Ok(JsonRpcMessage::Notification(_)) if is_without_id(text) => Line::Refused(None, no_id()),
         Ok(message) => Line::Message(Box::new(message), text.len()),
+        Err(error) if error.is_data() && is_without_id(text) => Line::Refused(None, no_id()),
         Err(error) if error.is_data() => {
             let id = serde_json::from_slice::<Identified>(text).ok().and_then(|it| it.id);
             Line::Refused(id, ErrorData::invalid_request("not a message of the protocol", None))
