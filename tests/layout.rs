@@ -167,12 +167,12 @@ const CIRCLES: &[(&str, usize)] = &[
     ("sandbox-staging", 4),
     ("sandbox-engine", 3),
     ("sandbox-agent", 30),
-    ("sandbox-server", 11),
+    ("sandbox-server", 12),
     ("sandbox-store", 2),
-    ("sandbox-service", 6),
+    ("sandbox-service", 7),
     ("sandbox-mcp", 5),
     ("sandbox-http", 5),
-    ("sandboxctl", 37),
+    ("sandboxctl", 41),
 ];
 
 /// Lines of the controller, its tests apart.

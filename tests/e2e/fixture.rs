@@ -25,7 +25,7 @@ const REMOVAL: Duration = Duration::from_secs(10);
 
 /// As a shell in the foreground starts a command. Whoever runs the tests may ignore some of these
 /// (`nohup`, a job in the background), which a child would inherit.
-const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
+pub const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
 
 /// A directory of its own, and the environment of a user who has only that.
 pub struct Fixture {

@@ -1,10 +1,8 @@
 //! All files of an execution as one archive, which is written as it is read.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -19,60 +17,6 @@ use crate::service::Service;
 
 /// How many pieces are written ahead of the reader.
 const PIECES: usize = 4;
-/// How many executions' files are read at one time, in all and for one subject. Each reader has a
-/// thread of its own: how long it takes is up to the subject, and nothing else waits for it.
-const READERS: usize = 16;
-const OF_A_SUBJECT: usize = 4;
-/// When to try again if there are too many.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// The subjects of those that are reading.
-#[derive(Debug, Default)]
-pub(crate) struct Readers(Arc<Mutex<Vec<Subject>>>);
-
-/// The place of one of them.
-struct ReaderSlot {
-    readers: Arc<Mutex<Vec<Subject>>>,
-    subject: Subject,
-}
-
-impl Readers {
-    /// Starts a thread for a subject. Dropped work was not started, for want of a thread.
-    ///
-    /// # Errors
-    ///
-    /// [`ServiceError::TooFast`] if there are as many as there may be.
-    fn start(
-        &self,
-        subject: &Subject,
-        work: impl FnOnce() + Send + 'static,
-    ) -> Result<(), ServiceError> {
-        let too_many = || ServiceError::TooFast { retry_after: RETRY_AFTER };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = all.iter().filter(|reading| *reading == subject).count();
-        if all.len() >= READERS || own >= OF_A_SUBJECT {
-            return Err(too_many());
-        }
-        all.push(subject.clone());
-        drop(all);
-        let slot = ReaderSlot { readers: Arc::clone(&self.0), subject: subject.clone() };
-        let work = move || {
-            work();
-            drop(slot);
-        };
-        let started = thread::Builder::new().name("read files".to_owned()).spawn(work);
-        started.map(drop).map_err(|_| too_many())
-    }
-}
-
-impl Drop for ReaderSlot {
-    fn drop(&mut self) {
-        let mut all = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = all.iter().position(|reading| *reading == self.subject) {
-            all.swap_remove(at);
-        }
-    }
-}
 
 /// An archive in pieces. An error means that it is incomplete; dropping it ends the work.
 pub type Archive = BoxStream<'static, io::Result<Bytes>>;
@@ -156,36 +100,5 @@ impl Write for Pieces {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn slow_readers_of_a_subject_leave_room_for_others() {
-        let readers = Readers::default();
-        let start = |subject: &str| {
-            let (sender, end) = mpsc::channel::<()>();
-            let subject = Subject::new(subject).unwrap();
-            readers.start(&subject, move || _ = end.recv()).map(|()| sender)
-        };
-        let is_refused =
-            |subject: &str| matches!(start(subject).err(), Some(ServiceError::TooFast { .. }));
-        let mut held = Vec::new();
-        for number in 0..READERS / OF_A_SUBJECT {
-            let subject = format!("subject-{number}");
-            held.extend((0..OF_A_SUBJECT).map(|_| start(&subject).unwrap()));
-            assert!(is_refused(&subject));
-        }
-        assert!(is_refused("last"));
-        held.pop();
-        // It is noticed soon.
-        while is_refused("last") {
-            thread::yield_now();
-        }
     }
 }

@@ -22,6 +22,7 @@ mod live;
 mod operate;
 mod plan;
 mod rate;
+mod readers;
 mod records;
 mod runner;
 mod schedule;

@@ -17,7 +17,6 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, RwLock, watch};
 use tracing::Instrument as _;
 
-use crate::archive::Readers;
 use crate::config::{Quotas, ServiceConfig};
 use crate::counters::{Counters, Counting};
 use crate::error::ServiceError;
@@ -27,6 +26,7 @@ use crate::kept::KeptSandboxes;
 use crate::live::{Live, Phase, Queued, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::rate::Rates;
+use crate::readers::Readers;
 use crate::records::Records;
 use crate::runner::{Cancel, Runner};
 use crate::schedule::{Bounds, Schedule};

@@ -15,7 +15,9 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use serde_json::{Value, json};
 
 use crate::ENGINE;
-use crate::fixture::{Ended, Fixture, PATIENCE, eventually, sandboxctl, spawn, wait};
+use crate::fixture::{
+    Ended, Fixture, PATIENCE, SIGNALS_BY_DEFAULT, eventually, sandboxctl, spawn, wait,
+};
 use crate::tls::{OPENSSL, certify};
 
 /// Runs until it is ended.
@@ -666,7 +668,7 @@ fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
     // As systemd does: its descriptor is 3, and it is for this process.
     let mut command = Command::new("sh");
     let passed = r#"exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
-    command.args(["-c", passed, "sh"]).arg(sandboxctl());
+    command.args(["-c", passed, "sh", "env", SIGNALS_BY_DEFAULT]).arg(sandboxctl());
     command.args(["serve", "--data-dir", "service", "--insecure-no-auth"]);
     place.equip(&mut command);
     command.env("NOTIFY_SOCKET", place.path("notify")).stdin(OwnedFd::from(listener));
