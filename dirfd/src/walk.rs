@@ -150,8 +150,8 @@ pub fn open_child(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<Owned
     let flags = flags | waits | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(&parent, name, flags, Mode::empty(), resolve) {
-        // A single component, so nothing else can be in its path.
-        Err(Errno::NOSYS) => {
+        // A single component, so nothing else can be in its path. A filter of system calls says PERM.
+        Err(Errno::NOSYS | Errno::PERM) => {
             let child = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
             let device = |fd| rustix::fs::fstat(fd).map(|stat| stat.st_dev);
             match device(child.as_fd())? == device(parent.as_fd())? {

@@ -300,7 +300,10 @@ impl Inner {
             && let Some(lost) = self.mount_looks.lost(age).await
         {
             _ = self.end_cause.set(EndCause::MountLost(lost));
-            if let Err(error) = self.kill().await {
+            let container = self.container.clone();
+            // Whoever looked may stop waiting, and the others look no more.
+            let kill = tokio::spawn(async move { step(Step::Kill, container.kill()).await });
+            if let Ok(Err(error)) = kill.await {
                 tracing::debug!(%error, "cannot kill a container that lost a mount");
             }
         }

@@ -311,7 +311,9 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Resul
     }
     let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
     let room = fstatvfs(to)?;
-    if room.f_bavail.saturating_mul(room.f_frsize) < reserve.saturating_add(data) {
+    // Some filesystems do not say how large they are.
+    let is_known = room.f_blocks > 0;
+    if is_known && room.f_bavail.saturating_mul(room.f_frsize) < reserve.saturating_add(data) {
         let why = "there is no room for a copy of it (limits.disk_reserve)";
         return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }

@@ -140,6 +140,8 @@ impl Core {
     /// Continues where the last service on this store ended.
     pub async fn recover(self: &Arc<Self>) -> Result<(), ServiceError> {
         let recovered = self.records.recover().await?;
+        // What waits may begin as soon as something else has ended, and needs its sandbox.
+        self.kept.restore(&self.records, &self.config).await?;
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
             let live = self.live_of(running);
@@ -161,7 +163,6 @@ impl Core {
             let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
             self.restore(Waiting { live, work });
         }
-        self.kept.restore(&self.records, &self.config).await?;
         self.remove_unknown_files().await
     }
 

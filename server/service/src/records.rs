@@ -144,8 +144,13 @@ impl Records {
         id: &str,
     ) -> Result<StoredExecution, ServiceError> {
         let (subject, of) = (subject.clone(), id.to_owned());
-        let _turn = self.documents.acquire().await;
-        let stored = self.call(move |store| store.execution(&subject, &of)).await?;
+        let turn = self.documents.clone().acquire_owned().await;
+        let stored = self.call(move |store| {
+            // Until it is read, though nobody may wait for it any more.
+            let _turn = turn;
+            store.execution(&subject, &of)
+        });
+        let stored = stored.await?;
         stored.ok_or_else(|| ServiceError::no_execution(id))
     }
 

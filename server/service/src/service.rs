@@ -655,7 +655,10 @@ impl Core {
         let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
         let json = serde_json::to_string(&request)
             .map_err(|_| ServiceError::Internal { detail: "a request cannot be stored" })?;
-        let digest = digest(&json, &names, sandbox);
+        let generation = place.as_ref().and_then(|place| place.generation);
+        let generation_text = generation.map(|generation| generation.to_string());
+        let of = names.iter().copied().chain(sandbox).chain(generation_text.as_deref());
+        let digest = digest(&json, of);
         if let Some(key) = &key
             && let Some(accepted) = self.records.find_key(&subject, key.as_str(), &digest).await?
         {
@@ -676,7 +679,6 @@ impl Core {
         let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
-        let generation = place.as_ref().and_then(|place| place.generation);
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
         let plan = plan.filter(|_| reserved.begin());
@@ -836,9 +838,9 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
 
 /// The digest of a request, to tell another one from the same one. It has the names of secrets and
 /// not their values: a digest of something short can be guessed.
-fn digest(json: &str, secrets: &[&str], sandbox: Option<&str>) -> String {
+fn digest<'a>(json: &str, parts: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = Sha256::new();
-    for part in secrets.iter().copied().chain(sandbox) {
+    for part in parts {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part);
     }
