@@ -162,7 +162,8 @@ impl<'a> Agent<'a> {
         let mut before = Vec::new();
         while began.elapsed() < WARM_WAIT {
             let now = self.pool().await?;
-            if now.len() == POOL && now == before {
+            // One more is what file tools keep, which was of the pool.
+            if now.len() >= POOL && now == before {
                 return Ok(());
             }
             before = now;
