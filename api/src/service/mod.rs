@@ -94,6 +94,13 @@ impl fmt::Display for Subject {
     }
 }
 
+/// Whether who has `own` of what `all` have together leaves as much free, of a `most` that is shared. Who
+/// takes nothing but what this allows leaves room for any number of others, however many do the same.
+#[must_use]
+pub const fn has_room(own: u64, all: u64, most: u64) -> bool {
+    own <= most.saturating_sub(all)
+}
+
 /// A point in time, in milliseconds. In JSON it is in RFC 3339, in UTC:
 /// `2026-11-22T06:11:28.500Z`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

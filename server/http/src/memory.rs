@@ -1,12 +1,12 @@
-//! The memory that bodies take. It is counted as they grow, and a subject has a share of it: one that
-//! takes all of its own holds up nobody else.
+//! The memory that bodies take. It is counted as they grow, and each subject leaves as much free as it
+//! has: however many take all they may, others have some.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::ProblemKind;
-use sandbox_api::service::Subject;
+use sandbox_api::service::{Subject, has_room};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -56,11 +56,6 @@ impl Memory {
         Self(Arc::new(Inner { most, used: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// What one subject may take of it.
-    fn share(&self) -> u64 {
-        self.0.most / 2
-    }
-
     /// For a body of this subject, which takes nothing yet.
     pub fn hold(&self, subject: &Subject) -> Held {
         let (memory, subject) = (self.clone(), subject.clone());
@@ -75,13 +70,15 @@ impl Held {
         let (mut own, mut used) = (lock(own), lock(&memory.0.used));
         let grown = own.saturating_add(bytes);
         let more = grown.saturating_sub(UNCOUNTED) - own.saturating_sub(UNCOUNTED);
-        let of_subject = used.by_subject.get(subject).copied().unwrap_or(0);
-        if grown.saturating_sub(UNCOUNTED) > memory.share() {
+        let of_subject = used.by_subject.get(subject).copied().unwrap_or(0) + more;
+        let most = memory.0.most;
+        let fits_alone = |bytes| has_room(bytes, bytes, most);
+        if !fits_alone(grown.saturating_sub(UNCOUNTED)) {
             return Err(Refusal::new(ProblemKind::TooLarge, "this takes too much memory"));
         }
-        let refusal = if more > memory.share().saturating_sub(of_subject) {
+        let refusal = if more > 0 && !fits_alone(of_subject) {
             Refusal::new(ProblemKind::RateLimited, "too many large bodies of yours at one time")
-        } else if more > memory.0.most.saturating_sub(used.all) {
+        } else if more > 0 && !has_room(of_subject, used.all + more, most) {
             Refusal::new(ProblemKind::Full, "too many large bodies at one time")
         } else {
             *own = grown;
@@ -166,10 +163,12 @@ mod tests {
         assert_eq!(status(begun[0].try_add(2 * MIB)), 200);
         assert_eq!(status(begun[1].try_add(1)), 429);
         assert_eq!(status(begun[0].try_add(1)), 413, "it never fits");
+        // Two that take all they may leave room for a third.
         let of_bob = memory.hold(&bob);
-        assert_eq!(status(of_bob.try_add(UNCOUNTED + 2 * MIB)), 200);
+        assert_eq!(status(of_bob.try_add(UNCOUNTED + 2 * MIB)), 503);
+        assert_eq!(status(of_bob.try_add(UNCOUNTED + MIB)), 200);
         let of_carol = memory.hold(&carol);
-        assert_eq!(status(of_carol.try_add(UNCOUNTED)), 200);
+        assert_eq!(status(of_carol.try_add(UNCOUNTED + MIB / 2)), 200);
         assert_eq!(status(of_carol.try_add(1)), 503);
         drop(of_bob.clone());
         assert_eq!(status(of_carol.try_add(1)), 503, "it is held by another clone");
@@ -187,11 +186,11 @@ mod tests {
         let [first, large, small] = [&alice, &bob, &carol].map(|subject| memory.hold(subject));
         let second = memory.hold(&carol);
         first.try_add(UNCOUNTED + 2 * MIB).unwrap();
-        second.try_add(UNCOUNTED + MIB).unwrap();
-        let waits =
-            tokio::spawn(async move { large.add(UNCOUNTED + 2 * MIB).await.map(|()| large) });
+        second.try_add(UNCOUNTED + MIB / 2).unwrap();
+        let bytes = UNCOUNTED + MIB + MIB / 2;
+        let waits = tokio::spawn(async move { large.add(bytes).await.map(|()| large) });
         tokio::task::yield_now().await;
-        small.add(UNCOUNTED + MIB).await.unwrap();
+        small.add(UNCOUNTED + MIB / 2).await.unwrap();
         drop(small);
         assert!(!waits.is_finished());
         drop(first);

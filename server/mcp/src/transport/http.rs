@@ -24,7 +24,7 @@ use crate::quotas::{Account, Quotas};
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_request, is_without_id, no_id};
-use crate::transport::sessions::{SUBJECT, Sessions, has_room};
+use crate::transport::sessions::{SUBJECT, Sessions, has_room_for_one};
 use crate::workspace::Workspace;
 
 /// The header with the id of a session, of revisions before 2026-07-28.
@@ -135,7 +135,7 @@ impl Requests {
     fn begin(self: &Arc<Self>, subject: Option<&Subject>) -> Option<Permit> {
         let (mut by_subject, subject) = (lock(&self.0), subject.cloned());
         let own = by_subject.get(&subject).copied().unwrap_or(0);
-        if !has_room(own, by_subject.values().sum(), MAX_REQUESTS) {
+        if !has_room_for_one(own, by_subject.values().sum(), MAX_REQUESTS) {
             return None;
         }
         by_subject.insert(subject.clone(), own + 1);

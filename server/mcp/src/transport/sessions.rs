@@ -22,7 +22,7 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{
     RestoreOutcome, ServerSseMessage, SessionId, SessionManager,
 };
-use sandbox_api::service::Subject;
+use sandbox_api::service::{Subject, has_room};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -55,10 +55,9 @@ tokio::task_local! {
     pub(crate) static SUBJECT: Option<Subject>;
 }
 
-/// Whether who has `own` of `all` may have one more: as many as are free. So there is always room for
-/// those who have few.
-pub(crate) const fn has_room(own: usize, all: usize, most: usize) -> bool {
-    own < most.saturating_sub(all)
+/// Whether who has `own` of `all` may have one more.
+pub(crate) const fn has_room_for_one(own: usize, all: usize, most: usize) -> bool {
+    has_room(own as u64 + 1, all as u64 + 1, most as u64)
 }
 
 /// The calls that may be resumed.
@@ -140,7 +139,7 @@ impl Sessions {
             let mut owned = lock(&self.owned);
             owned.retain(|id, _| known.contains_key(id));
             let own = || owned.iter().filter(|(_, it)| it.subject.as_ref() == subject);
-            if has_room(own().count(), owned.len(), MAX_SESSIONS) {
+            if has_room_for_one(own().count(), owned.len(), MAX_SESSIONS) {
                 return Ok(());
             }
             let idle = own().filter(|(_, it)| Arc::strong_count(&it.requests) == 1);
