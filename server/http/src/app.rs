@@ -1,5 +1,6 @@
 //! The application: state, and what stands around every request.
 
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
 use sandbox_api::ProblemKind;
 use sandbox_api::service::Subject;
@@ -29,6 +31,7 @@ use crate::access::{
     AccessDecision, Authenticate, Caller, InFlight, InFlightRequest, Peer, Reason, Scope, Sites,
     Unauthenticated, challenge, lacks,
 };
+use crate::answer::AcceptedAnswer;
 use crate::backend::Backend;
 use crate::config::{HttpConfig, Mount};
 use crate::memory::{Held, Memory};
@@ -65,7 +68,7 @@ struct Inner {
 }
 
 /// What a route asks of a request before it is handled.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct RouteAccess {
     name: &'static str,
     scope: Option<Scope>,
@@ -74,6 +77,8 @@ struct RouteAccess {
     has_query: bool,
     /// The path of what is mounted, or nothing: what it is as a resource of OAuth.
     resource: &'static str,
+    /// The statuses in the document; `None` for what is mounted, which has none.
+    statuses: Option<Arc<BTreeSet<u16>>>,
 }
 
 /// Which route a request went to.
@@ -151,9 +156,10 @@ impl App {
             let path = route.router_path();
             // Pages for anybody may be asked for with anything, as those that watch a server do.
             let has_query = route.has_query() || route.scope.is_none();
+            let statuses = Some(Arc::new(route.statuses()));
             let Route { name, scope, body, handler, .. } = route;
             let limit = body.map(|body| body.limit);
-            let gate = RouteAccess { name, scope, limit, has_query, resource: "" };
+            let gate = RouteAccess { name, scope, limit, has_query, resource: "", statuses };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             router = router.route(&path, handler.route_layer(gated));
         }
@@ -165,6 +171,7 @@ impl App {
                 limit: Some(Limit::Bytes(max_request.as_u64())),
                 has_query: true,
                 resource: path,
+                statuses: None,
             };
             let gated = from_fn_with_state((self.clone(), gate), pass);
             // Its own routes have the path; the fallbacks are those of the API.
@@ -286,7 +293,7 @@ async fn pass(
     next: Next,
 ) -> Response {
     let mut subject = None;
-    let mut response = match admit(&app, gate, &mut request, &mut subject).await {
+    let mut response = match admit(&app, &gate, &mut request, &mut subject).await {
         Err((refusal, reason)) => {
             let mut response = refusal.into_response();
             if let Some(reason) = reason {
@@ -307,6 +314,12 @@ async fn pass(
             }
         }
     };
+    let status = response.status().as_u16();
+    debug_assert!(
+        gate.statuses.as_ref().is_none_or(|documented| documented.contains(&status)),
+        "{}: {status} is not documented",
+        gate.name,
+    );
     response.extensions_mut().insert(RouteName(gate.name));
     if let Some(subject) = subject {
         response.extensions_mut().insert(subject);
@@ -323,7 +336,7 @@ struct Admitted {
 
 async fn admit(
     app: &App,
-    gate: RouteAccess,
+    gate: &RouteAccess,
     request: &mut Request,
     subject: &mut Option<Subject>,
 ) -> Result<Admitted, (Refusal, Option<Reason>)> {
@@ -370,7 +383,7 @@ async fn admit(
 
 fn refuse_caller(
     app: &App,
-    gate: RouteAccess,
+    gate: &RouteAccess,
     error: Unauthenticated,
 ) -> (Refusal, Option<Reason>) {
     let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
@@ -382,7 +395,7 @@ fn refuse_caller(
 }
 
 /// Where a client finds out where its tokens come from, if it is told.
-fn metadata_url(app: &App, gate: RouteAccess) -> Option<String> {
+fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
     app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
 
@@ -392,17 +405,21 @@ fn answer(
     app: &App,
     subject: &Subject,
     in_flight: InFlightRequest,
-    response: Response,
+    mut response: Response,
 ) -> Response {
     let memory = app.0.answers.hold(subject);
     let whole = response.body().size_hint().exact();
     if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
-        return refusal.into_response();
+        // Who is refused sends it again: not what was done.
+        return match response.extensions_mut().remove::<AcceptedAnswer>() {
+            Some(accepted) => accepted.into_response(),
+            None => refusal.into_response(),
+        };
     }
     let is_stream = whole.is_none();
-    let rest = Bytes::new();
-    response
-        .map(|body| Body::new(HeldBody { body, is_stream, rest, memory, _in_flight: in_flight }))
+    let (rest, adding) = (Bytes::new(), None);
+    let _in_flight = in_flight;
+    response.map(|body| Body::new(HeldBody { body, is_stream, rest, adding, memory, _in_flight }))
 }
 
 /// The most bytes of an answer that are sent at one time.
@@ -415,6 +432,8 @@ struct HeldBody {
     is_stream: bool,
     /// What was not sent yet of what the body gave.
     rest: Bytes,
+    /// The wait for the memory of that.
+    adding: Option<BoxFuture<'static, Result<()>>>,
     memory: Held,
     _in_flight: InFlightRequest,
 }
@@ -440,9 +459,16 @@ impl hyper::body::Body for HeldBody {
                 Ok(data) => this.rest = data,
                 Err(frame) => return Poll::Ready(Some(Ok(frame))),
             }
-            if this.is_stream
-                && let Err(refusal) = this.memory.try_add(this.rest.len() as u64)
-            {
+            if this.is_stream {
+                let (memory, bytes) = (this.memory.clone(), this.rest.len() as u64);
+                // What broke off here may be the answer to something that was done.
+                this.adding = Some(Box::pin(async move { memory.add(bytes).await }));
+            }
+        }
+        if let Some(adding) = &mut this.adding {
+            let added = ready!(adding.as_mut().poll(context));
+            this.adding = None;
+            if let Err(refusal) = added {
                 return Poll::Ready(Some(Err(axum::Error::new(refusal))));
             }
         }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answer;
 mod app;
 mod backend;
 mod config;

@@ -6,6 +6,7 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use sandbox_api::service::ExecutionEvent;
+use sandbox_api::{ErrorKind, ProblemKind};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -229,10 +230,13 @@ impl Route {
         Self::new(Method::DELETE, MethodFilter::DELETE, path, name, handler)
     }
 
-    /// Where there is an id, there may be nothing of it.
+    /// Where there is an id, there may be nothing of it. A sandbox ends by itself: it may be gone.
     fn with_id(mut self) -> Self {
         if self.path.contains('{') {
             self.problems.insert(404);
+        }
+        if self.path.starts_with("/v1/sandboxes/{") {
+            self.problems.insert(410);
         }
         self
     }
@@ -240,9 +244,9 @@ impl Route {
     /// Its group, what its caller needs, and what it does.
     pub fn is(mut self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
         (self.tag, self.scope, self.summary) = (tag, Some(scope), summary);
-        // Credentials, scopes, unknown parameters, requests at one time; and the service may not be
-        // able to answer.
-        self.problems.extend([401, 403, 422, 429, 502, 503]);
+        // Credentials, scopes, unknown parameters, requests at one time, an answer that takes too much
+        // memory; and the service may not be able to answer.
+        self.problems.extend([401, 403, 413, 422, 429, 502, 503]);
         self
     }
 
@@ -363,6 +367,19 @@ impl Route {
     pub fn refuses<const N: usize>(mut self, statuses: [u16; N]) -> Self {
         self.problems.extend(statuses);
         self
+    }
+
+    /// It uses a sandbox, which may end before it is used, and fails in any way that a sandbox does.
+    pub fn uses_sandbox(self) -> Self {
+        let mut route = self.refuses([410]);
+        let kinds = ErrorKind::ALL.iter().map(|&kind| ProblemKind::from(kind));
+        route.problems.extend(kinds.map(ProblemKind::status));
+        route
+    }
+
+    /// The statuses of all its answers.
+    pub fn statuses(&self) -> BTreeSet<u16> {
+        self.answers.iter().map(|answer| answer.status).chain(self.problems()).collect()
     }
 
     /// The statuses of all its problems.

@@ -11,8 +11,9 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, ExecutionEvent, ExecutionList, ExecutionRequest, ExtendRequest, FileList,
-    Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
+    AcceptedExecution, ExecutionEvent, ExecutionList, ExecutionRequest, ExecutionStatus,
+    ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject,
+    UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
@@ -124,8 +125,10 @@ impl Backend for ServiceBackend {
                 }
             };
             let id = submitted.map_err(refusal)?.id;
-            let execution = self.stored(subject, &id, Duration::ZERO).await?;
-            Ok(AcceptedExecution { status: execution.summary.status, id })
+            // It is accepted, whatever can be read of it: it may be over and forgotten.
+            let stored = self.stored(subject, &id, Duration::ZERO).await;
+            let status = stored.map_or(ExecutionStatus::Queued, |it| it.summary.status);
+            Ok(AcceptedExecution { id, status })
         }
         .boxed()
     }
@@ -406,4 +409,113 @@ fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) 
     #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
     let value = value as f64;
     Figure { name, help, kind, status: None, value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_api::{ErrorKind, Failure, LimitKey, OverCeiling};
+    use sandbox_store::StoreError;
+    use std::collections::BTreeSet;
+
+    const BY_EXECUTION: &[&str] = &["get_execution", "cancel_execution", "get_events"];
+    const FILES: &[&str] = &["list_files", "get_file", "get_archive", "get_changes"];
+    const SUBMIT: &[&str] = &["create_execution", "run_in_sandbox"];
+    const CREATE: &[&str] = &["create_sandbox"];
+    const USE: &[&str] = &["operate", "read_file", "write_file"];
+    const BY_SANDBOX: &[&str] =
+        &["get_sandbox", "delete_sandbox", "extend_sandbox", "run_in_sandbox"];
+
+    /// The routes whose calls of the service can fail so; `None` for all that make one.
+    fn routes_of(error: &ServiceError) -> Option<Vec<&'static str>> {
+        use ServiceError as Error;
+        Some(match error {
+            Error::NotFound { what: "execution", .. } => [BY_EXECUTION, FILES].concat(),
+            Error::NotFound { .. } | Error::SandboxGone { .. } => {
+                [BY_SANDBOX, USE, CREATE].concat()
+            }
+            Error::FileNotFound { .. } | Error::FileRefused { .. } => vec!["get_file"],
+            Error::NoFiles { .. } | Error::NotEnded { .. } => FILES.to_vec(),
+            Error::KeyReused | Error::KeyInFlight | Error::Full { .. } => SUBMIT.to_vec(),
+            Error::NameTaken { .. } => CREATE.to_vec(),
+            Error::StaleGeneration { .. } => [&["run_in_sandbox"], USE].concat(),
+            Error::TooFast { .. } => [SUBMIT, FILES].concat(),
+            Error::QuotaExceeded { .. } | Error::Forbidden { .. } => [SUBMIT, CREATE, USE].concat(),
+            Error::ShuttingDown | Error::OverCeiling(_) => [SUBMIT, CREATE].concat(),
+            Error::Invalid { .. } => [SUBMIT, CREATE, &["list_executions"]].concat(),
+            Error::Sandbox(_) => [CREATE, USE].concat(),
+            _ => return None,
+        })
+    }
+
+    /// Each error of the service.
+    fn errors() -> Vec<ServiceError> {
+        use ServiceError as Error;
+        let text = || "x".to_owned();
+        let io = || Arc::new(io::Error::other("x"));
+        let refused = [
+            ErrorKind::Symlink,
+            ErrorKind::SpecialFile,
+            ErrorKind::IsDirectory,
+            ErrorKind::InvalidPath,
+        ];
+        let mut all = vec![
+            Error::NotFound { what: "execution", id: text() },
+            Error::NotFound { what: "sandbox", id: text() },
+            Error::FileNotFound { path: text() },
+            Error::NoFiles { id: text() },
+            Error::NotEnded { id: text() },
+            Error::KeyReused,
+            Error::KeyInFlight,
+            Error::NameTaken { name: text() },
+            Error::StaleGeneration { id: text(), asked: 1 },
+            Error::SandboxGone { id: text() },
+            Error::TooFast { retry_after: Duration::ZERO },
+            Error::QuotaExceeded { what: "x", retry_after: None },
+            Error::Full { queued: 1 },
+            Error::ShuttingDown,
+            Error::Forbidden { field: text(), problem: text(), hint: None },
+            Error::OverCeiling(OverCeiling {
+                key: LimitKey::Timeout,
+                asked: text(),
+                ceiling: text(),
+            }),
+            Error::Store(Arc::new(StoreError::Closed)),
+            Error::Files(io()),
+            Error::Internal { detail: "x" },
+        ];
+        let refused = refused.map(|kind| Error::FileRefused { path: text(), problem: "x", kind });
+        all.extend(refused);
+        for &kind in ErrorKind::ALL {
+            let (field, problem) = (text(), text());
+            all.push(Error::Invalid { field, problem, hint: None, kind });
+            all.push(Error::Sandbox(Failure::new(kind, "x", None)));
+        }
+        all
+    }
+
+    #[test]
+    fn every_error_of_the_service_is_documented_for_each_route_that_can_answer_it() {
+        let document = sandbox_http::openapi_document();
+        let paths = document["paths"].as_object().unwrap().values();
+        let operations: Vec<_> =
+            paths.flat_map(|path| path.as_object().unwrap().values()).collect();
+        fn name(operation: &serde_json::Value) -> &str {
+            operation["operationId"].as_str().unwrap()
+        }
+        let mut missing = BTreeSet::new();
+        for error in errors() {
+            let routes = routes_of(&error);
+            let status = refusal(error).problem().status.to_string();
+            let can_answer = |operation: &serde_json::Value| match &routes {
+                Some(routes) => routes.contains(&name(operation)),
+                None => !operation["security"].as_array().unwrap().is_empty(),
+            };
+            let all = operations.iter().filter(|it| can_answer(it)).collect::<Vec<_>>();
+            assert!(all.len() >= routes.as_ref().map_or(15, Vec::len), "{routes:?}");
+            let undocumented = all.iter().filter(|it| it["responses"].get(&status).is_none());
+            missing.extend(undocumented.map(|it| format!("{}: {status}", name(it))));
+        }
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
 }

@@ -7,35 +7,20 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::service::{AcceptedExecution, ExecutionRequest, Subject};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::form;
 use super::params::{ListParams, PageSize, WaitParams};
 use crate::access::Caller;
+use crate::answer::{AcceptedAnswer, json_answer, json_text};
 use crate::app::App;
 use crate::backend::{ListFilter, SandboxHandle, StoredExecution};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
 
-/// A JSON answer.
-pub(super) fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
-    written(status, serde_json::to_string(value))
-}
-
 fn execution_answer(status: StatusCode, execution: StoredExecution) -> Response {
     let StoredExecution { summary, document } = execution;
-    written(status, summary.to_json_with(document))
-}
-
-fn written(status: StatusCode, json: serde_json::Result<String>) -> Response {
-    match json {
-        Ok(body) => {
-            let content_type = HeaderValue::from_static("application/json");
-            (status, [(axum::http::header::CONTENT_TYPE, content_type)], body).into_response()
-        }
-        Err(_) => Refusal::internal("an answer cannot be written as JSON").into_response(),
-    }
+    json_text(status, summary.to_json_with(document))
 }
 
 pub(super) async fn create(
@@ -69,23 +54,24 @@ pub(super) async fn submit(
     let location = format!("/v1/executions/{}", accepted.id);
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of an execution is no part of a URL"))?;
-    // The key of an earlier request may be that of one that has ended.
+    // The key of an earlier request may be that of one that has ended. What is accepted is not refused
+    // any more, whatever can be read of it: who has no key would run it again.
     let execution = match wait {
         Duration::ZERO => None,
-        wait => Some(wait_for(app, subject, &accepted.id, wait).await?),
+        wait => wait_for(app, subject, &accepted.id, wait).await.ok(),
     };
-    let mut response = match execution {
-        Some(execution) if execution.summary.status.ended().is_some() => {
-            execution_answer(StatusCode::OK, execution)
+    let status = execution.as_ref().map_or(accepted.status, |it| it.summary.status);
+    let accepted = AcceptedExecution { status, ..accepted };
+    let accepted = AcceptedAnswer { accepted, location };
+    Ok(match execution {
+        Some(execution) if status.ended().is_some() => {
+            let mut response = execution_answer(StatusCode::OK, execution);
+            response.headers_mut().insert(LOCATION, accepted.location.clone());
+            response.extensions_mut().insert(accepted);
+            response
         }
-        Some(StoredExecution { summary, .. }) => {
-            let accepted = AcceptedExecution { id: summary.id, status: summary.status };
-            json_answer(StatusCode::ACCEPTED, &accepted)
-        }
-        None => json_answer(StatusCode::ACCEPTED, &accepted),
-    };
-    response.headers_mut().insert(LOCATION, location);
-    Ok(response)
+        _ => accepted.into_response(),
+    })
 }
 
 /// The execution at its end, or as it is when the wait is over or the server stops.

@@ -14,9 +14,9 @@ use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::content::{Condition, ContentRange, add_etag, as_attachment, condition, etag, part};
-use super::executions::json_answer;
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
+use crate::answer::json_answer;
 use crate::app::App;
 use crate::backend::{ArchiveFormat, OpenFile};
 use crate::refusal::{Refusal, Result};

@@ -25,6 +25,10 @@ use crate::access::Scope;
 use crate::metrics::OPENMETRICS;
 use crate::route::{Limit, Route, Tag};
 
+/// Of an answer 202.
+const ACCEPTED: &str =
+    "It is accepted. It has not ended, or there is no memory now for an answer with its result.";
+
 /// Every route.
 pub(crate) fn table() -> Vec<Route> {
     let mut routes = executions();
@@ -52,7 +56,7 @@ fn executions() -> Vec<Route> {
         .multipart_body::<form::ExecutionForm>(Limit::Request)
         .answers::<Execution>(200, "It has ended.")
         .header("Location", "The execution.")
-        .answers::<AcceptedExecution>(202, "It is accepted, and has not ended.")
+        .answers::<AcceptedExecution>(202, ACCEPTED)
         .example(executions::example_accepted)
         .header("Location", "The execution.")
         .refuses([409]),
@@ -103,7 +107,7 @@ fn executions() -> Vec<Route> {
         .answers_bytes(206, "*/*", "The range of the file.")
         .header("Content-Range", "Which range.")
         .answers_nothing(304, "The client has it already.")
-        .refuses([409, 412, 416, 422]),
+        .refuses([409, 412, 416]),
         read(
             Route::get("/v1/executions/{id}/archive", "get_archive", files::archive),
             "Get all files that an execution left, as an archive",
@@ -138,27 +142,24 @@ fn sandboxes() -> Vec<Route> {
         .header("Location", "The sandbox.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
-        .refuses([409]),
+        .uses_sandbox(),
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
             .answers::<SandboxList>(200, "The sandboxes."),
         is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
             .describe("Reading a sandbox does not count as use: its idle timeout is not renewed.")
-            .answers::<SandboxView>(200, "The sandbox.")
-            .refuses([410]),
+            .answers::<SandboxView>(200, "The sandbox."),
         is(
             Route::delete("/v1/sandboxes/{id}", "delete_sandbox", sandboxes::delete),
             "Remove a sandbox and its files",
         )
-        .answers_nothing(204, "It is removed.")
-        .refuses([410]),
+        .answers_nothing(204, "It is removed."),
         is(
             Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend),
             "Extend the lifetime of a sandbox",
         )
         .describe("At most to the maximum lifetime fixed at creation.")
         .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
-        .answers::<SandboxView>(200, "The sandbox.")
-        .refuses([410]),
+        .answers::<SandboxView>(200, "The sandbox."),
         is(
             Route::post("/v1/sandboxes/{id}/operations", "operate", sandboxes::operate),
             "Perform a file operation",
@@ -169,7 +170,7 @@ fn sandboxes() -> Vec<Route> {
         .answers::<Envelope>(200, "The result of the operation.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
-        .refuses([409, 410, 504]),
+        .uses_sandbox(),
         is(
             Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
             "Read a file of a sandbox",
@@ -179,7 +180,7 @@ fn sandboxes() -> Vec<Route> {
         .header("Content-Disposition", "Always an attachment.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
-        .refuses([409, 410, 413, 504]),
+        .uses_sandbox(),
         is(
             Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
             "Write a file of a sandbox",
@@ -190,7 +191,7 @@ fn sandboxes() -> Vec<Route> {
         .answers::<WriteData>(200, "The file is written.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
-        .refuses([409, 410, 504, 507]),
+        .uses_sandbox(),
         is(
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
             "Run a script or a command in a sandbox",
@@ -201,9 +202,9 @@ fn sandboxes() -> Vec<Route> {
         .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
         .answers::<Execution>(200, "It has ended.")
         .header("Location", "The execution.")
-        .answers::<AcceptedExecution>(202, "It is accepted, and has not ended.")
+        .answers::<AcceptedExecution>(202, ACCEPTED)
         .header("Location", "The execution.")
-        .refuses([409, 410]),
+        .refuses([409]),
     ]
 }
 

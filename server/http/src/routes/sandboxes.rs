@@ -11,9 +11,10 @@ use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRequest};
 use serde_json::{Value, json};
 
 use super::content::as_attachment;
-use super::executions::{json_answer, submit};
+use super::executions::submit;
 use super::params::{GenerationParams, SubmitInParams};
 use crate::access::Caller;
+use crate::answer::json_answer;
 use crate::app::App;
 use crate::backend::{IsNew, SandboxHandle, Used};
 use crate::refusal::{Refusal, Result};

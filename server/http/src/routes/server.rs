@@ -8,8 +8,8 @@ use sandbox_api::ProblemKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::executions::json_answer;
 use crate::access::{Caller, Scope};
+use crate::answer::json_answer;
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
 use crate::openapi::scopes;

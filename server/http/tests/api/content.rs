@@ -35,6 +35,16 @@ async fn execution_is_answered_at_its_end_or_accepted() {
     assert_eq!(api.get("/v1/usage").await.json()["executions"], 3);
 }
 
+#[tokio::test]
+async fn what_was_accepted_is_not_refused_though_it_is_forgotten() {
+    let api = api();
+    let answer = api.post("/v1/executions?wait=1", &json!({ "script": "forgotten" })).await;
+    assert_eq!(answer.status, 202);
+    let location = answer.header("location").to_owned();
+    assert_eq!(location, format!("/v1/executions/{}", answer.json()["id"].as_str().unwrap()));
+    assert_eq!(api.get(&location).await.status, 404);
+}
+
 #[tokio::test(start_paused = true)]
 async fn wait_ends_with_the_execution_or_the_time_or_the_server() {
     let api = api();

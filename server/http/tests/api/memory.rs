@@ -10,7 +10,7 @@ use axum::http::{Method, Request, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use sandbox_api::{ByteSize, Problem};
 use sandbox_http::{Http, HttpConfig, Mount, Peer, Scope, Shutdown};
@@ -164,6 +164,63 @@ async fn problem(response: Response) -> Problem {
     serde_json::from_slice(&body).unwrap()
 }
 
+/// A request whose execution is large.
+fn large(subject: &str, path: &str) -> Request<Body> {
+    let body = json!({ "script": "return 1", "metadata": { "a": "x".repeat(MIB) } });
+    of(subject, Method::POST, path).body(Body::from(body.to_string())).unwrap()
+}
+
+/// The id of an execution that is large.
+async fn large_execution(api: &Api, subject: &str) -> String {
+    let accepted = api.router.clone().oneshot(large(subject, "/v1/executions")).await.unwrap();
+    let accepted = accepted.into_body().collect().await.unwrap().to_bytes();
+    let accepted: serde_json::Value = serde_json::from_slice(&accepted).unwrap();
+    accepted["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn execution_that_ended_is_not_refused_for_want_of_memory() {
+    let api = api_with(small_memory());
+    let send = async |request| api.router.clone().oneshot(request).await.unwrap();
+    let path = "/v1/executions?wait=1";
+    let unread = [send(large("alice", path)).await, send(large("alice", path)).await];
+    assert!(unread.iter().all(|response| response.status() == 200));
+    let accepted = send(large("alice", path)).await;
+    assert_eq!((accepted.status().as_u16(), api.fake.count()), (202, 3));
+    let location = accepted.headers()["location"].to_str().unwrap().to_owned();
+    assert!(!accepted.headers().contains_key("retry-after"));
+    drop(unread);
+    let request = of("alice", Method::GET, &location).body(Body::empty()).unwrap();
+    assert_eq!(send(request).await.status(), 200);
+}
+
+#[tokio::test]
+async fn piece_of_a_stream_waits_for_memory() {
+    let stream = async || {
+        let pieces = [Bytes::from(vec![b'x'; MIB]), Bytes::from(vec![b'y'; MIB])];
+        Body::from_stream(stream::iter(pieces).map(Ok::<_, Infallible>))
+    };
+    let service = Router::new().route("/mcp", post(stream));
+    let mount =
+        Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request: ByteSize::b(1000) };
+    let backend = Arc::<Fake>::default();
+    let http =
+        Http::new(small_memory(), backend, Arc::new(Tokens), Some(mount), Shutdown::default());
+    let router = http.router();
+    let begin = async || {
+        let request = of("alice", Method::POST, "/mcp").body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().into_body()
+    };
+    let mut unread = [begin().await, begin().await];
+    for body in &mut unread {
+        body.frame().await.unwrap().unwrap();
+    }
+    let mut waits = std::pin::pin!(begin().await.collect());
+    assert!((&mut waits).now_or_never().is_none());
+    drop(unread);
+    assert_eq!(waits.await.unwrap().to_bytes().len(), 2 * MIB);
+}
+
 #[tokio::test]
 async fn answers_that_nobody_reads_take_the_share_of_their_subject() {
     let api = api_with(small_memory());
@@ -172,16 +229,7 @@ async fn answers_that_nobody_reads_take_the_share_of_their_subject() {
         let request = of(subject, Method::GET, &path).body(Body::empty()).unwrap();
         api.router.clone().oneshot(request).await.unwrap()
     };
-    let mut ids = Vec::new();
-    for subject in ["alice", "bob"] {
-        let body = json!({ "script": "return 1", "metadata": { "a": "x".repeat(MIB) } });
-        let request =
-            of(subject, Method::POST, "/v1/executions").body(Body::from(body.to_string()));
-        let accepted = api.router.clone().oneshot(request.unwrap()).await.unwrap();
-        let accepted = accepted.into_body().collect().await.unwrap().to_bytes();
-        let accepted: serde_json::Value = serde_json::from_slice(&accepted).unwrap();
-        ids.push(accepted["id"].as_str().unwrap().to_owned());
-    }
+    let ids = [large_execution(&api, "alice").await, large_execution(&api, "bob").await];
     let unread = [get("alice", &ids[0]).await, get("alice", &ids[0]).await];
     assert!(unread.iter().all(|response| response.status() == 200));
     assert_eq!(get("alice", &ids[0]).await.status(), 429);

@@ -1,0 +1,41 @@
+//! Answers in JSON.
+
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use sandbox_api::service::AcceptedExecution;
+use serde::Serialize;
+
+use crate::refusal::Refusal;
+
+/// A JSON answer.
+pub(crate) fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
+    json_text(status, serde_json::to_string(value))
+}
+
+/// The same of what is written already.
+pub(crate) fn json_text(status: StatusCode, json: serde_json::Result<String>) -> Response {
+    match json {
+        Ok(body) => {
+            let content_type = HeaderValue::from_static("application/json");
+            (status, [(CONTENT_TYPE, content_type)], body).into_response()
+        }
+        Err(_) => Refusal::internal("an answer cannot be written as JSON").into_response(),
+    }
+}
+
+/// That an execution was accepted. A response with its result has this in its extensions, for the case
+/// that there is no memory for that.
+#[derive(Clone)]
+pub(crate) struct AcceptedAnswer {
+    pub accepted: AcceptedExecution,
+    pub location: HeaderValue,
+}
+
+impl IntoResponse for AcceptedAnswer {
+    fn into_response(self) -> Response {
+        let mut response = json_answer(StatusCode::ACCEPTED, &self.accepted);
+        response.headers_mut().insert(LOCATION, self.location);
+        response
+    }
+}
