@@ -1,57 +1,159 @@
 //! The sizes of directories that change: each is measured again when it may be another one, and that
 //! costs a small part of the time, however large it is and however often it is asked for.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A directory is measured again after so many times as long as the last time took.
 const PAUSE: u32 = 10;
 
 /// The size of a directory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Size(Arc<Inner>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Size(Mutex<Measured>);
+struct Inner {
+    measured: Mutex<Measured>,
+    /// Held by the one that measures.
+    measuring: Arc<tokio::sync::Mutex<()>>,
+}
 
 #[derive(Debug, Default)]
 struct Measured {
     /// When it was last measured.
     bytes: u64,
-    /// Nothing has changed since it was measured.
-    is_current: bool,
+    /// How often it was.
+    times: u64,
+    /// How often it has changed.
+    changes: u64,
+    /// How often it had when it was last measured.
+    changes_in_it: Option<u64>,
     /// Before this it is not measured again.
     not_before: Option<Instant>,
 }
 
 impl Size {
     fn lock(&self) -> MutexGuard<'_, Measured> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It may be another one now.
     pub fn changed(&self) {
-        self.lock().is_current = false;
+        self.lock().changes += 1;
+    }
+
+    /// Whether nobody else asks for it or knows it, beside one that keeps it.
+    pub fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) <= 2
     }
 
     /// The bytes by `measure`, or those of the last time. While the directory is in use it changes all
-    /// the time.
+    /// the time. One measures at a time, and goes on if its caller goes away; others wait for it.
     pub async fn bytes(
         &self,
         is_in_use: bool,
         measure: impl FnOnce() -> u64 + Send + 'static,
     ) -> u64 {
-        let since = Instant::now();
-        {
-            let mut measured = self.lock();
-            let is_due = measured.not_before.is_none_or(|at| since >= at);
-            if !is_due || (measured.is_current && !is_in_use) {
+        let times = {
+            let measured = self.lock();
+            let is_due = measured.not_before.is_none_or(|at| Instant::now() >= at);
+            let is_current = measured.changes_in_it == Some(measured.changes);
+            if !is_due || (is_current && !is_in_use) {
                 return measured.bytes;
             }
-            // A use that ends meanwhile makes it another one again.
-            measured.is_current = true;
+            measured.times
+        };
+        let turn = self.0.measuring.clone().lock_owned().await;
+        {
+            let measured = self.lock();
+            if measured.times > times {
+                return measured.bytes;
+            }
         }
+        let size = self.clone();
+        let measuring = tokio::spawn(async move {
+            size.measure(measure).await;
+            drop(turn);
+        });
+        _ = measuring.await;
+        self.lock().bytes
+    }
+
+    async fn measure(&self, measure: impl FnOnce() -> u64 + Send + 'static) {
+        let (since, changes) = (Instant::now(), self.lock().changes);
         let bytes = crate::blocking(move || Ok(measure())).await;
         let mut measured = self.lock();
-        measured.bytes = bytes.unwrap_or(measured.bytes);
+        if let Ok(bytes) = bytes {
+            measured.bytes = bytes;
+            // What changes meanwhile may not be.
+            measured.changes_in_it = Some(changes);
+        }
+        measured.times += 1;
         measured.not_before = Some(Instant::now() + since.elapsed() * PAUSE);
-        measured.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt as _;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    /// A measurement that ends when a test lets it.
+    fn held(bytes: u64) -> (mpsc::Sender<()>, impl FnOnce() -> u64 + Send + 'static) {
+        let (end, ended) = mpsc::channel();
+        let measure = move || {
+            ended.recv().unwrap();
+            bytes
+        };
+        (end, measure)
+    }
+
+    #[tokio::test]
+    async fn measurement_goes_on_without_its_caller_and_others_wait_for_it() {
+        let size = Size::default();
+        let (end, measure) = held(7);
+        let mut caller = Box::pin(size.bytes(false, measure));
+        assert!((&mut caller).now_or_never().is_none());
+        drop(caller);
+        let mut other = Box::pin(size.bytes(false, || panic!("it is measured twice")));
+        // Nobody is told a size that was not measured.
+        assert!((&mut other).now_or_never().is_none());
+        end.send(()).unwrap();
+        assert_eq!(other.await, 7);
+        assert_eq!(size.bytes(false, || panic!("nothing has changed")).await, 7);
+    }
+
+    #[tokio::test]
+    async fn directory_that_changes_while_it_is_measured_is_measured_again() {
+        let size = Size::default();
+        let (end, measure) = held(1);
+        let mut caller = Box::pin(size.bytes(false, measure));
+        assert!((&mut caller).now_or_never().is_none());
+        // It begins on a task of its own.
+        tokio::task::yield_now().await;
+        size.changed();
+        end.send(()).unwrap();
+        assert_eq!(caller.await, 1);
+        size.lock().not_before = None;
+        assert_eq!(size.bytes(false, || 2).await, 2);
+    }
+
+    #[tokio::test]
+    async fn many_that_ask_at_one_time_measure_once() {
+        let (size, count) = (Size::default(), Arc::<AtomicUsize>::default());
+        let ask = |_| {
+            let count = Arc::clone(&count);
+            size.bytes(true, move || {
+                count.fetch_add(1, Ordering::Relaxed);
+                3
+            })
+        };
+        assert!(join_all((0..10).map(ask)).await.iter().all(|bytes| *bytes == 3));
+        assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 }

@@ -63,10 +63,10 @@ impl Turn {
 
 /// The sizes of the directories of subjects, of those that have one.
 #[derive(Debug, Default)]
-pub(crate) struct SubjectDirs(Mutex<HashMap<Subject, Arc<Size>>>);
+pub(crate) struct SubjectDirs(Mutex<HashMap<Subject, Size>>);
 
 impl SubjectDirs {
-    fn sizes(&self) -> MutexGuard<'_, HashMap<Subject, Arc<Size>>> {
+    fn sizes(&self) -> MutexGuard<'_, HashMap<Subject, Size>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,9 +83,11 @@ impl Core {
         let size = self.subject_dirs.sizes().entry(subject.clone()).or_default().clone();
         let directory = self.config.subject_dirs().join(subject.directory_name());
         let bytes = size.bytes(self.is_active(subject), move || bytes_below(&directory)).await;
-        if bytes == 0 {
-            self.subject_dirs.sizes().remove(subject);
+        let mut sizes = self.subject_dirs.sizes();
+        if bytes == 0 && size.is_unshared() {
+            sizes.remove(subject);
         }
+        drop(sizes);
         bytes
     }
 }
