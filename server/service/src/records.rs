@@ -107,12 +107,15 @@ impl Records {
         after: u64,
         limit: usize,
     ) -> Result<Vec<ExecutionEvent>, ServiceError> {
-        let (subject, id) = (subject.clone(), id.to_owned());
-        self.call(move |store| {
-            let events = store.events(&id, after, limit)?;
-            events.into_iter().map(|event| read_event(store, &subject, &id, event)).collect()
-        })
-        .await
+        let of = id.to_owned();
+        let read = move |store: &Store| {
+            store.events(&of, after, limit)?.into_iter().map(read_event).collect()
+        };
+        let mut events: Vec<ExecutionEvent> = self.call(read).await?;
+        if let Some(last) = events.last_mut() {
+            self.add_document(subject, id, last).await?;
+        }
+        Ok(events)
     }
 
     /// The last event, which is the end of an execution that has ended.
@@ -121,12 +124,32 @@ impl Records {
         subject: &Subject,
         id: &str,
     ) -> Result<Option<ExecutionEvent>, ServiceError> {
-        let (subject, id) = (subject.clone(), id.to_owned());
-        self.call(move |store| {
-            let last = store.last_event(&id)?;
-            last.map(|event| read_event(store, &subject, &id, event)).transpose()
-        })
-        .await
+        let of = id.to_owned();
+        let read = move |store: &Store| store.last_event(&of)?.map(read_event).transpose();
+        let mut last = self.call(read).await?;
+        if let Some(last) = &mut last {
+            self.add_document(subject, id, last).await?;
+        }
+        Ok(last)
+    }
+
+    /// Adds the document, which is stored once, to the end of an execution.
+    async fn add_document(
+        &self,
+        subject: &Subject,
+        id: &str,
+        event: &mut ExecutionEvent,
+    ) -> Result<(), ServiceError> {
+        let EventBody::End { document, .. } = &mut event.body else { return Ok(()) };
+        let json = match self.stored(subject, id).await {
+            // It was forgotten meanwhile.
+            Err(ServiceError::NotFound { .. }) => None,
+            stored => stored?.document,
+        };
+        if let Some(json) = json {
+            *document = RawValue::from_string(json).map_err(unreadable)?;
+        }
+        Ok(())
     }
 
     /// The request of an execution that has not ended, without its secrets.
@@ -336,19 +359,77 @@ pub(crate) fn stored_events<'a>(
     events.into_iter().filter_map(stored).collect()
 }
 
-fn read_event(
-    store: &Store,
-    subject: &Subject,
-    id: &str,
-    stored: StoredEvent,
-) -> Result<ExecutionEvent, StoreError> {
-    let unreadable = |error: serde_json::Error| StoreError::Row { detail: error.to_string() };
-    let mut event: ExecutionEvent = serde_json::from_str(&stored.json).map_err(unreadable)?;
-    if let EventBody::End { document, .. } = &mut event.body
-        && let Some(execution) = store.execution(subject, id)?
-        && let Some(json) = execution.document
-    {
-        *document = RawValue::from_string(json).map_err(unreadable)?;
+fn unreadable(error: serde_json::Error) -> StoreError {
+    StoreError::Row { detail: error.to_string() }
+}
+
+/// An event as it is stored.
+fn read_event(stored: StoredEvent) -> Result<ExecutionEvent, StoreError> {
+    serde_json::from_str(&stored.json).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use sandbox_api::Status;
+    use sandbox_api::service::ExecutionKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn document_of_an_end_is_read_within_the_bound_of_documents() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(Store::open(&dir.path().join("data")).unwrap());
+        let (subject, time) = (Subject::new("me").unwrap(), Time::now());
+        let new = NewExecution {
+            id: "a".to_owned(),
+            subject: subject.clone(),
+            kind: ExecutionKind::Script,
+            request: "{}".to_owned(),
+            has_secrets: false,
+            key: None,
+            created_at: time,
+            started_at: None,
+            metadata: serde_json::Map::new(),
+            sandbox: None,
+            generation: None,
+        };
+        records.accept(new).await.unwrap();
+        let event = |seq, body| Arc::new(ExecutionEvent { seq, time, name: None, body });
+        let document = || RawValue::from_string("{}".to_owned()).unwrap();
+        let end = EventBody::End { exit_code: 0, document: document() };
+        let end = Finish {
+            id: "a".to_owned(),
+            status: Status::Ok,
+            document: r#"{"a":1}"#.to_owned(),
+            stored_bytes: 1,
+            usage: None,
+            ended_at: time,
+            events: stored_events(&[event(1, EventBody::Queued), event(2, end)]),
+        };
+        records.finish(end).await.unwrap();
+        let has_document = |event: &ExecutionEvent| match &event.body {
+            EventBody::End { document, .. } => document.get() == r#"{"a":1}"#,
+            _ => false,
+        };
+        let turns = records.documents.clone().acquire_many_owned(DOCUMENTS as u32).await.unwrap();
+        // One of nothing but an event waits for nobody.
+        assert_eq!(records.events(&subject, "a", 0, 1).await.unwrap().len(), 1);
+        let mut waits = [
+            records.stored(&subject, "a").map(|it| it.unwrap().document.is_some()).boxed(),
+            records.last_event(&subject, "a").map(|it| has_document(&it.unwrap().unwrap())).boxed(),
+            records.events(&subject, "a", 0, 9).map(|it| has_document(&it.unwrap()[1])).boxed(),
+        ];
+        // The reads of events go on at another thread.
+        for _ in 0..3 {
+            for waits in &mut waits {
+                assert!(waits.now_or_never().is_none());
+            }
+            records.events(&subject, "a", 0, 1).await.unwrap();
+        }
+        drop(turns);
+        for waits in waits {
+            assert!(waits.await);
+        }
     }
-    Ok(event)
 }
