@@ -571,7 +571,8 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
 }
 
 /// Below which number a list goes on. Where the last execution of the page is forgotten by now, it
-/// goes on with those that were accepted before it.
+/// goes on with those that were accepted in its millisecond or before: some come twice, and none is
+/// left out.
 fn place(connection: &Connection, subject: &Subject, cursor: &Cursor) -> rusqlite::Result<i64> {
     let mut query =
         connection.prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND subject = ?2")?;
@@ -580,7 +581,7 @@ fn place(connection: &Connection, subject: &Subject, cursor: &Cursor) -> rusqlit
         return Ok(seq);
     }
     let mut query = connection.prepare_cached(
-        "SELECT coalesce(max(seq) + 1, 0) FROM executions WHERE subject = ?1 AND created_at < ?2",
+        "SELECT coalesce(max(seq) + 1, 0) FROM executions WHERE subject = ?1 AND created_at <= ?2",
     )?;
     query.query_row(params![subject.as_str(), cursor.created_at.unix_millis()], |row| row.get(0))
 }

@@ -216,7 +216,14 @@ fn list_goes_on_after_an_execution_that_is_forgotten_or_anothers() {
     store.finish(finish("e2", 9)).unwrap();
     store.forget(store.expire(Time::from_unix_millis(10), u64::MAX).unwrap()).unwrap();
     assert_eq!(after("2.e2"), ["e1", "e0"]);
-    assert_eq!(after("0.e2"), [""; 0]);
+    assert_eq!(after("0.e2"), ["e0"]);
+    // Those of one millisecond: the page ended with the third.
+    for id in ["f1", "f2", "f3", "f4"] {
+        store.accept(new(id, 7)).unwrap();
+    }
+    store.finish(finish("f3", 9)).unwrap();
+    store.forget(store.expire(Time::from_unix_millis(10), u64::MAX).unwrap()).unwrap();
+    assert_eq!(after("7.f3")[..], ["f4", "f2", "f1", "e4", "e3", "e1", "e0"]);
     // That of another subject says no more than one of nothing.
     assert_eq!(after("3.b"), after("3.nothing"));
 }
