@@ -148,7 +148,7 @@ pub struct Used<T> {
     pub value: T,
     /// The generation that was used.
     pub generation: u64,
-    /// Whether this use started it: processes of earlier ones are gone.
+    /// Whether it was started again and nobody was told before: processes of earlier ones are gone.
     pub restarted: bool,
 }
 

@@ -84,6 +84,8 @@ pub(crate) struct KeptSandbox {
 
 struct Info {
     generation: u64,
+    /// It was started in place of an earlier one, and no caller knows yet.
+    is_untold: bool,
     status: SandboxStatus,
     last_used_at: Time,
     expires_at: Time,
@@ -100,6 +102,7 @@ pub(crate) struct Use {
     machine: Arc<dyn Machine>,
     generation: u64,
     is_new: bool,
+    is_restart: bool,
     changed: Arc<Notify>,
 }
 
@@ -117,9 +120,16 @@ impl Use {
         self.is_new
     }
 
-    /// Whether it started a generation that is not the first.
+    /// Whether its generation is not the first, and nobody was told of it before this use: whoever
+    /// started it may have gone away.
     pub const fn is_restart(&self) -> bool {
-        self.is_new && self.generation > 1
+        self.is_restart
+    }
+
+    /// Its caller is told whether it [is a restart](Self::is_restart).
+    pub fn told(&self) {
+        let mut info = self.kept.info();
+        info.is_untold &= info.generation != self.generation;
     }
 }
 
@@ -138,6 +148,7 @@ impl KeptSandbox {
     fn new(record: KeptRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
             generation: record.generation,
+            is_untold: false,
             status: SandboxStatus::Stopped,
             last_used_at: record.last_used_at,
             expires_at: record.expires_at,
@@ -275,7 +286,7 @@ impl KeptSandboxes {
         self.state().by_id.values().cloned().collect()
     }
 
-    fn find(&self, subject: &Subject, id: &str) -> Result<Arc<KeptSandbox>, ServiceError> {
+    pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<KeptSandbox>, ServiceError> {
         let state = self.state();
         match state.by_id.get(id) {
             Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
@@ -358,7 +369,8 @@ impl Core {
         using.await.map_err(failed)?
     }
 
-    async fn begin_use(
+    /// The same, which ends if its caller does not wait.
+    pub async fn begin_use(
         self: &Arc<Self>,
         kept: Arc<KeptSandbox>,
         asked: Option<u64>,
@@ -392,10 +404,11 @@ impl Core {
         let mut info = kept.info();
         info.uses += 1;
         info.last_used_at = Time::now();
-        let generation = info.generation;
+        let (generation, is_restart) = (info.generation, info.is_untold);
         drop(info);
         drop(container);
-        Ok(Use { kept, machine, generation, is_new, changed: self.kept.changed.clone() })
+        let changed = self.kept.changed.clone();
+        Ok(Use { kept, machine, generation, is_new, is_restart, changed })
     }
 
     async fn start_kept(
@@ -410,6 +423,7 @@ impl Core {
         {
             let mut info = kept.info();
             info.generation = generation;
+            info.is_untold = generation > 1;
             info.status = SandboxStatus::Starting;
         }
         let left = kept.record.max_expires_at.since(Time::now());
@@ -454,6 +468,21 @@ impl Core {
             kept.info().status = SandboxStatus::Stopped;
             self.remove(machine);
         }
+    }
+
+    /// Removes a sandbox that could not be started, unless another creator of its name has started it.
+    async fn delete_unstarted(
+        self: &Arc<Self>,
+        kept: Arc<KeptSandbox>,
+    ) -> Result<(), ServiceError> {
+        let container = kept.container.lock().await;
+        if container.is_some() || kept.info().uses > 0 {
+            return Ok(());
+        }
+        // Whoever waits for it does not start it any more.
+        kept.is_deleted.store(true, Ordering::Release);
+        drop(container);
+        self.delete_kept(kept).await
     }
 
     /// Removes a sandbox with its files, whatever uses it.
@@ -531,7 +560,8 @@ pub struct UseOutcome<T> {
     pub value: T,
     /// The generation that did it.
     pub generation: u64,
-    /// Whether this use started that generation, so that earlier processes are gone.
+    /// Whether that generation was started in place of an earlier one and nobody was told before:
+    /// earlier processes are gone.
     pub restarted: bool,
 }
 
@@ -542,7 +572,7 @@ pub struct CreatedSandbox {
     pub sandbox: SandboxView,
     /// Whether it was created now.
     pub is_new: bool,
-    /// Whether a generation was started in place of an earlier one.
+    /// Whether a generation was started in place of an earlier one and nobody was told before.
     pub restarted: bool,
 }
 
@@ -565,7 +595,12 @@ impl Service {
         let creating = self.core.clone().create_sandbox(subject.clone(), request);
         let creating = tokio::spawn(creating.in_current_span());
         let failed = |_| ServiceError::Internal { detail: "the creation of a sandbox panicked" };
-        creating.await.map_err(failed)?
+        let (used, is_new) = creating.await.map_err(failed)??;
+        let restarted = used.is_restart();
+        used.told();
+        let kept = used.kept.clone();
+        drop(used);
+        Ok(CreatedSandbox { sandbox: kept.view(), is_new, restarted })
     }
 
     /// A sandbox as it is now. This is no use.
@@ -678,21 +713,17 @@ impl Core {
         self: Arc<Self>,
         subject: Subject,
         request: SandboxRequest,
-    ) -> Result<CreatedSandbox, ServiceError> {
+    ) -> Result<(Use, bool), ServiceError> {
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
         self.check_stored(&subject).await?;
         let (kept, is_new) = self.register(record, spec).await?;
         let place = SandboxTarget { sandbox: kept.record.id.clone(), generation: None };
         match self.use_kept(&subject, &place).await {
-            Ok(used) => {
-                let restarted = used.is_restart();
-                drop(used);
-                Ok(CreatedSandbox { sandbox: kept.view(), is_new, restarted })
-            }
+            Ok(used) => Ok((used, is_new)),
             Err(error) => {
                 if is_new {
-                    self.delete_kept(kept).await?;
+                    self.delete_unstarted(kept).await?;
                 }
                 Err(error)
             }

@@ -119,7 +119,7 @@ impl Service {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
         let reader = reader.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
-        let (generation, restarted) = (in_use.generation(), in_use.is_restart());
+        let UseOutcome { value: (), generation, restarted } = done((), &in_use);
         Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
 
@@ -155,5 +155,6 @@ impl Service {
 }
 
 fn done<T>(value: T, in_use: &Use) -> UseOutcome<T> {
+    in_use.told();
     UseOutcome { value, generation: in_use.generation(), restarted: in_use.is_restart() }
 }

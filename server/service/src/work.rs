@@ -239,6 +239,7 @@ impl Core {
         };
         let (generation, is_restart) = (used.generation(), used.is_restart());
         self.mark_running(live, Some(UsedGeneration { generation, is_restart })).await?;
+        used.told();
         let is_started_for_it = used.is_new();
         let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
         let ran = used

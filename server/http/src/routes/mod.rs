@@ -29,6 +29,10 @@ use crate::route::{Limit, Route, Tag};
 const ACCEPTED: &str =
     "It is accepted. It has not ended, or there is no memory now for an answer with its result.";
 
+/// Of the header of a generation that is not the first.
+const RESTARTED: &str =
+    "`true` if it was started again and nobody was told before: earlier processes are gone.";
+
 /// Every route.
 pub(crate) fn table() -> Vec<Route> {
     let mut routes = executions();
@@ -137,11 +141,11 @@ fn sandboxes() -> Vec<Route> {
         .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
         .header("Location", "The sandbox.")
         .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
+        .header("Sandbox-Restarted", RESTARTED)
         .answers::<SandboxView>(201, "A new sandbox.")
         .header("Location", "The sandbox.")
         .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
+        .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox(),
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
             .answers::<SandboxList>(200, "The sandboxes."),
@@ -169,7 +173,7 @@ fn sandboxes() -> Vec<Route> {
         .json_body::<Operation>(Limit::Request, sandboxes::example_operation)
         .answers::<Envelope>(200, "The result of the operation.")
         .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
+        .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox(),
         is(
             Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
@@ -179,7 +183,7 @@ fn sandboxes() -> Vec<Route> {
         .answers_bytes(200, "*/*", "The content. Its type is by its name.")
         .header("Content-Disposition", "Always an attachment.")
         .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
+        .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox(),
         is(
             Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
@@ -190,7 +194,7 @@ fn sandboxes() -> Vec<Route> {
         .bytes_body()
         .answers::<WriteData>(200, "The file is written.")
         .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", "`true` if this use started it: earlier processes are gone.")
+        .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox(),
         is(
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),

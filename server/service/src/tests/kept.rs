@@ -2,6 +2,7 @@
 
 use std::task::Poll;
 
+use futures_util::FutureExt as _;
 use sandbox_api::Operation;
 use sandbox_api::service::{KeptSpec, SandboxRequest, SandboxStatus, SandboxView};
 
@@ -229,6 +230,45 @@ fn concurrent_creations_of_one_name_start_one_container() {
     let ids: Vec<_> = created.into_iter().map(|it| it.unwrap().sandbox.id).collect();
     assert!(ids.iter().all(|id| *id == ids[0]));
     assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
+    let world = World::new();
+    world.runner.holds_launches.store(true, Ordering::SeqCst);
+    world.runner.failing.store(1, Ordering::SeqCst);
+    let service = world.service().clone();
+    let first = world.spawn(async move { service.create_sandbox(me(), request(Some("a"))).await });
+    world.until_true(|| world.runner.begun.load(Ordering::SeqCst) == 1);
+    let id = world.service().sandboxes(me()).sandboxes[0].id.clone();
+    // The second is the next to start it.
+    let core = &world.service().core;
+    let mut second = Box::pin(core.begin_use(core.kept.find(me(), &id).unwrap(), None));
+    assert!(world.block_on(async { (&mut second).now_or_never().is_none() }));
+    world.runner.may_launch.add_permits(2);
+    let used = world.block_on(second).unwrap();
+    assert!(world.block_on(first).unwrap().is_err());
+    drop(used);
+    assert_eq!(world.view(&id).status, SandboxStatus::Ready);
+    assert!(world.data_dir().join("files").join(&id).exists());
+    assert_eq!(world.create(request(Some("a"))).unwrap().sandbox.id, id);
+}
+
+#[test]
+fn restart_that_nobody_was_told_of_is_told_to_the_next_use() {
+    let world = World::new();
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    world.runner.all_ended.store(true, Ordering::SeqCst);
+    world.runner.holds_launches.store(true, Ordering::SeqCst);
+    let (service, of) = (world.service().clone(), id.clone());
+    let gone = world.spawn(async move { service.perform(me(), &of, None, stat()).await });
+    world.until_true(|| world.runner.begun.load(Ordering::SeqCst) == 2);
+    gone.abort();
+    assert!(world.block_on(gone).unwrap_err().is_cancelled());
+    world.runner.may_launch.add_permits(1);
+    world.until_true(|| world.view(&id).status == SandboxStatus::Ready);
+    assert_eq!(world.perform(&id, None).unwrap(), (2, true));
+    assert_eq!(world.perform(&id, None).unwrap(), (2, false));
 }
 
 #[test]

@@ -30,6 +30,12 @@ pub struct FakeRunner {
     pub dropped: AtomicUsize,
     /// How many launches fail because the engine does not answer.
     pub failing: AtomicUsize,
+    /// Launches that have begun.
+    pub begun: AtomicUsize,
+    /// Whether each launch needs a permit.
+    pub holds_launches: AtomicBool,
+    /// Those permits.
+    pub may_launch: Semaphore,
     /// A permit lets one `wait` end.
     pub go_on: Arc<Semaphore>,
     /// Files cannot be kept while it is set.
@@ -51,6 +57,9 @@ impl Default for FakeRunner {
             closed: Arc::default(),
             dropped: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
+            holds_launches: AtomicBool::new(false),
+            may_launch: Semaphore::new(0),
             go_on: Arc::new(Semaphore::new(0)),
             loses_files: AtomicBool::new(false),
             started_for: Mutex::default(),
@@ -76,6 +85,10 @@ pub struct Shared(pub Arc<FakeRunner>);
 impl Runner for Shared {
     fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
         async {
+            self.0.begun.fetch_add(1, Ordering::SeqCst);
+            if self.0.holds_launches.load(Ordering::SeqCst) {
+                self.0.may_launch.acquire().await.unwrap().forget();
+            }
             let failing = &self.0.failing;
             let fails = |left: usize| left.checked_sub(1);
             if failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
