@@ -2,7 +2,9 @@
 //! carries its [`Subject`] as an extension.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ use rmcp::model::{ErrorData, Extensions};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
 use crate::quotas::{Account, Quotas};
@@ -36,6 +40,8 @@ const STATELESS: &str = "2026-07-28";
 const MAX_REQUESTS: usize = 1024;
 /// The most subjects with a workspace. Those that are not used make room.
 const MAX_WORKSPACES: usize = 1024;
+/// Larger messages are parsed beside other tasks.
+const LARGE_MESSAGE_BYTES: usize = 64 << 10;
 /// After how long another attempt makes sense.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -78,10 +84,7 @@ impl Workspaces {
         if let Some(workspace) = workspaces.get(subject) {
             return Ok(workspace.clone());
         }
-        if workspaces.len() >= MAX_WORKSPACES {
-            workspaces.retain(|_, workspace| !workspace.is_unused());
-        }
-        if workspaces.len() >= MAX_WORKSPACES {
+        if !make_room(&mut workspaces, Workspace::is_unused) {
             return Err(ErrorData::internal_error("too many subjects at one time", None));
         }
         let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
@@ -102,6 +105,14 @@ impl Workspaces {
         let workspaces: Vec<_> = lock(&self.by_subject).drain().map(|(_, it)| it).collect();
         futures_util::future::join_all(workspaces.iter().map(|workspace| workspace.close())).await;
     }
+}
+
+/// Whether there is room for the workspace of one more subject. Those that are not used make some.
+fn make_room<W>(by_subject: &mut HashMap<Subject, W>, is_unused: impl Fn(&W) -> bool) -> bool {
+    if by_subject.len() >= MAX_WORKSPACES {
+        by_subject.retain(|_, workspace| !is_unused(workspace));
+    }
+    by_subject.len() < MAX_WORKSPACES
 }
 
 /// A server over HTTP for any number of subjects, each with files of its own.
@@ -253,11 +264,28 @@ async fn refuse_without_id(request: Request, next: Next) -> Response {
         let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
         return (StatusCode::PAYLOAD_TOO_LARGE, detail).into_response();
     };
-    if is_without_id(&message) {
-        let error = axum::Json(error_of_no_request(&no_id()));
-        return (StatusCode::BAD_REQUEST, error).into_response();
+    let is_large = message.len() > LARGE_MESSAGE_BYTES;
+    let answer = async move {
+        if is_without_id(&message) {
+            let error = axum::Json(error_of_no_request(&no_id()));
+            return (StatusCode::BAD_REQUEST, error).into_response();
+        }
+        next.run(Request::from_parts(parts, Body::from(message))).await
+    };
+    match is_large {
+        true => beside_others(answer).await,
+        false => answer.await,
     }
-    next.run(Request::from_parts(parts, Body::from(message))).await
+}
+
+/// What keeps its thread busy: other tasks go on at another one meanwhile, if there may be another.
+async fn beside_others<T>(busy: impl Future<Output = T>) -> T {
+    let mut busy = pin!(busy);
+    poll_fn(|context| match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => block_in_place(|| busy.as_mut().poll(context)),
+        _ => busy.as_mut().poll(context),
+    })
+    .await
 }
 
 /// Too much is in progress.
@@ -290,6 +318,42 @@ mod tests {
         assert!(begin(&alice).is_some());
         drop(of_alice);
         assert!(lock(&requests.0).is_empty());
+    }
+
+    #[test]
+    fn workspaces_that_are_not_used_make_room_for_one_more() {
+        let is_unused = |workspace: &Arc<()>| Arc::strong_count(workspace) == 1;
+        let subject = |number| Subject::new(format!("subject {number}")).unwrap();
+        let (mut by_subject, mut in_use) = (HashMap::new(), Vec::new());
+        for number in 0..MAX_WORKSPACES {
+            assert!(make_room(&mut by_subject, is_unused), "{number}");
+            let workspace = Arc::new(());
+            in_use.push(workspace.clone());
+            by_subject.insert(subject(number), workspace);
+        }
+        assert!(!make_room(&mut by_subject, is_unused));
+        assert_eq!(by_subject.len(), MAX_WORKSPACES);
+        in_use.swap_remove(7);
+        assert!(make_room(&mut by_subject, is_unused));
+        assert_eq!(by_subject.len(), MAX_WORKSPACES - 1);
+        assert!(!by_subject.contains_key(&subject(7)));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn large_message_is_parsed_beside_other_tasks() {
+        let (sender, received) = std::sync::mpsc::channel();
+        let received = Arc::new(Mutex::new(received));
+        let parsed = post(move || async move {
+            let received = lock(&received).recv_timeout(Duration::from_secs(20));
+            received.map_or("alone", |()| "beside others")
+        });
+        let router = Router::new().route("/mcp", parsed).layer(from_fn(refuse_without_id));
+        let message = format!("\"{}\"", "x".repeat(LARGE_MESSAGE_BYTES));
+        let request = Request::post("/mcp").body(Body::from(message)).unwrap();
+        let answered = tokio::spawn(router.oneshot(request));
+        tokio::spawn(async move { sender.send(()) }).await.unwrap().unwrap();
+        let answer = answered.await.unwrap().unwrap();
+        assert_eq!(to_bytes(answer.into_body(), 99).await.unwrap(), "beside others");
     }
 
     #[tokio::test]
