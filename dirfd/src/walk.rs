@@ -162,3 +162,36 @@ pub fn open_child(parent: impl AsFd, name: &[u8], flags: OFlags) -> Result<Owned
         result => result,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+    /// Its number on every architecture.
+    const OPENAT2: i64 = 437;
+
+    #[test]
+    fn child_is_opened_where_a_filter_denies_openat2() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "of a").unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
+        let parent = std::fs::File::open(dir.path()).unwrap();
+        let denied = SeccompAction::Errno(Errno::PERM.raw_os_error().unsigned_abs());
+        let rules = [(OPENAT2, Vec::new())].into();
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, arch).unwrap();
+        let filter: BpfProgram = filter.try_into().unwrap();
+        // It holds for its thread alone.
+        let opened = std::thread::spawn(move || {
+            apply_filter(&filter).unwrap();
+            let none = ResolveFlags::empty();
+            let direct =
+                rustix::fs::openat2(&parent, "a", OFlags::RDONLY, Mode::empty(), none).err();
+            let open = |name| open_child(&parent, name, OFlags::RDONLY).err();
+            (direct, open(b"a"), open(b"link"), open(b"nothing"))
+        });
+        let (denied, loops, none) = (Some(Errno::PERM), Some(Errno::LOOP), Some(Errno::NOENT));
+        assert_eq!(opened.join().unwrap(), (denied, None, loops, none));
+    }
+}

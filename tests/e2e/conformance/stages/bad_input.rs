@@ -68,6 +68,13 @@ fn io_dir_on_tmpfs_is_committed_below_a_mount_point_and_as_one() {
 }
 
 #[test]
+fn io_dir_on_a_filesystem_that_tells_no_sizes_is_committed() {
+    let place = Fixture::new();
+    let _mount = HostMount::of("ramfs", place.path("memory"), "");
+    commits(&place, &place.path("memory/io"));
+}
+
+#[test]
 fn io_dir_on_an_overlay_is_copied_and_committed() {
     let place = Fixture::new();
     place.write("lower/io/of-lower", "kept");
