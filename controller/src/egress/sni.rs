@@ -4,18 +4,20 @@
 //! A [`Guard`] is between a command and the host. It parses the ClientHello, however it is split
 //! into packets and records, holds it back until its name is known to be right, and then forwards
 //! everything. A server may request a second ClientHello (HelloRetryRequest), which may name
-//! another host: so the data after the first one is checked until the server's answer shows that
-//! there will be none. An encrypted name (ECH) cannot be checked, and is refused.
+//! another host, and a lenient server takes one unasked: so what follows the first one is checked
+//! until the client encrypts. An encrypted name (ECH) cannot be checked, and is refused.
 //!
 //! Where another protocol than TLS is allowed too, its [first bytes](super::first_bytes) must be
 //! such that no server accepts them as TLS: a ClientHello that the guard does not recognise is
 //! never forwarded.
 //!
 //! ```text
-//!            another protocol, where one may be      server: no retry
-//!   Start ────────────────────────────────▶ Open ◀──────────────────────┐
-//!     │ TLS                                  ▲                          │
-//!     └────▶ Hello ── the right name ─▶ Between ── server: retry ─▶ Hello, again
+//!            another protocol, where one may be        client: encrypts
+//!   Start ──────────────────────────────────▶ Open ◀───────────────┐
+//!     │ TLS                                                        │
+//!     └────▶ Hello ───────── the right name ──────────────────▶ Plain
+//!              ▲                                                   │
+//!              └──────────── server: retry, once ──────────────────┘
 //! ```
 //!
 //! Pure, and bounded: it holds at most [`MAX_HELD`], and reads each byte once.
@@ -84,6 +86,9 @@ pub(crate) enum TlsRefusal {
     /// An encrypted server name.
     #[error("TLS with an encrypted server name (ECH)")]
     Encrypted,
+    /// A further unencrypted ClientHello, which the server did not request.
+    #[error("another TLS ClientHello, which the server did not request")]
+    Unasked,
 }
 
 /// Checks the data that a command sends to the requested host.
@@ -98,6 +103,8 @@ pub(crate) struct Guard {
     /// How much of it has been parsed.
     read: usize,
     server: Server,
+    /// The command's handshake messages after a ClientHello.
+    messages: Messages,
 }
 
 #[derive(Debug)]
@@ -106,13 +113,12 @@ enum Phase {
         /// Data that was received and forwarded: too short to classify.
         first: Vec<u8>,
     },
-    Hello {
-        hello: Handshake,
-        is_second: bool,
-    },
-    /// After the first ClientHello: this much of a record is still to be forwarded.
-    Between {
+    Hello(Handshake),
+    /// After a ClientHello: this much of a record is still to be forwarded, which belongs to
+    /// handshake messages or does not.
+    Plain {
         left: usize,
+        is_handshake: bool,
     },
     Open,
 }
@@ -134,7 +140,8 @@ impl Guard {
         let tls_only = port == HTTPS && matches!(host, Host::Name(_));
         let server = Server::Begun(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
         let phase = Phase::Start { first: Vec::new() };
-        Self { host, tls_only, phase, held: Vec::new(), read: 0, server }
+        let messages = Messages::default();
+        Self { host, tls_only, phase, held: Vec::new(), read: 0, server, messages }
     }
 
     /// Handles data from the command, and returns what may be forwarded to the host now. While it
@@ -154,8 +161,7 @@ impl Guard {
                     first.extend(rest.iter().take(DECISIVE - first.len()));
                     match Beginning::of(first) {
                         Beginning::Handshake => {
-                            let hello = Handshake::new(Side::Client, 4);
-                            self.phase = Phase::Hello { hello, is_second: false };
+                            self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
                         }
                         _ if self.tls_only => return Err(TlsRefusal::NoTls),
                         Beginning::Ambiguous => return Err(TlsRefusal::Ambiguous),
@@ -167,7 +173,7 @@ impl Guard {
                         }
                     }
                 }
-                Phase::Hello { hello, is_second } => {
+                Phase::Hello(hello) => {
                     self.read += hello.feed(rest).ok_or(TlsRefusal::Malformed)?;
                     match hello.message() {
                         None if self.held.len() > MAX_HELD => return Err(TlsRefusal::Malformed),
@@ -181,40 +187,47 @@ impl Guard {
                         }
                         Some([CLIENT_HELLO, _, _, _, body @ ..]) if hello.is_between_records() => {
                             check(body, &self.host)?;
-                            self.phase =
-                                if *is_second { Phase::Open } else { Phase::Between { left: 0 } };
+                            self.phase = Phase::Plain { left: 0, is_handshake: false };
                         }
                         // Another message, or several in the last record.
                         Some(_) => return Err(TlsRefusal::Malformed),
                     }
                 }
-                Phase::Between { left } if *left > 0 => {
+                Phase::Plain { left, is_handshake } if *left > 0 => {
                     let passing = rest.len().min(*left);
+                    if *is_handshake && self.messages.has_hello(&rest[..passing]) {
+                        return Err(TlsRefusal::Unasked);
+                    }
                     *left -= passing;
                     self.read += passing;
-                    if rest.is_empty() {
+                    if passing == 0 {
                         return Ok(self.release());
                     }
                 }
-                Phase::Between { left } => match (&self.server, rest) {
-                    (Server::GoesOn, _) => self.phase = Phase::Open,
-                    (_, &[kind, MAJOR_VERSION, _, high, low, ..]) => match (&self.server, kind) {
-                        (_, CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA) => {
-                            let length = usize::from(u16::from_be_bytes([high, low]));
-                            if length > MAX_RECORD {
-                                return Err(TlsRefusal::Malformed);
-                            }
-                            *left = RECORD_HEADER + length;
+                Phase::Plain { left, is_handshake } => match *rest {
+                    [kind, MAJOR_VERSION, _, high, low, ..] => match (&self.server, kind) {
+                        // From here on its records are encrypted.
+                        (Server::GoesOn, CHANGE_CIPHER_SPEC | APPLICATION_DATA) => {
+                            self.phase = Phase::Open;
                         }
                         (Server::Retries, HANDSHAKE) => {
-                            let hello = Handshake::new(Side::Client, 4);
-                            self.phase = Phase::Hello { hello, is_second: true };
+                            // It asks once.
+                            self.server = Server::GoesOn;
+                            self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
                         }
                         // It may be a second ClientHello or not: the server's answer will tell.
-                        (_, HANDSHAKE) => return Ok(self.release()),
+                        (Server::Begun(_), HANDSHAKE) => return Ok(self.release()),
+                        (_, CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HANDSHAKE) => {
+                            *left = usize::from(u16::from_be_bytes([high, low]));
+                            if *left > MAX_RECORD {
+                                return Err(TlsRefusal::Malformed);
+                            }
+                            *is_handshake = kind == HANDSHAKE;
+                            self.read += RECORD_HEADER;
+                        }
                         _ => return Err(TlsRefusal::Malformed),
                     },
-                    (_, rest) if rest.len() >= RECORD_HEADER => return Err(TlsRefusal::Malformed),
+                    _ if rest.len() >= RECORD_HEADER => return Err(TlsRefusal::Malformed),
                     _ => return Ok(self.release()),
                 },
                 Phase::Open => {
@@ -248,7 +261,7 @@ impl Guard {
     /// Whether the held data depends on what the server sends next.
     pub fn is_waiting(&self) -> bool {
         let rest = &self.held[self.read..];
-        matches!(self.phase, Phase::Between { left: 0 })
+        matches!(self.phase, Phase::Plain { left: 0, .. })
             && matches!(self.server, Server::Begun(_))
             && rest.len() >= RECORD_HEADER
     }
@@ -257,10 +270,10 @@ impl Guard {
     /// be.
     pub fn finish(&mut self) -> Result<Vec<u8>, TlsRefusal> {
         match self.phase {
-            Phase::Start { .. } | Phase::Between { .. } | Phase::Open => {
+            Phase::Start { .. } | Phase::Plain { .. } | Phase::Open => {
                 Ok(std::mem::take(&mut self.held))
             }
-            Phase::Hello { .. } => Err(TlsRefusal::Malformed),
+            Phase::Hello(_) => Err(TlsRefusal::Malformed),
         }
     }
 
@@ -268,6 +281,41 @@ impl Guard {
         let rest = self.held.split_off(self.read);
         self.read = 0;
         std::mem::replace(&mut self.held, rest)
+    }
+}
+
+/// Finds the beginnings of unencrypted handshake messages, which records may split anywhere.
+#[derive(Debug, Default)]
+struct Messages {
+    /// The received bytes of a message's type and length.
+    head: [u8; 4],
+    have: usize,
+    /// The number of bytes of the message still to come.
+    left: usize,
+}
+
+impl Messages {
+    /// Whether a ClientHello begins in these bytes of handshake records.
+    fn has_hello(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let count = bytes.len().min(self.left);
+                self.left -= count;
+                bytes = &bytes[count..];
+                continue;
+            }
+            self.head[self.have] = bytes[0];
+            self.have += 1;
+            bytes = &bytes[1..];
+            if self.head[0] == CLIENT_HELLO {
+                return true;
+            }
+            if self.have == self.head.len() {
+                let [_, a, b, c] = self.head;
+                (self.have, self.left) = (0, u32::from_be_bytes([0, a, b, c]) as usize);
+            }
+        }
+        false
     }
 }
 
@@ -283,7 +331,7 @@ struct Handshake {
     /// The number of required bytes.
     need: usize,
     by: Side,
-    /// The number of bytes of an alert record still to come.
+    /// The number of bytes of a skipped record still to come.
     skip: usize,
 }
 
@@ -291,8 +339,8 @@ struct Handshake {
 enum Side {
     /// Refuses malformed data.
     Client,
-    /// Opens the guard on malformed data: so an alert before the answer is skipped, and the version
-    /// in a record header does not matter.
+    /// Malformed data is an answer too: so an alert or a ChangeCipherSpec before it is skipped, and
+    /// the version in a record header does not matter.
     Server,
 }
 
@@ -326,7 +374,9 @@ impl Handshake {
                         && (1..=MAX_PLAIN_RECORD).contains(&length);
                     match (kind, self.by) {
                         (HANDSHAKE, _) if is_sound => self.left = length,
-                        (ALERT, Side::Server) if is_sound && self.message.is_empty() => {
+                        (ALERT | CHANGE_CIPHER_SPEC, Side::Server)
+                            if is_sound && self.message.is_empty() =>
+                        {
                             self.skip = length;
                         }
                         _ => return None,

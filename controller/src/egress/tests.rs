@@ -388,7 +388,9 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
         (format!("2130706433:{port}"), format!("--allow 127.0.0.1:{port}\n")),
         (format!("[::1]:{port}"), format!("--allow [::1]:{port}\n")),
         (format!("[::ffff:7f00:1]:{port}"), format!("--allow 127.0.0.1:{port}\n")),
-        ("169.254.169.254:80".into(), "--allow 169.254.169.254\n".into()),
+        // No rule is suggested that hands out credentials, or that no list can have.
+        ("169.254.169.254:80".into(), "is not on this sandbox's list of hosts\n".into()),
+        ("0.0.0.0:80".into(), "is not on this sandbox's list of hosts\n".into()),
         ("ok.example%00.evil:80".into(), "neither a host name nor an address\n".into()),
         ("[fe80::1%lo]:80".into(), "neither a host name nor an address\n".into()),
     ];

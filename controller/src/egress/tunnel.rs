@@ -43,7 +43,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 enum Failure {
     #[error(transparent)]
     NoHost(#[from] NoHost),
-    #[error("{target} is not on this sandbox's list of hosts; the rule that allows it: --allow {rule}", rule = .target.rule())]
+    #[error("{target} is not on this sandbox's list of hosts{}", allowed_by(.target))]
     NotListed { target: Target },
     #[error(
         "{target} has {what}, which is reached only where the address itself is on the list too: \
@@ -72,6 +72,12 @@ enum Failure {
     Peer,
     #[error("the connection of the client failed")]
     Program,
+}
+
+/// The rule to suggest to the command, if there is one that a person should be asked for.
+fn allowed_by(target: &Target) -> String {
+    let rule = target.suggested_rule();
+    rule.map_or_else(String::new, |rule| format!("; the rule that allows it: --allow {rule}"))
 }
 
 impl Failure {

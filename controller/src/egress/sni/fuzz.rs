@@ -4,8 +4,8 @@
 use sandbox_api::hosts::Host;
 
 use super::{
-    CLIENT_HELLO, Guard, HANDSHAKE, MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME,
-    TlsRefusal,
+    ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION,
+    MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, TlsRefusal,
 };
 use crate::egress::first_bytes::{Beginning, DECISIVE};
 
@@ -107,17 +107,31 @@ fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
     }
     let (hello, mut rest) = message(passed).expect("a whole hello goes out, or nothing");
     names(host, &hello);
-    let is_retry = matches!(message(heard), Some((answer, _))
-        if answer.first() == Some(&SERVER_HELLO) && answer.get(6..38) == Some(&RETRY));
-    while is_retry && rest.len() >= 5 {
-        if rest[0] == HANDSHAKE {
-            let (hello, _) = message(rest).expect("and so does a second one");
-            names(host, &hello);
-            return;
-        }
-        let length = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
-        rest = &rest[rest.len().min(5 + length)..];
+    let mut answer = heard;
+    while let [ALERT | CHANGE_CIPHER_SPEC, MAJOR_VERSION, _, _, _, ..] = *answer {
+        answer = after_record(answer);
     }
+    let is_retry = matches!(message(answer), Some((answer, _))
+        if answer.first() == Some(&SERVER_HELLO) && answer.get(6..38) == Some(&RETRY));
+    while rest.len() >= 5 {
+        match rest[0] {
+            HANDSHAKE if is_retry => {
+                let (hello, _) = message(rest).expect("and so does a second one");
+                return names(host, &hello);
+            }
+            // What follows in its records is for the tests: messages may begin anywhere.
+            HANDSHAKE => return assert_ne!(rest.get(5), Some(&CLIENT_HELLO), "a further hello"),
+            // Before a second hello there may be early data; without one the rest is encrypted.
+            CHANGE_CIPHER_SPEC | APPLICATION_DATA if !is_retry => return,
+            _ => rest = after_record(rest),
+        }
+    }
+}
+
+/// What follows a stream's first record, of which at least the header is there.
+fn after_record(stream: &[u8]) -> &[u8] {
+    let length = usize::from(u16::from_be_bytes([stream[3], stream[4]]));
+    &stream[stream.len().min(5 + length)..]
 }
 
 /// The first handshake message of a stream of records, or enough of a server's to classify it, and

@@ -220,7 +220,8 @@ fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
 fn a_server_that_warns_before_it_asks_for_a_second_hello_is_understood() {
     let mut guard = guard();
     guard.client(client_hello("ok.example")).unwrap();
-    for byte in [&[21, 3, 3, 0, 2, 1, 112][..], &server_hello(RETRY)].concat() {
+    let change = [20, 3, 3, 0, 1, 1];
+    for byte in [&[21, 3, 3, 0, 2, 1, 112][..], &change, &server_hello(RETRY)].concat() {
         guard.server(&[byte]);
     }
     let refusal = TlsRefusal::OtherName("evil.example".to_owned());
@@ -262,23 +263,50 @@ fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
             }
         }
     }
-    // If the server did not request one, what looks like one is something else.
-    let finished = records(HANDSHAKE, &[1, 0, 0, 0, 9], 99);
-    assert_eq!(passed(begin(&server_hello([5; 32])), &finished, 1).as_ref(), Ok(&finished));
-    assert_eq!(passed(begin(b"HTTP/1.1 400"), &finished, 1).as_ref(), Ok(&finished));
-    // After an alert it may still be one: until the server has ended.
-    let mut alerted = begin(&[21, 3, 3, 0, 2, 2, 40]);
-    assert_eq!(alerted.client(finished.clone()), Ok(vec![]));
-    assert!(alerted.is_waiting());
-    alerted.server_ended();
-    assert!(!alerted.is_waiting());
-    assert_eq!(alerted.client(vec![]), Ok(finished));
+    // Once.
+    let third = [client_hello("ok.example"), client_hello("ok.example")].concat();
+    assert_eq!(passed(begin(&retry), &third, 4), Err(TlsRefusal::Unasked));
+}
+
+#[test]
+fn a_further_hello_that_the_server_did_not_ask_for_is_refused_until_the_client_encrypts() {
+    let key_exchange = [16, 0, 0, 3, 1, 1, 1];
+    let hello = message(&[server_name("evil.example")]);
+    let encrypted = [&[20, 3, 3, 0, 1, 1][..], &records(HANDSHAKE, &hello, 99)].concat();
+    // The retry request of a draft, no TLS at all, and the end of the server's data.
+    let draft = records(HANDSHAKE, &[6, 0, 0, 2, 3, 3], 99);
+    for answer in [&server_hello([5; 32])[..], b"HTTP/1.1 400", &draft, &[]] {
+        let begin = || {
+            let mut guard = guard();
+            guard.client(client_hello("ok.example")).unwrap();
+            answer.chunks(3).for_each(|piece| guard.server(piece));
+            guard.server_ended();
+            guard
+        };
+        for record in [1, 3, 99] {
+            let after = records(HANDSHAKE, &[&key_exchange[..], &hello].concat(), record);
+            for refused in [records(HANDSHAKE, &hello, record), after] {
+                assert_eq!(passed(begin(), &refused, 2), Err(TlsRefusal::Unasked));
+            }
+            let alert = [21, 3, 3, 0, 2, 1, 0];
+            let said =
+                [&alert[..], &records(HANDSHAKE, &key_exchange, record), &encrypted].concat();
+            assert_eq!(passed(begin(), &said, 2).as_ref(), Ok(&said));
+        }
+    }
+    // What is sent before the server answers is not encrypted by its answer.
+    let mut early = guard();
+    early.client(client_hello("ok.example")).unwrap();
+    assert_eq!(early.client(encrypted[..6].to_vec()).unwrap(), encrypted[..6]);
+    early.server(&server_hello([5; 32]));
+    assert_eq!(early.client(encrypted[6..].to_vec()), Err(TlsRefusal::Unasked));
 }
 
 #[test]
 fn a_second_hello_that_comes_too_soon_is_held_until_the_server_speaks() {
     let (ok, evil) = (client_hello("ok.example"), client_hello("evil.example"));
-    for (answer, expected) in [(RETRY, false), ([5; 32], true)] {
+    let other = TlsRefusal::OtherName("evil.example".to_owned());
+    for (answer, expected) in [(RETRY, other), ([5; 32], TlsRefusal::Unasked)] {
         let mut guard = guard();
         assert_eq!(guard.client(ok.clone()), Ok(ok.clone()));
         assert!(!guard.is_waiting());
@@ -289,7 +317,7 @@ fn a_second_hello_that_comes_too_soon_is_held_until_the_server_speaks() {
         assert!(guard.is_waiting());
         guard.server(&server_hello(answer)[20..]);
         assert!(!guard.is_waiting());
-        assert_eq!(guard.client(vec![]).is_ok_and(|out| out == evil), expected);
+        assert_eq!(guard.client(vec![]), Err(expected));
     }
 }
 
