@@ -8,6 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::EngineKind;
 use crate::time::unix_seconds;
 
+/// Whether a text can be the name or the id of an image. It has none of the characters that mean
+/// something in the URL of an engine's API, where another image than the text says could be meant.
+#[must_use]
+pub fn is_image_reference(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+:@/[]".contains(&byte);
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    text.bytes().all(is_allowed) && text.split('/').all(is_part)
+}
+
 /// A sandbox image of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageInfo {
@@ -42,4 +51,30 @@ pub struct ProgramImage {
     pub since: SystemTime,
     /// Its size in bytes.
     pub size: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_image_reference;
+
+    #[test]
+    fn reference_has_no_character_that_means_something_in_a_url() {
+        for name in [
+            "busybox",
+            "python:3.13-slim",
+            "registry.example.org:5000/a/b_c:1.0",
+            "[::1]:5000/a",
+            "a@sha256:0123456789abcdef",
+            "sha256:0123456789abcdef",
+            "0123456789ab",
+        ] {
+            assert!(is_image_reference(name), "{name}");
+        }
+        for name in [
+            "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\\..\\b", "a%2fb", "a?b",
+            "a#b", "a b", "a\tb", "a\nb", "a&b", "a;b", "\u{e9}", "a\0",
+        ] {
+            assert!(!is_image_reference(name), "{name:?}");
+        }
+    }
 }

@@ -39,7 +39,7 @@ pub use document::{
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, operation_hint};
-pub use images::{ImageInfo, ProgramImage};
+pub use images::{ImageInfo, ProgramImage, is_image_reference};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
     OverCeiling,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
+use rustix::fs::FileType;
 use sandbox_api::{Pull, RootFs};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -31,6 +32,7 @@ enum Entry {
     Folder { mode: u32 },
     File { mode: u32, content: Vec<u8> },
     Link { target: String },
+    Fifo,
 }
 
 impl Rootfs {
@@ -71,6 +73,10 @@ impl Rootfs {
 
     pub fn file(self, path: &str, mode: u32, content: impl Into<Vec<u8>>) -> Self {
         self.entry(path, Entry::File { mode, content: content.into() })
+    }
+
+    pub fn fifo(self, path: &str) -> Self {
+        self.entry(path, Entry::Fifo)
     }
 
     pub fn link(self, path: &str, target: &str) -> Self {
@@ -130,6 +136,12 @@ impl Rootfs {
                     header.set_size(0);
                     tar.append_link(&mut header, path, target).unwrap();
                 }
+                Entry::Fifo => {
+                    header.set_entry_type(tar::EntryType::Fifo);
+                    header.set_mode(0o644);
+                    header.set_size(0);
+                    tar.append_data(&mut header, path, &[][..]).unwrap();
+                }
             }
         }
         tar.into_inner().unwrap()
@@ -181,6 +193,10 @@ impl Rootfs {
                 Entry::Folder { .. } => std::fs::create_dir(&path).unwrap(),
                 Entry::File { content, .. } => std::fs::write(&path, content).unwrap(),
                 Entry::Link { target } => std::os::unix::fs::symlink(target, &path).unwrap(),
+                Entry::Fifo => {
+                    let mode = 0o644.into();
+                    rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).unwrap();
+                }
             }
         }
         // Last: what was made may not be written to.

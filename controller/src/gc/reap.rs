@@ -146,7 +146,8 @@ pub(crate) fn labels(
     .into()
 }
 
-/// The labels that describe a sandbox to whoever lists it. They do not identify its owner.
+/// The labels that describe a sandbox to whoever lists it. They do not identify its owner. What a
+/// sandbox does not have is an empty label: a container without one has its image's.
 pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(String, String)> {
     let path = |path: &Path| path.display().to_string();
     let image = match &spec.root {
@@ -160,9 +161,8 @@ pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(Str
         (LABEL_ROOTFS, image),
         (LABEL_IO_DIR, io_dir.map(path)),
     ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-    .collect()
+    .map(|(name, value)| (name.to_owned(), value.unwrap_or_default()))
+    .into()
 }
 
 /// Lists the containers of all sandboxes on an engine, oldest first.
@@ -185,7 +185,7 @@ async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSumm
             let engine = engine.info().kind;
             let [name, title, image, io_dir] =
                 [LABEL_NAME, LABEL_TITLE, LABEL_ROOTFS, LABEL_IO_DIR]
-                    .map(|it| rest.get(it).cloned());
+                    .map(|it| rest.get(it).filter(|value| !value.is_empty()).cloned());
             SandboxSummary {
                 id,
                 engine,

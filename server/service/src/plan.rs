@@ -10,6 +10,7 @@ use sandbox_api::service::{
 };
 use sandbox_api::{
     ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs, SandboxSpec,
+    is_image_reference,
 };
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 use sandbox_server::execution::Work;
@@ -148,7 +149,7 @@ fn limits(asked: LimitsRequest, config: &ServiceConfig) -> Result<Limits, Servic
 
 fn root(image: Option<&str>, config: &ServiceConfig) -> Result<RootFs, ServiceError> {
     let Some(image) = image else { return Ok(config.default_root.clone()) };
-    if image.is_empty() || image.len() > MAX_IMAGE_BYTES || image.chars().any(char::is_control) {
+    if image.len() > MAX_IMAGE_BYTES || !is_image_reference(image) {
         return Err(ServiceError::invalid("image", "not the name of an image"));
     }
     if !config.allowed_images.iter().any(|pattern| image_matches(pattern, image)) {

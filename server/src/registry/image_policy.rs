@@ -1,9 +1,14 @@
 //! The images that requests may use.
 
+use sandbox_api::is_image_reference;
+
 /// Matches an image name against a pattern, where `*` is any text without a `/`; `*` alone is any
-/// name.
+/// name. What cannot be the name of an image matches no pattern.
 #[must_use]
 pub fn image_matches(pattern: &str, name: &str) -> bool {
+    if !is_image_reference(name) {
+        return false;
+    }
     if pattern == "*" {
         return true;
     }
@@ -47,8 +52,12 @@ mod tests {
             ("a*b*c", "a-b-b-c", true),
             ("a*b*c", "a-c-b", false),
             ("ab*ba", "aba", false),
-            ("", "", true),
             ("", "a", false),
+            ("*", "", false),
+            ("*", "a/../b", false),
+            ("python:*", "python:x\\..\\evil:latest", false),
+            ("python*", "python.evil.example%2fx", false),
+            ("python:*", "python:big%2fget?", false),
         ] {
             assert_eq!(image_matches(pattern, name), expected, "{pattern} {name}");
         }

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::ENGINE;
 use crate::engine::{Engine, docker_lines};
 use crate::engines::{Feature, has};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, finish};
 use crate::library::{Guest, Library};
 use crate::rootfs::{Provided, Rootfs};
 
@@ -199,6 +199,62 @@ fn an_image_with_a_volume_in_the_io_dir_is_refused_before_anything_is_made() {
     assert_eq!(kind, ErrorKind::Image);
     assert!(message.contains("wants a volume at /io/deep"), "{message}");
     assert!(message.contains("--mount-path"), "{message}");
+}
+
+#[test]
+fn image_with_a_relative_volume_is_refused_before_a_volume_is_made() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let volume = "../../../tmp";
+    let before = docker_lines(&["volume", "ls", "--quiet"]);
+    let provided = Rootfs::busybox().config(json!({"Volumes": {volume: {}}})).load();
+    let (kind, message) = refused(provided.root());
+    assert_eq!(kind, ErrorKind::Image);
+    assert!(message.contains(&format!("{volume:?}, which is not an absolute path")), "{message}");
+    let made: Vec<_> = docker_lines(&["volume", "ls", "--quiet"]);
+    assert!(made.iter().all(|name| before.contains(name)), "{made:?}");
+}
+
+#[test]
+fn image_whose_users_are_in_a_fifo_does_not_hold_up_the_engine() {
+    for path in ["etc/passwd", "etc/group"] {
+        for rootfs in [
+            Rootfs::busybox().fifo(path),
+            Rootfs::busybox().fifo("srv/fifo").link(path, "/srv/fifo"),
+        ] {
+            let provided = rootfs.provide();
+            if ENGINE == Engine::Embedded {
+                // It is not read.
+                drop(Guest::with(|spec| spec.root(provided.root())));
+                continue;
+            }
+            // Also by what was remembered of the image.
+            for _ in 0..2 {
+                let (kind, message) = refused(provided.root());
+                assert_eq!(kind, ErrorKind::Image);
+                assert!(message.contains(&format!("has a special file at /{path}")), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_of_an_image_do_not_describe_the_sandbox() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let label = |name: &str| (format!("sandboxctl.{name}"), json!("of the image"));
+    let labels: serde_json::Map<_, _> =
+        ["name", "title", "io_dir", "image", "agent"].map(label).into_iter().collect();
+    let programs = Programs::of(&Rootfs::busybox().config(json!({"Labels": labels})));
+    let id = programs.guest.sandbox.id().to_owned();
+    let listed = finish(programs.guest.place.command(["ps", "--json"]));
+    assert!(listed.assert_code(0).stdout.contains(&id), "{}", listed.stdout);
+    assert!(!listed.stdout.contains("of the image"), "{}", listed.stdout);
+    // Nor make it one of ours, which is removed with them.
+    let images = finish(programs.guest.place.command(["image", "ls", "--json"]));
+    assert!(!images.assert_code(0).stdout.contains("of the image"), "{}", images.stdout);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use sandbox_api::{EngineKind, ImageInfo, ProgramImage};
+use sandbox_api::{EngineKind, ImageInfo, ProgramImage, is_image_reference};
 use sha2::{Digest, Sha256};
 
 use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
@@ -121,6 +121,9 @@ impl Image {
         which: &str,
     ) -> Result<String, EngineError> {
         let unusable = |reason| EngineError::UnusableImage { which: which.to_owned(), reason };
+        if !is_image_reference(name) {
+            return Err(unusable("is not the name of an image"));
+        }
         let image =
             docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
                 EngineError::NotFound(_) => unusable("names no image that the engine has"),
@@ -140,6 +143,8 @@ impl Image {
             Some(id) if images.iter().any(|image| image.id == id) => Some(id),
             _ => self.find(docker).await?,
         };
+        // Anybody can give an image the label: what is removed as one of ours is one.
+        let images = images.into_iter().filter(is_ours);
         let info = |image: ImageSummary| ImageInfo {
             agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
             current: current.as_ref() == Some(&image.id),
@@ -152,6 +157,9 @@ impl Image {
     }
 
     pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
+        if !is_image_reference(id) {
+            return Ok(());
+        }
         let options = RemoveImageOptionsBuilder::new().force(true).build();
         match docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
             Ok(_) => {}
@@ -234,11 +242,25 @@ fn loaded_name(line: &str) -> Option<&str> {
     what.starts_with("Loaded image").then_some(name)
 }
 
+/// Whether an image is, or was, a sandbox image: anybody can give an image the label, and an image
+/// that people named is theirs.
+fn is_ours(image: &ImageSummary) -> bool {
+    let is_our_name = |name: &String| {
+        let repository = name.rsplit_once(':').map_or(&**name, |(repository, _)| repository);
+        // Podman puts a registry before it. An image that lost its name has this one.
+        repository == "<none>"
+            || repository
+                .strip_suffix(REPOSITORY)
+                .is_some_and(|registry| registry.is_empty() || registry.ends_with('/'))
+    };
+    image.labels.contains_key(LABEL_IMAGE) && image.repo_tags.iter().all(is_our_name)
+}
+
 /// The images that programs can run in: those with a name that are not sandbox images.
 pub(super) async fn program_images(docker: &Docker) -> Result<Vec<ProgramImage>, EngineError> {
     let filters = HashMap::from([("dangling", vec!["false"])]);
     let listed = list_images(docker, filters).await?;
-    let images = listed.into_iter().filter(|image| !image.labels.contains_key(LABEL_IMAGE));
+    let images = listed.into_iter().filter(|image| !is_ours(image));
     let image = |image: ImageSummary| ProgramImage {
         engine: EngineKind::Docker,
         names: image.repo_tags,

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bollard::Docker;
+use bollard::container::PathStatResponse;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
@@ -35,6 +36,12 @@ const MODE_SYMLINK: u32 = 1 << 27;
 /// The maximum number of cached paths of an image; the mounts of a sandbox have some dozen.
 const MAX_REMEMBERED: usize = 256;
 
+/// The files in which an engine looks up users and groups of the image, on the host and without a
+/// time limit: it waits for a writer of a FIFO for ever.
+const LOOKED_UP: &[&str] = &["/etc/passwd", "/etc/group"];
+/// The bits of Go's `fs.FileMode` for what is neither a file, a directory nor a link.
+const MODE_SPECIAL: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
+
 /// What a path of an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -45,6 +52,8 @@ enum Component {
     Plain,
     /// A symbolic link.
     Link,
+    /// A FIFO, a device or a socket.
+    Special,
 }
 
 /// The checked paths of an image.
@@ -82,7 +91,8 @@ impl Links {
     ) -> Result<Option<String>, EngineError> {
         let targets = targets(volumes, spec);
         let mut known = self.recall(image);
-        if first_unknown(&known, &targets).is_some() {
+        let is_unknown = |path: &&str| !known.contains_key(*path);
+        if first_unknown(&known, &targets).is_some() || LOOKED_UP.iter().any(is_unknown) {
             create_bare(docker, image, volumes, spec).await?;
             let checked = check(docker, &spec.name, &targets, &mut known).await;
             let removed = even_if_paused(docker, &spec.name, || {
@@ -92,6 +102,10 @@ impl Links {
             removed.await?;
             checked?;
             self.remember(image, &known);
+        }
+        let special = LOOKED_UP.iter().find(|path| known.get(**path) == Some(&Component::Special));
+        if let Some(path) = special {
+            return Ok(Some(format!("has a special file at {path}, which the engine would read")));
         }
         Ok(first_link(&known, &targets).map(|Link { path, target }| {
             format!("has a symbolic link at {path}, where the sandbox mounts its {target}")
@@ -190,19 +204,48 @@ async fn check(
     known: &mut Paths,
 ) -> Result<(), EngineError> {
     while let Some(path) = first_unknown(known, targets) {
-        let options = ContainerArchiveInfoOptionsBuilder::new().path(path).build();
-        let asked = docker.get_container_archive_info(container, Some(options)).await;
-        let component = match asked.map_err(engine_error) {
-            Ok(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
+        let component = match look(docker, container, path).await? {
+            Some(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
             // Podman follows links, and reports the target.
-            Ok(stat) if !stat.link_target.is_empty() && stat.link_target != path => Component::Link,
-            Ok(_) => Component::Plain,
-            Err(EngineError::NotFound(_)) => Component::Missing,
-            Err(error) => return Err(error),
+            Some(stat) if leads_elsewhere(&stat, path) => Component::Link,
+            Some(_) => Component::Plain,
+            None => Component::Missing,
         };
         known.insert(path.to_owned(), component);
     }
+    for path in LOOKED_UP {
+        let mut found = look(docker, container, path).await?;
+        // The engine follows a link, and has resolved it whole.
+        if let Some(link) = found.take_if(|stat| leads_elsewhere(stat, path)) {
+            found = look(docker, container, &link.link_target).await?;
+        }
+        let component = match found {
+            Some(stat) if stat.file_mode & MODE_SPECIAL != 0 => Component::Special,
+            Some(_) => Component::Plain,
+            None => Component::Missing,
+        };
+        known.insert((*path).to_owned(), component);
+    }
     Ok(())
+}
+
+/// What is at a path of a container's image, if anything is.
+async fn look(
+    docker: &Docker,
+    container: &str,
+    path: &str,
+) -> Result<Option<PathStatResponse>, EngineError> {
+    let options = ContainerArchiveInfoOptionsBuilder::new().path(path).build();
+    let asked = docker.get_container_archive_info(container, Some(options)).await;
+    match asked.map_err(engine_error) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(EngineError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn leads_elsewhere(stat: &PathStatResponse, path: &str) -> bool {
+    !stat.link_target.is_empty() && stat.link_target != path
 }
 
 #[cfg(test)]

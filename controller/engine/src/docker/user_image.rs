@@ -2,7 +2,7 @@
 
 use bollard::Docker;
 use bollard::models::ImageInspect;
-use sandbox_api::Pull;
+use sandbox_api::{Pull, is_image_reference};
 
 use super::engine_error;
 use crate::error::EngineError;
@@ -20,6 +20,13 @@ pub(super) async fn find(
         reason: "is not there".to_owned(),
         hint: Some(hint),
     };
+    if !is_image_reference(reference) {
+        return Err(EngineError::ProgramImage {
+            reference: reference.to_owned(),
+            reason: "is not the name of an image".to_owned(),
+            hint: Some("a name is like python:3.13-slim or registry.example.org/team/tool:1"),
+        });
+    }
     let inspect = async || match docker.inspect_image(reference).await.map_err(engine_error) {
         Ok(image) => Ok(Some(image)),
         Err(EngineError::NotFound(_)) => Ok(None),
@@ -66,8 +73,12 @@ fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
     }
     let id = image.id.ok_or("has no id")?;
     let config = image.config.unwrap_or_default();
-    let mut volumes: Vec<String> =
-        config.volumes.unwrap_or_default().iter().map(|path| normalised(path)).collect();
+    let declared = config.volumes.unwrap_or_default();
+    // The engine mounts such a volume itself, in an order of its own: also above a sandbox's mount.
+    if let Some(path) = declared.iter().find(|path| !path.starts_with('/')) {
+        return Err(format!("declares the volume {path:?}, which is not an absolute path"));
+    }
+    let mut volumes: Vec<String> = declared.iter().map(|path| normalised(path)).collect();
     volumes.sort();
     volumes.dedup();
     Ok(Prepared {
@@ -133,6 +144,17 @@ mod tests {
                 workdir: "/srv".to_owned(),
             }
         );
+    }
+
+    #[test]
+    fn an_image_with_a_relative_volume_is_refused() {
+        for path in ["../../../tmp", "tmp", "io/", "../io", ".", ""] {
+            let config =
+                ImageConfig { volumes: Some(vec![path.to_owned()]), ..ImageConfig::default() };
+            let image = ImageInspect { config: Some(config), ..image() };
+            let error = prepared("x", image).unwrap_err();
+            assert!(error.contains(&format!("{path:?}")), "{error}");
+        }
     }
 
     #[test]
