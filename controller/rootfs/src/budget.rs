@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +21,10 @@ pub(super) struct Bounds {
     pub layers: usize,
     /// Bytes of a manifest, an index or a configuration.
     pub document: u64,
+    /// Bytes that are left free on the disk of the cache, but no more than a part of it.
+    pub reserve: u64,
+    /// Which part: one by this.
+    pub reserved_part: u64,
 }
 
 impl Bounds {
@@ -31,9 +36,15 @@ impl Bounds {
         paths: 128 << 20,
         layers: 128,
         document: 4 << 20,
+        reserve: 1 << 30,
+        reserved_part: 20,
     };
 }
 
+/// Free space is looked at after this many bytes.
+const LOOK_EVERY: u64 = 16 << 20;
+/// How many bytes an entry counts as for that, whatever is in it.
+const OF_AN_ENTRY: u64 = 16 << 10;
 /// Cancels unpacking.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
@@ -53,33 +64,65 @@ impl Stop {
 pub(super) struct Budget {
     pub bounds: Bounds,
     stop: Stop,
+    /// A directory of the file system that is written to.
+    place: Option<Arc<OwnedFd>>,
     bytes: Cell<u64>,
     entries: Cell<u64>,
     paths: Cell<u64>,
+    /// Bytes since free space was last looked at.
+    unseen: Cell<u64>,
 }
 
 impl Budget {
     pub fn new(bounds: Bounds, stop: Stop) -> Self {
         let (bytes, entries, paths) = Default::default();
-        Self { bounds, stop, bytes, entries, paths }
+        // The first use looks.
+        let unseen = Cell::new(LOOK_EVERY);
+        Self { bounds, stop, place: None, bytes, entries, paths, unseen }
+    }
+
+    /// Leaves space free on the file system of this directory, which is written to.
+    pub fn on(self, place: OwnedFd) -> Self {
+        Self { place: Some(Arc::new(place)), ..self }
     }
 
     /// The same for something else of the same archive.
     pub fn anew(&self) -> Self {
-        Self::new(self.bounds, self.stop.clone())
+        Self { place: self.place.clone(), ..Self::new(self.bounds, self.stop.clone()) }
     }
 
     /// Of a layer's tar, or of a hole in a file.
     pub fn bytes(&self, count: u64) -> Result<(), RootfsError> {
         self.stop.check()?;
-        spend(&self.bytes, count, self.bounds.bytes, "bytes, unpacked")
+        spend(&self.bytes, count, self.bounds.bytes, "bytes, unpacked")?;
+        self.look(count)
     }
 
     /// Something with a path: read, or made on the way to something else.
     pub fn entry(&self, path: &[u8]) -> Result<(), RootfsError> {
         self.stop.check()?;
         spend(&self.entries, 1, self.bounds.entries, "files and directories")?;
-        spend(&self.paths, path.len() as u64, self.bounds.paths, "bytes of paths")
+        spend(&self.paths, path.len() as u64, self.bounds.paths, "bytes of paths")?;
+        self.look(OF_AN_ENTRY)
+    }
+
+    /// Refuses to go on where the file system has little left.
+    fn look(&self, count: u64) -> Result<(), RootfsError> {
+        let unseen = self.unseen.get().saturating_add(count);
+        self.unseen.set(unseen);
+        let Some(place) = self.place.as_ref().filter(|_| unseen >= LOOK_EVERY) else {
+            return Ok(());
+        };
+        self.unseen.set(0);
+        // Where no size is told there is nothing to compare.
+        let Ok(space) = rustix::fs::fstatvfs(place) else { return Ok(()) };
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        let reserve = self.bounds.reserve.min(bytes(space.f_blocks) / self.bounds.reserved_part);
+        if bytes(space.f_bavail) < reserve {
+            Err(RootfsError::DiskFull { reserve })
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -96,6 +96,14 @@ impl RootCache {
         CachePaths { root: path(""), part: path(PART), lock: path(LOCK) }
     }
 
+    /// Opens the directory, to ask for the free space around it.
+    pub(super) fn handle(&self) -> Result<OwnedFd, RootfsError> {
+        let path = self.directory.clone();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|errno| RootfsError::Cache { path, source: errno.into() })
+    }
+
     /// Creates an unlinked temporary file.
     pub(super) fn spool(&self) -> Result<File, RootfsError> {
         let path = self.directory.join(format!("{SPOOL}{}", sandbox_dirfd::random_hex::<8>()));

@@ -115,6 +115,12 @@ pub enum RootfsError {
         /// The most that is unpacked.
         limit: u64,
     },
+    /// Unpacking would leave too little space on the disk of the cache.
+    #[error("its disk has less than {reserve} bytes left, which unpacking leaves free")]
+    DiskFull {
+        /// The bytes that are left free.
+        reserve: u64,
+    },
     /// The caller no longer waits.
     #[error("cancelled")]
     Cancelled,

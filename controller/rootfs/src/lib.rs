@@ -86,7 +86,7 @@ pub async fn prepare_archive(
     let (notices, mut received) = tokio::sync::mpsc::unbounded_channel();
     let (file, cache) = (file.to_owned(), cache.clone());
     let work = tokio::task::spawn_blocking(move || {
-        let budget = Budget::new(Bounds::DEFAULT, stop.clone());
+        let budget = Budget::new(Bounds::DEFAULT, stop.clone()).on(cache.handle()?);
         unpack(&file, &cache, &budget, &stop, &mut |line| _ = notices.send(line))
     });
     while let Some(line) = received.recv().await {

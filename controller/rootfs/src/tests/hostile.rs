@@ -197,8 +197,27 @@ fn the_hosts_files_are_not_opened_through_a_link_that_is_replaced() {
 }
 
 #[test]
+fn disk_of_the_cache_is_never_filled() {
+    let place = Fixture::new();
+    let archive = saved(&[tar([file("a", "1")])]);
+    // All of it is to be left free, and some of it never is.
+    let bounds = Bounds { reserve: u64::MAX, reserved_part: 1, ..Bounds::DEFAULT };
+    let error = message(&place.unpack_within(&archive, bounds).unwrap_err());
+    assert!(error.contains("bytes left, which unpacking leaves free"), "{error}");
+    assert!(place.kept().iter().all(|name| name.ends_with(".lock")), "{:?}", place.kept());
+    place.unpack(&archive).unwrap();
+}
+
+#[test]
 fn every_limit_is_told_by_its_name() {
-    let small = Bounds { bytes: 100_000, entries: 20, paths: 500, layers: 3, document: 1000 };
+    let small = Bounds {
+        bytes: 100_000,
+        entries: 20,
+        paths: 500,
+        layers: 3,
+        document: 1000,
+        ..Bounds::DEFAULT
+    };
     let plain = |items: Vec<Item>| saved(&[tar(items)]);
     let mut hole = item(b'S', b"hole", b"", b"");
     hole.header.as_gnu_mut().unwrap().set_real_size(1 << 40);

@@ -48,7 +48,7 @@ impl Fixture {
 
     fn unpack_within(&self, archive: &[u8], bounds: Bounds) -> Result<Unpacked, RootfsError> {
         let (path, stop) = (self.archive(archive), Stop::default());
-        let budget = Budget::new(bounds, stop.clone());
+        let budget = Budget::new(bounds, stop.clone()).on(self.cache.handle().unwrap());
         super::unpack(&path, &self.cache, &budget, &stop, &mut drop)
     }
 
@@ -580,7 +580,7 @@ fn every_format_of_gnu_tar_is_read() {
 #[test]
 fn the_limits_are_those_that_the_documents_say() {
     let text = include_str!("../../../../docs/src/reference/image-archives.md");
-    let Bounds { bytes, entries, paths, layers, document } = Bounds::DEFAULT;
+    let Bounds { bytes, entries, paths, layers, document, reserve, .. } = Bounds::DEFAULT;
     for (what, limit) in [
         ("bytes, unpacked", bytes),
         ("files and directories", entries),
@@ -593,6 +593,7 @@ fn the_limits_are_those_that_the_documents_say() {
         let line = text.lines().find(|line| line.starts_with(&format!("| {what}"))).unwrap();
         assert!(line.ends_with(&format!("| {limit} |")), "{line}: {limit}");
     }
+    assert!(text.contains(&format!("{} GiB", reserve >> 30)), "{reserve}");
 }
 
 #[test]
