@@ -13,8 +13,8 @@ pub const MASK: &str = "***";
 const _: () = assert!(MASK.len() < MIN_SECRET_BYTES);
 
 /// The bytes to replace: each secret; where it is not UTF-8, also the text that a log has in its
-/// place; and each of its lines that has at least [`MIN_SECRET_BYTES`] without the white space
-/// around it.
+/// place; each of its lines that has at least [`MIN_SECRET_BYTES`] without the white space around
+/// it; and each of these in lower case, as names of hosts are normalised.
 pub struct Patterns {
     automaton: NFA,
     start: StateID,
@@ -52,7 +52,7 @@ impl Patterns {
                 [secret].into_iter().chain(secret.split(|byte| matches!(byte, b'\n' | b'\r')));
             for part in whole.map(|part| if part == secret { part } else { part.trim_ascii() }) {
                 let lossy = String::from_utf8_lossy(part).into_owned().into_bytes();
-                patterns.extend([part.to_vec(), lossy]);
+                patterns.extend([part.to_ascii_lowercase(), part.to_vec(), lossy]);
             }
         }
         patterns.retain(|pattern| pattern.len() >= MIN_SECRET_BYTES);

