@@ -138,7 +138,7 @@ pub struct Changes {
     pub committed: bool,
     /// How they were kept apart until then.
     pub staging: StagingMethod,
-    /// The changed paths that something else changed meanwhile; then nothing was committed.
+    /// Changed paths that something else changed meanwhile; all else was committed, or nothing.
     pub conflicts: Vec<String>,
     /// The changes.
     pub manifest: ChangeManifest,

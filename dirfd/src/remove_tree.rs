@@ -11,7 +11,9 @@ use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, chmod, fstat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, ResolveFlags, chmod, fstat, openat, openat2, renameat, unlinkat,
+};
 use rustix::io::{Errno, Result};
 
 use crate::walk::{ScanCoverage, Visit, WalkBounds, walk};
@@ -161,12 +163,26 @@ fn is_directory_after_unlink(parent: BorrowedFd<'_>, name: &CString) -> Result<b
 /// Opens a directory, and gives its owner access to it if it has none.
 fn open(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = openat(parent, name, flags | OFlags::PATH, Mode::empty())?;
+    // Not the root of a mount: its mode is another's.
+    let found = open_unmounted(parent, name, flags | OFlags::PATH)?;
     if Mode::from_raw_mode(fstat(&found)?.st_mode) & Mode::RWXU != Mode::RWXU {
         // By its descriptor: a path could be another file's by now.
         chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
     }
     retry(|| openat(&found, ".", flags | OFlags::RDONLY, Mode::empty()))
+}
+
+/// Opens an entry, which is `EXDEV` where something is mounted.
+fn open_unmounted(
+    parent: BorrowedFd<'_>,
+    name: impl rustix::path::Arg + Copy,
+    flags: OFlags,
+) -> Result<OwnedFd> {
+    match retry(|| openat2(parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)) {
+        // There the caller compares devices.
+        Err(Errno::NOSYS | Errno::PERM) => openat(parent, name, flags, Mode::empty()),
+        opened => opened,
+    }
 }
 
 /// The names of some entries; empty for an empty directory.

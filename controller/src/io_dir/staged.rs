@@ -84,15 +84,16 @@ impl StagedIoDir {
             CommitPolicy::OnSuccess => is_ok,
             CommitPolicy::Never => false,
         };
-        let mut conflicts = Vec::new();
-        if is_wanted {
-            let commit = self.stage.commit(&compared, reached).map_err(failed)?;
-            if let Commit::Conflicts(paths) = commit {
-                let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
-                conflicts = paths.iter().map(text).collect();
-            }
-        }
-        let committed = is_wanted && conflicts.is_empty();
+        let (committed, conflicts) = match is_wanted {
+            false => (false, Vec::new()),
+            true => match self.stage.commit(&compared, reached).map_err(failed)? {
+                Commit::Done => (true, Vec::new()),
+                Commit::Partial(paths) => (true, paths),
+                Commit::Conflicts(paths) => (false, paths),
+            },
+        };
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        let conflicts = conflicts.iter().map(text).collect();
         if let (false, Some(to)) = (committed, &options.keep_staged) {
             copy_out(view.as_fd(), to).map_err(|error| Error::KeepStaged {
                 path: to.path().to_owned(),

@@ -1,6 +1,8 @@
 //! The commit: what changed in the copy is moved into the io dir.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -14,8 +16,8 @@ use sandbox_dirfd::{Root, random_hex, retry, split};
 
 use crate::compare::{Changed, Comparison};
 use crate::copy::Baseline;
-use crate::journal::{DirectoryState, Journal, Move, OldEntry};
-use crate::tree::{Stamp, walk};
+use crate::journal::{Below, DirectoryState, Journal, Move, OldEntry};
+use crate::tree::{self, Stamp, walk};
 
 /// What became of a commit.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,6 +26,9 @@ pub enum Commit {
     Done,
     /// The io dir has none: these paths were changed by something else meanwhile.
     Conflicts(Vec<Vec<u8>>),
+    /// The io dir has all changes but those of these paths, which something else changed while the
+    /// others were moved.
+    Partial(Vec<Vec<u8>>),
 }
 
 /// The changed paths that something else changed since the run began.
@@ -57,7 +62,7 @@ fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool 
     let Ok(directory) = io_dir.directory(path) else { return false };
     let mut is_known = true;
     let walked = walk(directory.as_fd(), &mut |visit| {
-        let path = crate::tree::join(path, visit.path);
+        let path = tree::join(path, visit.path);
         is_known &= baseline.entries.contains_key(&path);
         Ok(())
     });
@@ -92,10 +97,15 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
         let encoded = Base64(path.to_vec());
         let mark = change.before.map(|before| OldEntry::of(before.original));
         journal.moves.push(match (change.now, mark) {
-            (None, Some(before)) => Move::Remove { path: encoded, before },
+            (None, Some(before)) => {
+                Move::Remove { path: encoded, before, below: below(baseline, path) }
+            }
             (None, None) => continue,
             (Some(now), None) => Move::Create { path: encoded, inode: now.ino },
-            (Some(now), Some(before)) => Move::Replace { path: encoded, inode: now.ino, before },
+            (Some(now), Some(before)) => {
+                let below = below(baseline, path);
+                Move::Replace { path: encoded, inode: now.ino, before, below }
+            }
         });
     }
     // Removals first: a name may be free for something else then.
@@ -121,28 +131,43 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
     journal.directories.reverse();
 }
 
+/// What was below a directory.
+fn below(baseline: &Baseline, directory: &[u8]) -> Vec<Below> {
+    let prefix = [directory, b"/"].concat();
+    let behind = (Bound::Excluded(&*prefix), Bound::Unbounded);
+    let entries = baseline.entries.range::<[u8], _>(behind);
+    let entries = entries.map_while(|(path, it)| Some((path.strip_prefix(&*prefix)?, it.original)));
+    let below = |(path, stamp): (&[u8], Stamp)| Below {
+        path: Base64(path.to_vec()),
+        entry: OldEntry::below(stamp),
+    };
+    entries.map(below).collect()
+}
+
 /// Does what a journal says, from the beginning: what is done already is left as it is, and so is what
-/// something else has changed since the journal was written.
+/// something else has changed since the journal was written: the paths of that are returned.
 pub(crate) fn apply(
     journal: &Journal,
     io_dir: &Root<'_>,
     copy: &Root<'_>,
     trash: BorrowedFd<'_>,
     reached: &mut dyn FnMut(&'static str),
-) -> Result<()> {
+) -> Result<Vec<Vec<u8>>> {
+    let mut kept = Vec::new();
     for it in &journal.moves {
         reached("moving");
         let path = it.path();
         let made = match it {
-            Move::Remove { before, .. } => remove(io_dir, path, *before, trash),
+            Move::Remove { before, below, .. } => remove(io_dir, path, (*before, below), trash),
             Move::Create { inode, .. } => put(io_dir, copy, path, (*inode, None), trash),
-            Move::Replace { inode, before, .. } => {
-                put(io_dir, copy, path, (*inode, Some(*before)), trash)
+            Move::Replace { inode, before, below, .. } => {
+                put(io_dir, copy, path, (*inode, Some((*before, below))), trash)
             }
         };
         match made {
             // The directory that it is in is gone, or another one.
             Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                kept.push(path.to_vec());
                 let path = String::from_utf8_lossy(path);
                 tracing::warn!(%path, "something else changed it meanwhile: it is not committed");
             }
@@ -156,7 +181,7 @@ pub(crate) fn apply(
             set => set?,
         }
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// What became of a path.
@@ -169,7 +194,7 @@ enum Moved {
 fn remove(
     io_dir: &Root<'_>,
     path: &[u8],
-    before: OldEntry,
+    (before, below): (OldEntry, &[Below]),
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     let (parent, name) = split(path);
@@ -177,12 +202,56 @@ fn remove(
     match mark_at(parent.as_fd(), name)? {
         None => Ok(Moved::Done),
         Some(found) if found != before => Ok(Moved::Kept),
-        Some(_) => {
-            let to = random_hex::<16>();
-            movable(parent.as_fd(), name, || renameat(&parent, name, trash, &to))?;
-            Ok(Moved::Done)
-        }
+        Some(_) => discard(parent.as_fd(), name, below, trash),
     }
+}
+
+/// Moves something to what is removed with the stage, unless more is in it than was, now or once it
+/// is there.
+fn discard(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    below: &[Below],
+    trash: BorrowedFd<'_>,
+) -> Result<Moved> {
+    if !has_only(parent, name, below) {
+        return Ok(Moved::Kept);
+    }
+    let to = random_hex::<16>();
+    movable(parent, name, || renameat(parent, name, trash, &to))?;
+    if has_only(trash, to.as_bytes(), below) {
+        return Ok(Moved::Done);
+    }
+    let back = || renameat_with(trash, &to, parent, name, RenameFlags::NOREPLACE);
+    match movable(parent, to.as_bytes(), back) {
+        // Something else has the name by now, or the filesystem knows no flags.
+        Err(Errno::EXIST | Errno::INVAL) => {
+            let beside = [name, b".kept-", random_hex::<4>().as_bytes()].concat();
+            movable(parent, to.as_bytes(), || renameat(trash, &to, parent, &*beside))?;
+        }
+        back => back?,
+    }
+    Ok(Moved::Kept)
+}
+
+/// Whether a directory has nothing in it but what was: nothing new, nothing changed, no mount.
+fn has_only(parent: BorrowedFd<'_>, name: &[u8], below: &[Below]) -> bool {
+    let Ok(name) = CString::new(name) else { return false };
+    let directory = match tree::open(parent, &name, OFlags::DIRECTORY) {
+        // Not a directory.
+        Err(Errno::NOTDIR | Errno::LOOP) => return true,
+        Err(_) => return false,
+        Ok(directory) => directory,
+    };
+    let known: HashMap<&[u8], OldEntry> = below.iter().map(|it| (&*it.path.0, it.entry)).collect();
+    let mut is_known = true;
+    let walked = walk(directory.as_fd(), &mut |visit| {
+        let entry = OldEntry::below(Stamp::of(visit.stat));
+        is_known &= known.get(visit.path) == Some(&entry);
+        Ok(())
+    });
+    // A mount is an error.
+    walked.is_ok() && is_known
 }
 
 /// Puts what has this inode in the copy into the io dir, in the place of what was there `before`.
@@ -190,7 +259,7 @@ fn put(
     io_dir: &Root<'_>,
     copy: &Root<'_>,
     path: &[u8],
-    (inode, before): (u64, Option<OldEntry>),
+    (inode, before): (u64, Option<(OldEntry, &[Below])>),
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     let (parent, name) = split(path);
@@ -204,30 +273,42 @@ fn put(
         return Ok(Moved::Done);
     }
     let target = io_dir.directory(parent)?;
-    if mark_at(target.as_fd(), name)? != before {
+    let (source, target) = (source.as_fd(), target.as_fd());
+    let is_as_it_was = |at, below| has_only(at, name, below);
+    if mark_at(target, name)? != before.map(|(before, _)| before)
+        || before.is_some_and(|(_, below)| !is_as_it_was(target, below))
+    {
         return Ok(Moved::Kept);
     }
-    let (source, target) = (source.as_fd(), target.as_fd());
     let flags = match before {
         None => RenameFlags::NOREPLACE,
         Some(_) => RenameFlags::EXCHANGE,
     };
-    let moved = movable(target, name, || {
-        movable(source, name, || renameat_with(source, name, target, name, flags))
-    });
-    match moved {
+    let exchange = || {
+        movable(target, name, || {
+            movable(source, name, || renameat_with(source, name, target, name, flags))
+        })
+    };
+    match exchange() {
         // The filesystem knows no flags.
         Err(Errno::INVAL) => {
-            if before.is_some() {
-                let to = random_hex::<16>();
-                movable(target, name, || renameat(target, name, trash, &to))?;
+            if let Some((_, below)) = before
+                && let Moved::Kept = discard(target, name, below, trash)?
+            {
+                return Ok(Moved::Kept);
             }
             movable(target, name, || {
                 movable(source, name, || renameat(source, name, target, name))
             })?;
         }
         Err(Errno::EXIST) => return Ok(Moved::Kept),
-        moved => moved?,
+        moved => {
+            moved?;
+            if before.is_some_and(|(_, below)| !is_as_it_was(source, below)) {
+                exchange()?;
+                return Ok(Moved::Kept);
+            }
+        }
     }
     Ok(Moved::Done)
 }

@@ -34,11 +34,22 @@ pub(crate) struct Journal {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Move {
     /// It is removed.
-    Remove { path: Base64, before: OldEntry },
+    Remove {
+        path: Base64,
+        before: OldEntry,
+        #[serde(default)]
+        below: Vec<Below>,
+    },
     /// What has this inode in the copy is put where nothing is.
     Create { path: Base64, inode: u64 },
     /// What has this inode in the copy is put in the place of what was there.
-    Replace { path: Base64, inode: u64, before: OldEntry },
+    Replace {
+        path: Base64,
+        inode: u64,
+        before: OldEntry,
+        #[serde(default)]
+        below: Vec<Below>,
+    },
 }
 
 impl Move {
@@ -63,6 +74,22 @@ impl OldEntry {
     pub const fn of(stamp: Stamp) -> Self {
         Self { inode: stamp.ino, size: stamp.size, modified: stamp.modified }
     }
+
+    /// As it is in [`Below`]: of a directory only which one it is, because its entries are there too.
+    pub fn below(stamp: Stamp) -> Self {
+        match stamp.is_directory() {
+            true => Self { inode: stamp.ino, size: 0, modified: (0, 0) },
+            false => Self::of(stamp),
+        }
+    }
+}
+
+/// What was in a directory that goes: it does not go with anything else in it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Below {
+    /// Relative to the directory.
+    pub path: Base64,
+    pub entry: OldEntry,
 }
 
 /// The mode and the modification time of a directory.

@@ -254,10 +254,10 @@ impl Stage {
         }
         self.is_interrupted = true;
         reached("journaled");
-        self.at.apply(&journal, &io_dir, &mut reached)?;
+        let kept = self.at.apply(&journal, &io_dir, &mut reached)?;
         self.is_interrupted = false;
         reached("applied");
-        Ok(Commit::Done)
+        Ok(if kept.is_empty() { Commit::Done } else { Commit::Partial(kept) })
     }
 }
 
@@ -336,18 +336,21 @@ impl Location {
         Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
     }
 
-    /// Does what the journal says, and makes it last.
+    /// Does what the journal says, and makes it last. Returns what something else had changed, which is
+    /// left as it is.
     pub fn apply(
         &self,
         journal: &Journal,
         io_dir: &Root<'_>,
         reached: &mut dyn FnMut(&'static str),
-    ) -> Result<(), StageError> {
+    ) -> Result<Vec<Vec<u8>>, StageError> {
         let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
         let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
         let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
-        commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached).map_err(failed)?;
-        syncfs(&copy).map_err(failed)
+        let kept = commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached);
+        let kept = kept.map_err(failed)?;
+        syncfs(&copy).map_err(failed)?;
+        Ok(kept)
     }
 
     /// Removes the stage; whether nothing is left of it.

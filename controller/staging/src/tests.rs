@@ -799,6 +799,96 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
     }
 }
 
+/// Files that something else creates or changes deep in a directory that the run removed or replaced,
+/// before the move or after `kill -9`.
+#[test]
+fn directory_that_something_else_changed_deep_inside_does_not_go() {
+    let removals: [fn(&Path); 2] = [
+        |d| fs::remove_dir_all(d).unwrap(),
+        |d| {
+            fs::remove_dir_all(d).unwrap();
+            fs::write(d, "a file").unwrap();
+        },
+    ];
+    let changes: [fn(&Path); 2] = [
+        |d| fs::write(d.join("sub/precious"), "mine").unwrap(),
+        |d| fs::write(d.join("old"), "changed by another").unwrap(),
+    ];
+    for (method, removal, change, is_recovery) in methods().into_iter().flat_map(|method| {
+        let all = removals.into_iter().flat_map(|removal| changes.map(|it| (removal, it)));
+        all.flat_map(move |(removal, it)| [true, false].map(|live| (method, removal, it, live)))
+    }) {
+        let place = Fixture::new();
+        place.write("d/sub/f", "old");
+        place.write("d/old", "old");
+        let mut run = place.run(method);
+        removal(&run.path().join("d"));
+        fs::write(run.path().join("z"), "run").unwrap();
+        let d = place.io().join("d");
+        if is_recovery {
+            interrupt(run, "moving", 1);
+            change(&d);
+            place.records().recover();
+        } else {
+            let compared = run.compare().unwrap();
+            let committed = run.commit(&compared, |reached| {
+                if reached == "journaled" {
+                    change(&d);
+                }
+            });
+            assert_eq!(committed.unwrap(), Commit::Partial(vec![b"d".to_vec()]), "{method:?}");
+            drop(run);
+        }
+        let seen = look(&place.io());
+        assert!(seen.contains_key("d/sub/f") && seen["z"].content == b"run", "{seen:?}");
+        let is_kept = seen.get("d/sub/precious").is_some_and(|it| it.content == b"mine")
+            || seen["d/old"].content == b"changed by another";
+        assert!(is_kept, "{method:?}: {seen:?}");
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn commit_moves_no_mount_that_appears_below_a_removed_directory() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for (method, is_recovery) in
+        methods().into_iter().flat_map(|method| [true, false].map(|it| (method, it)))
+    {
+        let place = Fixture::new();
+        place.write("d/x", "old");
+        fs::create_dir(place.io().join("d/m")).unwrap();
+        let data = tempfile::tempdir().unwrap();
+        fs::write(data.path().join("foreign"), "content").unwrap();
+        fs::set_permissions(data.path(), Permissions::from_mode(0o555)).unwrap();
+        let mut run = place.run(method);
+        fs::remove_dir_all(run.path().join("d")).unwrap();
+        let at = place.io().join("d/m");
+        let mount = || rustix::mount::mount_bind(data.path(), &at).unwrap();
+        if is_recovery {
+            interrupt(run, "journaled", 1);
+            mount();
+            place.records().recover();
+        } else {
+            let compared = run.compare().unwrap();
+            run.commit(&compared, |reached| {
+                if reached == "journaled" {
+                    mount();
+                }
+            })
+            .unwrap();
+            drop(run);
+        }
+        let is_in_place = at.join("foreign").exists();
+        let unmounted = rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty());
+        assert!(is_in_place && unmounted.is_ok(), "{method:?}");
+        assert_eq!(fs::metadata(data.path()).unwrap().mode() & 0o777, 0o555);
+        assert!(place.io().join("d/x").exists());
+        place.assert_clean();
+    }
+}
+
 #[test]
 fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_numbers() {
     for method in methods() {

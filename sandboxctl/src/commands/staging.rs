@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_api::changes::{ChangeManifest, CommitPolicy};
+use sandbox_api::changes::{ChangeManifest, Changes, CommitPolicy};
 use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec};
 use sandbox_controller::{FinishOptions, NewDirectory, Sandbox};
 
@@ -118,7 +118,7 @@ impl Staging {
         };
         let problem = match sandbox.finish(options.clone(), &report.outcome).await {
             Ok(Some(end)) => {
-                let conflict = conflict(&end.changes.conflicts);
+                let conflict = conflict(&end.changes);
                 staged.diff = end.diff;
                 report.changes = Some(end.changes);
                 conflict.map(|failure| (failure, ErrorKind::Conflict))
@@ -166,19 +166,26 @@ fn open_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<NewDirectory, Er
 }
 
 /// The failure of a commit that would have overwritten what something else changed.
-fn conflict(paths: &[String]) -> Option<Failure> {
+fn conflict(changes: &Changes) -> Option<Failure> {
     const SHOWN: usize = 3;
+    let paths = &changes.conflicts;
     let shown: Vec<_> = paths.iter().take(SHOWN).map(String::as_str).collect();
     let more = match paths.len().saturating_sub(SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     (!paths.is_empty()).then(|| {
-        let message = format!(
-            "nothing was committed: {}{more} changed in the io dir meanwhile",
-            shown.join(", ")
-        );
-        let hint = "run it again; --keep-staged DIR keeps what such a run wrote";
+        let shown = shown.join(", ");
+        let (message, hint) = match changes.committed {
+            false => (
+                format!("nothing was committed: {shown}{more} changed in the io dir meanwhile"),
+                "run it again; --keep-staged DIR keeps what such a run wrote",
+            ),
+            true => (
+                format!("not committed: {shown}{more} changed in the io dir during the commit"),
+                "the other changes are in the io dir; run it again",
+            ),
+        };
         Failure::new(ErrorKind::Conflict, message, Some(hint.to_owned()))
     })
 }
