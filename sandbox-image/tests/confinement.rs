@@ -196,7 +196,6 @@ const CALLS: &[&str] = &[
     "renameat2-replace",
     "renameat2-exchange",
     "renameat2-whiteout",
-    "setxattr",
     "utimensat",
     "fallocate-grow",
     "fallocate-punch-hole",
@@ -387,6 +386,9 @@ const FORBIDDEN_OF_X86: &[&str] = &[];
 /// What takes space that no limit counts.
 const RESERVING: &[&str] = &[
     "landlock_create_ruleset",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
     "fallocate-grow",
     "fallocate-keep-size",
     "fallocate-zero",

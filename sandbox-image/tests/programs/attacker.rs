@@ -516,6 +516,8 @@ fn strike(attack: &str, target: &Target) -> Answer {
             call(libc::SYS_setxattr, [ptr(&file), ptr(&name), value.as_ptr() as usize, 20, 0])
         }
         "setxattr" => call(libc::SYS_setxattr, [BAD, BAD, BAD, 0, 0]),
+        "lsetxattr" => call(libc::SYS_lsetxattr, [BAD, BAD, BAD, 0, 0]),
+        "fsetxattr" => call(libc::SYS_fsetxattr, [NO_FD, BAD, BAD, 0, 0]),
         "utimensat" => call(libc::SYS_utimensat, [CWD, BAD, BAD, 0]),
         "fallocate-grow" => call(libc::SYS_fallocate, [NO_FD, 0, 0, 1]),
         "fallocate-punch-hole" => {

@@ -134,6 +134,9 @@ const IOPRIO_WHO_USER: u64 = 3;
 /// second the agent knows which tree a process belongs to ([`Tree`](crate::exec)).
 const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
 
+/// Sets an extended attribute, from Linux 6.13; it has one number on all architectures.
+const SYS_SETXATTRAT: libc::c_long = 463;
+
 /// Flags of `fallocate` that free space.
 const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE];
 
@@ -248,11 +251,19 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
 
 /// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
 /// it, and no check would be in time. The error is that of a file system that does not support it,
-/// so that the C library writes instead; freeing space is permitted. Landlock's own system calls
+/// so that the C library writes instead; freeing space is permitted. Extended attributes are stored
+/// where no file's size tells of them: on btrfs and tmpfs a single file takes gigabytes. Landlock's own system calls
 /// could keep removed files where no process can find them: the error is that of a kernel booted
 /// without Landlock.
 fn hidden_space() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(&[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule]);
+    let mut rules = Rules::of(&[
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_landlock_add_rule,
+        libc::SYS_setxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_fsetxattr,
+        SYS_SETXATTRAT,
+    ]);
     let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
     let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
