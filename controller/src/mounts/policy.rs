@@ -137,9 +137,15 @@ impl MountPolicy {
         self.check_place(&place(&self.table, path)?)
     }
 
-    /// Refuses a path of one's own directories, for what is written and not mounted.
+    /// Refuses a path of one's own directories or of a pseudo filesystem, for what is written and not
+    /// mounted.
     pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
+        // Such as a device, a terminal, a pipe.
+        let is_stream = path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir());
         match place(&self.table, path) {
+            Ok(Located { fs_type, .. }) if !is_stream && PSEUDO_FILE_SYSTEMS.contains(&fs_type) => {
+                Err(MountRefusal::PseudoFileSystem { fs_type: fs_type.to_owned() })
+            }
             Ok(located) => {
                 let is_in = |own: &&ReservedDir| located.location.path_to(&own.location).is_some();
                 if !path.exists()
@@ -150,12 +156,8 @@ impl MountPolicy {
                 }
                 self.check_own(&located.location)
             }
-            // Such as a pipe, and no file of another mount namespace.
-            Err(MountRefusal::NotListed)
-                if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) =>
-            {
-                Ok(())
-            }
+            // And no file of another mount namespace.
+            Err(MountRefusal::NotListed) if is_stream => Ok(()),
             Err(refusal) => Err(refusal),
         }
     }

@@ -117,6 +117,20 @@ fn nothing_is_written_into_own_folders_by_any_path() {
 }
 
 #[test]
+fn nothing_is_written_into_a_pseudo_file_system_but_to_a_device() {
+    let policy = Host::new().policy();
+    for path in ["/proc/x", "/proc/self/comm", "/proc/sys/kernel", "/sys/x", "/sys/kernel/x"] {
+        let refused = policy.check_output(Path::new(path)).unwrap_err();
+        assert!(!refused.hint().is_empty(), "{path}: {refused}");
+        let is_pseudo = matches!(refused, MountRefusal::PseudoFileSystem { .. });
+        assert!(is_pseudo, "{path}: {refused}");
+    }
+    for path in ["/dev/null", "/dev/ptmx"] {
+        assert_eq!(policy.check_output(Path::new(path)), Ok(()), "{path}");
+    }
+}
+
+#[test]
 fn service_reserves_what_it_keeps_but_for_the_io_dirs_of_its_sandboxes() {
     let host = Host::new();
     fs::create_dir_all(host.path("service/files/a/b")).unwrap();
