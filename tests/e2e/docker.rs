@@ -24,6 +24,8 @@ mod docs;
 mod markdown;
 
 mod agent;
+/// A service that is killed under load.
+mod crashes;
 mod engine;
 mod engines;
 mod fixture;
