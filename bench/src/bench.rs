@@ -53,6 +53,8 @@ pub struct Bench {
     pub embedded: Result<Usable, String>,
     /// Executions of the scenario that looks for leaks.
     pub executions: usize,
+    /// Executions of the scenario that looks at what a service keeps.
+    pub soak: usize,
 }
 
 /// One that takes part in a comparison, or cannot.
@@ -93,6 +95,7 @@ impl Bench {
         sandboxctl: PathBuf,
         interrupt: Interrupt,
         executions: usize,
+        soak: usize,
     ) -> Result<Self, Error> {
         let place = tempfile::Builder::new()
             .prefix("sandbox-bench-")
@@ -117,6 +120,7 @@ impl Bench {
             docker,
             embedded,
             executions,
+            soak,
         })
     }
 

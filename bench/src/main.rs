@@ -15,6 +15,7 @@ mod process;
 mod render;
 mod report;
 mod scenario;
+mod service;
 mod stats;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -57,6 +58,10 @@ struct Cli {
     /// five minutes or more, most of them on Docker.
     #[arg(long, value_name = "COUNT", default_value = "1000")]
     executions: NonZeroUsize,
+    /// Executions of the scenario that looks at what a service keeps, p10-soak, after a thousand and
+    /// at the end.
+    #[arg(long, value_name = "COUNT", default_value = "20000")]
+    soak: NonZeroUsize,
     /// Writes the whole report, every measurement in it, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -116,7 +121,7 @@ async fn measure(cli: &Cli) -> Result<(), Error> {
         None => build()?,
     };
     let version = version(&sandboxctl)?;
-    let bench = Bench::new(sandboxctl, interrupt, cli.executions.get()).await?;
+    let bench = Bench::new(sandboxctl, interrupt, cli.executions.get(), cli.soak.get()).await?;
     let docker = bench.docker.as_ref().ok().map(|docker| docker.version.clone());
     let machine = Machine::here(docker, version);
     let mut report =

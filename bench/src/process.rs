@@ -116,9 +116,14 @@ pub fn agent_of(sandbox: &Sandbox) -> Result<u32, Error> {
 
 /// The processes that this one started, and those that they started.
 pub fn descendants() -> Vec<u32> {
+    descendants_of(std::process::id())
+}
+
+/// The processes that a process started, and those that they started.
+pub fn descendants_of(pid: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> =
         processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
-    let mut found = vec![std::process::id()];
+    let mut found = vec![pid];
     let mut next = 0;
     while let Some(&of) = found.get(next) {
         found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));

@@ -109,6 +109,8 @@ pub enum Aspect {
     Ratio,
     /// The median, in the figure's unit.
     Median,
+    /// What a hundredth of the samples exceeds, in the figure's unit.
+    P99,
 }
 
 /// On which side of a bound a figure should be.
@@ -149,6 +151,12 @@ impl Target {
     pub const fn median_at_most(bound: f64) -> Self {
         Self { of: Aspect::Median, side: Side::AtMost, bound }
     }
+
+    /// All but a hundredth at most this, in the figure's unit.
+    #[must_use]
+    pub const fn p99_at_most(bound: f64) -> Self {
+        Self { of: Aspect::P99, side: Side::AtMost, bound }
+    }
 }
 
 impl Figure {
@@ -159,6 +167,7 @@ impl Figure {
         let value = match target.of {
             Aspect::Ratio => self.beside.as_ref()?.ratio.value,
             Aspect::Median => self.summary.median,
+            Aspect::P99 => self.summary.p99,
         };
         let is_met = match target.side {
             Side::AtMost => value <= target.bound,
@@ -248,6 +257,7 @@ mod tests {
             (Target::ratio_at_least(0.6), Verdict::Missed),
             (Target::median_at_most(1.0), Verdict::Met),
             (Target::median_at_most(0.9), Verdict::Missed),
+            (Target::p99_at_most(0.9), Verdict::Missed),
         ] {
             let mut rows = rows(vec![2.0]);
             compare(&mut rows, 1, 0, Some(target));

@@ -17,6 +17,9 @@ mod pool;
 mod programs;
 mod script_io;
 mod service;
+mod service_files;
+mod service_idle;
+mod service_soak;
 mod streams;
 mod transfer;
 
@@ -37,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     pool::BURSTS,
     operations::SCENARIO,
     transfer::SCENARIO,
+    service_files::SCENARIO,
     streams::SCENARIO,
     list::SCENARIO,
     script_io::SCENARIO,
@@ -47,7 +51,9 @@ pub const ALL: &[Scenario] = &[
     service::SCENARIO,
     agent::SCENARIO,
     memory::SCENARIO,
+    service_idle::SCENARIO,
     leaks::SCENARIO,
+    service_soak::SCENARIO,
     operation_leaks::SCENARIO,
     growth::SCENARIO,
 ];

@@ -27,6 +27,8 @@ pub const SCENARIO: Scenario = Scenario {
 
 const RUN: &str = "`docker run --rm IMAGE true`";
 const EXEC: &str = "`docker exec CONTAINER true`";
+/// How many programs one after another are measured for each by turns.
+const BACK_TO_BACK: usize = 5;
 /// The program, which is in every root.
 const TRUE: [&str; 2] = ["/busybox", "true"];
 
@@ -112,7 +114,26 @@ async fn by_turns(
             None => Entry::missing(what, "there is no sandbox on it"),
         });
     }
-    bench.by_turns(counts, Unit::Seconds, entries).await
+    let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
+    // As a program that works in a sandbox does: nothing of others comes between.
+    for (on, sandbox) in [On::Docker, On::Embedded].into_iter().zip(sandboxes) {
+        let what = format!("{on}: one after another in an open sandbox");
+        let Some(sandbox) = sandbox else { continue };
+        let mut times = Vec::new();
+        for turn in 0..counts.warm_up + BACK_TO_BACK * counts.samples {
+            bench.check()?;
+            let took = warm(sandbox).await?;
+            if turn >= counts.warm_up {
+                times.push(took);
+            }
+        }
+        let most = match on {
+            On::Docker => 1.5e-3,
+            On::Embedded => 1e-3,
+        };
+        rows.push(Row::figure(what, Unit::Seconds, times).target(Target::median_at_most(most)));
+    }
+    Ok(rows)
 }
 
 fn exec_on(on: On) -> String {
