@@ -140,14 +140,15 @@ pub fn confine<'a>(
     })
 }
 
-/// What a command applies to itself just before it starts, in addition to what it inherits from the
-/// agent.
+/// What restricts a command in addition to what it inherits from the agent.
 #[derive(Debug, Default)]
 pub struct Layers {
-    /// A Landlock ruleset of its own.
+    /// A Landlock ruleset that it applies to itself just before it starts.
     pub landlock: Option<OwnedFd>,
-    /// Seccomp filters of its own.
-    pub seccomp: Vec<BpfProgram>,
+    /// The seccomp filter that it installs on itself after that.
+    pub seccomp: Option<BpfProgram>,
+    /// Seccomp filters of the thread that starts it.
+    pub inherited: Vec<BpfProgram>,
 }
 
 /// The layers of commands, if the layers that they extend are in force.
@@ -161,19 +162,18 @@ pub fn layers<'a>(
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Layers, ConfineError> {
     let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
-    let seccomp = if confinement.seccomp {
-        seccomp::programs::last(confinement.unix_sockets)
-    } else {
-        Ok(Vec::new())
+    let seccomp = || {
+        if !confinement.seccomp {
+            return Ok::<_, SeccompError>((None, Vec::new()));
+        }
+        let inherited = seccomp::programs::of_commands(confinement.unix_sockets)?;
+        Ok((Some(seccomp::programs::of_a_command()?), inherited))
     };
-    match policy {
-        ConfinementPolicy::Required => {
-            Ok(Layers { landlock: landlock?, seccomp: seccomp.map_err(SeccompError::from)? })
-        }
-        ConfinementPolicy::BestEffort => {
-            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.unwrap_or_default() })
-        }
-    }
+    let (landlock, (seccomp, inherited)) = match policy {
+        ConfinementPolicy::Required => (landlock?, seccomp()?),
+        ConfinementPolicy::BestEffort => (landlock.ok().flatten(), seccomp().unwrap_or_default()),
+    };
+    Ok(Layers { landlock, seccomp, inherited })
 }
 
 /// Limits a check, which has no container around it.

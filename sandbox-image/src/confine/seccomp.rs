@@ -117,7 +117,12 @@ pub fn install(tenant: Tenant) -> Result<(), SeccompError> {
     filters.iter().try_for_each(apply)
 }
 
-fn apply(program: &BpfProgram) -> Result<(), SeccompError> {
+/// Installs a filter on this thread, and on those that it starts.
+///
+/// # Errors
+///
+/// [`SeccompError`]
+pub fn apply(program: &BpfProgram) -> Result<(), SeccompError> {
     seccompiler::apply_filter(program).map_err(|error| {
         SeccompError::Install(match error {
             seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,

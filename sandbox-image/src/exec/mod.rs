@@ -30,7 +30,7 @@ use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{Command, Exec, ExecReply};
 use sandbox_protocol::{ErrorKind, WireError};
 
-use crate::confine::Layers;
+use crate::confine::{Layers, seccomp};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
@@ -90,7 +90,7 @@ impl ExecContext {
         Ok(Self { defaults, marks: Marks::new()?, layers: Layers::default(), null })
     }
 
-    /// Makes every command install these layers on itself.
+    /// Puts every command under these layers.
     #[must_use]
     pub fn under(self, layers: Layers) -> Self {
         Self { layers, ..self }
@@ -124,12 +124,15 @@ pub struct Task<'a> {
 }
 
 impl Programs {
-    /// Starts the reaper thread.
+    /// Starts the reaper thread, and restricts the one that starts commands.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started.
-    pub fn start(context: ExecContext, spawner: Spawner) -> io::Result<Arc<Self>> {
+    /// If a thread cannot be started, or the kernel refuses a filter.
+    pub fn start(mut context: ExecContext, spawner: Spawner) -> io::Result<Arc<Self>> {
+        let filters = std::mem::take(&mut context.layers.inherited);
+        let restricted = spawner.run(move || filters.iter().try_for_each(seccomp::apply));
+        restricted.map_err(io::Error::other)?;
         let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
         Ok(Arc::new(Self { context, spawner, reaper, running }))
     }
@@ -181,7 +184,7 @@ impl Programs {
             cwd: &prepared.cwd,
             stdio: [input, stdout.1.as_fd(), stderr.1.as_fd()],
             layer: self.context.layers.landlock.as_ref().map(OwnedFd::as_fd),
-            filters: &self.context.layers.seccomp,
+            filter: self.context.layers.seccomp.as_ref(),
         };
         let mut tries = 0;
         let mut stopped = None;

@@ -57,8 +57,8 @@ pub struct Beginning<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// The Landlock ruleset that it applies to itself.
     pub layer: Option<BorrowedFd<'a>>,
-    /// The seccomp filters that it installs on itself.
-    pub filters: &'a [BpfProgram],
+    /// The seccomp filter that it installs on itself.
+    pub filter: Option<&'a BpfProgram>,
 }
 
 /// Why a command did not start.
@@ -84,7 +84,7 @@ struct Job {
     signals: *const [usize],
     mark: Option<u64>,
     layer: Option<c_int>,
-    filters: *const [libc::sock_fprog],
+    filter: *const libc::sock_fprog,
     /// The child's end of the pipe.
     word: c_int,
     failed: Option<SpawnError>,
@@ -107,12 +107,11 @@ pub fn spawn(
     let candidates = pointers(beginning.candidates);
     let args = pointers(beginning.args);
     let env = pointers(beginning.env);
-    let filters = beginning.filters.iter().map(|filter| libc::sock_fprog {
+    let filter = beginning.filter.map(|filter| libc::sock_fprog {
         len: u16::try_from(filter.len()).expect("a filter is short"),
         // The two types are those of the kernel.
         filter: filter.as_ptr().cast_mut().cast(),
     });
-    let filters: Vec<_> = filters.collect();
     let mut job = Job {
         candidates: candidates.as_ptr(),
         args: args.as_ptr(),
@@ -122,7 +121,7 @@ pub fn spawn(
         signals: ptr::from_ref(&**CHANGED_SIGNALS),
         mark: tree.mark(),
         layer: beginning.layer.map(|fd| fd.as_raw_fd()),
-        filters: ptr::from_ref(&*filters),
+        filter: filter.as_ref().map_or(ptr::null(), ptr::from_ref),
         word: -1,
         failed: None,
     };
@@ -228,10 +227,9 @@ fn become_program(job: &Job) -> SpawnError {
             step("dup3", libc::SYS_dup3, [word, bits(WORD), close_on_exec, 0, 0])?;
         }
         _ = call(libc::SYS_close_range, [bits(WORD + 1), bits(c_int::MAX), 0, 0, 0]);
-        // SAFETY: the list lives as long as the job.
-        for filter in unsafe { &*job.filters } {
-            let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER, ptr::from_ref(filter) as usize);
-            step("the filter", libc::SYS_seccomp, [mode as usize, 0, filter, 0, 0])?;
+        if !job.filter.is_null() {
+            let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER as usize, job.filter as usize);
+            step("the filter", libc::SYS_seccomp, [mode, 0, filter, 0, 0])?;
         }
         let none = 0_u64;
         let (how, set) = (bits(libc::SIG_SETMASK), &raw const none as usize);

@@ -3,8 +3,8 @@
 //! The parent is not sufficient: a double-forked process becomes the agent's child, whoever started
 //! it. So every command carries a mark that all of its descendants inherit and none can change: the
 //! limit `RLIMIT_LOCKS`, which kernels keep and have not used since Linux 2.4. Raising it takes a
-//! capability, and the filter ([`last`](crate::confine::seccomp::programs::last)) refuses any
-//! change. If there is no such limit (gVisor), commands run one at a time, and every process of the
+//! capability, and a filter ([`of_a_command`](crate::confine::seccomp::programs::of_a_command))
+//! refuses any change. If there is no such limit (gVisor), commands run one at a time, and every process of the
 //! sandbox except the agent belongs to the tree.
 
 use std::ffi::c_int;

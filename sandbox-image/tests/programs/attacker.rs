@@ -151,8 +151,10 @@ fn take(layers: &str, target: &Target) {
         "seccomp of programs" => {
             seal().expect("sealed");
             seccomp::install(Tenant::Programs).expect("the filters");
-            for last in seccomp::programs::last(UnixSockets::Supervised).expect("filters") {
-                seccompiler::apply_filter(&last).expect("the filter");
+            let of_commands = seccomp::programs::of_commands(UnixSockets::Supervised);
+            let of_a_command = seccomp::programs::of_a_command().expect("a filter");
+            for filter in of_commands.expect("filters").iter().chain([&of_a_command]) {
+                seccomp::apply(filter).expect("the filter");
             }
         }
         "programs" => {
