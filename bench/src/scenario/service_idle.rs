@@ -67,8 +67,8 @@ async fn watch(
         connection.pool_is_full().await?;
     }
     let pid = service.pid()?;
-    // What was used is removed meanwhile.
-    tokio::time::sleep(WATCH / 5).await;
+    // What was used is removed meanwhile, and threads without work end: their time would be missed.
+    tokio::time::sleep(WATCH * 2).await;
     let others = process::descendants_of(pid);
     let time = || -> Result<[Duration; 2], Error> {
         // One that has ended meanwhile took nothing since.
@@ -82,7 +82,8 @@ async fn watch(
         tokio::time::sleep(WATCH).await;
         let after = time()?;
         for ((times, after), before) in times.iter_mut().zip(after).zip(before) {
-            times.push(after.saturating_sub(before).as_secs_f64());
+            // Less than before is no figure: a thread has ended, and took its time with it.
+            times.extend(after.checked_sub(before).map(|time| time.as_secs_f64()));
         }
     }
     Ok(times)

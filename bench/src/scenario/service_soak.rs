@@ -28,6 +28,9 @@ pub const SCENARIO: Scenario = Scenario {
 const POOL: usize = 8;
 /// Requests at one time.
 const CLIENTS: usize = 4;
+/// How long the service is left alone before it is looked at: threads for what blocks, which come and
+/// go with the load, end after ten seconds without work.
+const IDLE: Duration = Duration::from_secs(15);
 /// After so many executions, everything that is made once is there.
 const SETTLED: usize = 1000;
 /// What the memory of a process may vary by, that allocates and frees.
@@ -124,6 +127,7 @@ async fn observe(
 ) -> Result<Observed, Error> {
     let seconds = began.elapsed().as_secs_f64();
     connection.pool_is_full().await?;
+    tokio::time::sleep(IDLE).await;
     let pid = service.pid()?;
     let mut best: Option<Observed> = None;
     for _ in 0..20 {
