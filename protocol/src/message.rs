@@ -13,6 +13,7 @@
 mod egress;
 mod exec;
 mod files;
+mod secret;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
@@ -25,6 +26,7 @@ pub use files::{
     Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, TextWindow, Timestamp, TruncatedBy,
     View, ViewContent, ViewReply, Write, WriteMode, WriteReply, permissions_text,
 };
+pub use secret::Secret;
 
 use crate::{Base64, ErrorKind, WireString};
 
@@ -347,17 +349,6 @@ pub struct Run {
     /// The script's time in seconds since 1970, which stands still; `None` for that of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<u64>,
-}
-
-/// A secret of one script or one command. It is part of the request, so it is nowhere before that,
-/// and what it belongs to is never in doubt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Secret {
-    /// Its name: an ASCII identifier.
-    pub name: String,
-    /// Its value, at most [`MAX_SECRET_BYTES`](crate::limits::MAX_SECRET_BYTES), without NUL.
-    pub value: Base64,
 }
 
 /// The result of a run. What the script did is data.

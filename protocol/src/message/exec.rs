@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Secret;
+use super::secret::Secret;
 use crate::WireString;
 
 /// `exec`: runs a command. Several may run at once.
