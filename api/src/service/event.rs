@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::Time;
+use super::time::Time;
 use crate::document::OutputEncoding;
 use crate::network::RefusedHost;
 use crate::result::{LogEntry, LogLevel};

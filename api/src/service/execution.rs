@@ -10,7 +10,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::Time;
+use super::time::Time;
 use crate::document::{ExecDocument, ExecSchema, ResultDocument, ResultSchema};
 use crate::failure::Failure;
 use crate::outcome::Status;

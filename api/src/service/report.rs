@@ -4,7 +4,7 @@ use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Time;
+use super::time::Time;
 
 /// A file or directory that an execution left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Time;
 use super::request::{Content, NetworkRequest};
+use super::time::Time;
 use crate::limits::LimitsRequest;
 
 /// A sandbox to create, or the one of this name if its spec is the same.
