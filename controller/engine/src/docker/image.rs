@@ -24,7 +24,8 @@ use sandbox_api::{EngineKind, ImageInfo, ProgramImage, is_image_reference};
 use sha2::{Digest, Sha256};
 
 use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
-use super::{engine_error, unix_time};
+use super::response::engine_error;
+use super::system::unix_time;
 use crate::Progress;
 use crate::agent::Agent;
 use crate::docker::cache::Cache;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::create::{EMPTY, TMP};
-use super::{engine_error, even_if_paused};
+use super::response::{engine_error, even_if_paused};
 use crate::ContainerSpec;
 use crate::docker::cache::Cache;
 use crate::error::EngineError;

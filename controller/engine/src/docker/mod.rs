@@ -11,6 +11,7 @@ mod image_tar;
 mod links;
 mod pull;
 mod removal;
+mod response;
 mod system;
 mod user_image;
 
@@ -35,8 +36,6 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, RootFs};
-use sandbox_protocol::limits::cut_encoded;
-use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 use self::agent_mount::AgentMount;
@@ -44,7 +43,8 @@ use self::create::{Dialect, From, refuse_volume};
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use self::links::Links;
-use self::system::{missing_limits, rfc3339, security_names, user_mapping};
+use self::response::{CLIENT_TIMEOUT, engine_error, even_if_paused, stopped_is_exited};
+use self::system::{missing_limits, rfc3339, security_names, unix_time, user_mapping};
 use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
@@ -53,13 +53,6 @@ use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
     ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
 };
-
-/// For bollard, in seconds. Every call has a shorter time limit, so this is only set because
-/// bollard requires one.
-const CLIENT_TIMEOUT: u64 = 3600;
-
-/// The maximum length of an engine's message, in encoded bytes.
-const MAX_ENGINE_WORDS: usize = 1 << 10;
 
 /// How long after a container's exit the engine may take to report that memory had run out.
 const LATE_NEWS: Duration = Duration::from_millis(500);
@@ -232,33 +225,6 @@ impl DockerEngine {
     }
 }
 
-/// Stops a container with `call`, and unpauses it if it is paused: a paused container receives no
-/// signal. Podman refuses the call if the container is just exiting: a retry finds that it has
-/// exited.
-async fn even_if_paused<F>(
-    docker: &Docker,
-    container: &str,
-    call: impl Fn() -> F + Send + Sync,
-) -> Result<(), EngineError>
-where
-    F: Future<Output = Result<(), bollard::errors::Error>> + Send,
-{
-    match call().await {
-        Err(bollard::errors::Error::DockerResponseServerError { status_code: 409, message })
-            if message.contains("paused") =>
-        {
-            _ = docker.unpause_container(container).await;
-            unless_gone(call().await)
-        }
-        Err(bollard::errors::Error::DockerResponseServerError { status_code: 500, message })
-            if message.contains("container state improper") =>
-        {
-            unless_gone(call().await)
-        }
-        result => unless_gone(result),
-    }
-}
-
 /// Whether no endpoint is configured and no default socket exists.
 pub fn is_absent(config: &DockerEndpoint) -> Result<bool, ConnectError> {
     Ok(match endpoint::find(config)? {
@@ -298,55 +264,6 @@ async fn connect_and_ping(endpoint: &Endpoint) -> Result<Docker, EngineError> {
     Ok(docker)
 }
 
-fn engine_error(error: bollard::errors::Error) -> EngineError {
-    use bollard::errors::Error as Bollard;
-    match error {
-        Bollard::DockerResponseServerError { status_code, message } => {
-            // Some engines repeat the whole request.
-            let message = cut_encoded(message.trim(), MAX_ENGINE_WORDS).to_owned();
-            match status_code {
-                404 => EngineError::NotFound(message),
-                _ => EngineError::Refused(message),
-            }
-        }
-        Bollard::DockerStreamError { error } => EngineError::Refused(error),
-        Bollard::JsonDataError { message, .. } => EngineError::UnexpectedResponse(message),
-        Bollard::JsonSerdeError { err } => EngineError::UnexpectedResponse(err.to_string()),
-        Bollard::RequestTimeoutError => {
-            EngineError::TimedOut { after: Duration::from_secs(CLIENT_TIMEOUT) }
-        }
-        error => {
-            // The outer messages ("client error (Connect)") are vague, the innermost is the most
-            // specific.
-            let mut innermost: &dyn std::error::Error = &error;
-            while let Some(source) = innermost.source() {
-                innermost = source;
-            }
-            EngineError::Connection(innermost.to_string())
-        }
-    }
-}
-
-/// Podman's containers are `stopped` before they are `exited`, which is not a state in Docker: such
-/// a response is parsed again.
-fn stopped_is_exited<T: DeserializeOwned>(
-    answer: Result<T, bollard::errors::Error>,
-) -> Result<T, EngineError> {
-    match answer {
-        // Neither can occur inside a string: the quotes would be escaped there.
-        Err(bollard::errors::Error::JsonDataError { contents, .. })
-            if contents.contains(r#""stopped""#) =>
-        {
-            let contents = contents
-                .replace(r#""State":"stopped""#, r#""State":"exited""#)
-                .replace(r#""Status":"stopped""#, r#""Status":"exited""#);
-            serde_json::from_str(&contents)
-                .map_err(|error| EngineError::UnexpectedResponse(error.to_string()))
-        }
-        answer => answer.map_err(engine_error),
-    }
-}
-
 fn not_an_image() -> EngineError {
     EngineError::UnusableRoot {
         reason: "Docker makes sandboxes from images, not from directories or archives".to_owned(),
@@ -354,18 +271,6 @@ fn not_an_image() -> EngineError {
             "`docker load` makes an image of an archive, and `docker import` of a directory's tar, \
              for --image; --engine embedded takes them as they are",
         ),
-    }
-}
-
-/// Ignores errors that mean that there was nothing to do.
-fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
-    match result {
-        // 404: nonexistent; 409: not running, or being removed; 304: unchanged.
-        Err(bollard::errors::Error::DockerResponseServerError {
-            status_code: 404 | 409 | 304,
-            ..
-        }) => Ok(()),
-        result => result.map_err(engine_error),
     }
 }
 
@@ -719,10 +624,6 @@ fn own_name(names: &[String]) -> &str {
     names.find(|name| !name.contains('/')).unwrap_or_default()
 }
 
-fn unix_time(seconds: i64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -733,31 +634,5 @@ mod tests {
         let on = |theirs| on_their_clock(at(90), at(100), at(theirs), at(110));
         assert_eq!([100, 105, 110].map(on), [at(90); 3]);
         assert_eq!([on(60), on(150)], [at(50), at(130)]);
-    }
-
-    #[test]
-    fn a_container_that_podman_has_not_cleaned_up_after_has_exited() {
-        use bollard::models::{
-            ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
-        };
-        fn read<T: DeserializeOwned>(contents: &str) -> Result<T, EngineError> {
-            stopped_is_exited(serde_json::from_str::<T>(contents).map_err(|error| {
-                bollard::errors::Error::JsonDataError {
-                    message: error.to_string(),
-                    contents: contents.to_owned(),
-                    column: 0,
-                }
-            }))
-        }
-        let labels = r#""Labels":{"a":"\"State\":\"stopped\""}"#;
-        let listed = format!(r#"[{{"Id":"1","State":"stopped",{labels}}}]"#);
-        let listed: Vec<ContainerSummary> = read(&listed).unwrap();
-        assert_eq!(listed[0].state, Some(ContainerSummaryStateEnum::EXITED));
-        assert_eq!(listed[0].labels.as_ref().unwrap()["a"], r#""State":"stopped""#);
-        let state = r#"{"State":{"Status":"stopped","ExitCode":137}}"#;
-        let state = read::<ContainerInspectResponse>(state).unwrap().state.unwrap();
-        assert_eq!(state.status, Some(ContainerStateStatusEnum::EXITED));
-        assert_eq!(state.exit_code, Some(137));
-        assert!(read::<ContainerInspectResponse>(r#"{"State":{"Status":"odd"}}"#).is_err());
     }
 }

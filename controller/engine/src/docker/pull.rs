@@ -10,7 +10,7 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
 use sandbox_protocol::limits::size_text;
 
-use super::engine_error;
+use super::response::engine_error;
 use crate::Progress;
 use crate::error::EngineError;
 

@@ -76,6 +76,10 @@ pub(super) fn user_mapping(
     Ok(UserMapping::Identity)
 }
 
+pub(super) fn unix_time(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

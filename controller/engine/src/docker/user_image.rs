@@ -4,7 +4,7 @@ use bollard::Docker;
 use bollard::models::ImageInspect;
 use sandbox_api::{Pull, is_image_reference};
 
-use super::engine_error;
+use super::response::engine_error;
 use crate::error::EngineError;
 use crate::{Prepared, ProgramRoot, Progress};
 
