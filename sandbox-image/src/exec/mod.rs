@@ -39,6 +39,7 @@ use command::{CommandRequest, Defaults, Prepared};
 use reaper::Reaper;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
+pub use supervise::Output;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
 
@@ -50,20 +51,6 @@ const BUSY_TRIES: u32 = 20;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// Stack size of a thread that supervises a command: its largest frame is the poll list.
 const STACK_BYTES: usize = 256 << 10;
-
-/// One of a command's two outputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// Descriptor 1.
-    Stdout = 0,
-    /// Descriptor 2.
-    Stderr = 1,
-}
-
-impl Output {
-    /// Both.
-    const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
-}
 
 /// What commands need that must be opened before the agent is confined.
 #[derive(Debug)]

@@ -22,8 +22,9 @@ use rustix::process::Pid;
 use seccompiler::BpfProgram;
 
 use super::reaper::{Death, Reaper};
+use super::spawner::Spawner;
 use super::tree::Tree;
-use super::{Spawner, Wake};
+use crate::wake::Wake;
 
 /// Enough for a function with a few variables and the C library's wrappers.
 const STACK_BYTES: usize = 64 << 10;

@@ -23,14 +23,28 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use super::reaper::{ChildExit, Death};
 use super::tree::{KILL_TIMEOUT, Tree};
-use super::{Output, Wake};
 use crate::stop::{StopFlag, StopReason};
+use crate::wake::Wake;
 
 /// How many pieces of input are written before anything else is checked.
 const PIECES: usize = 4;
 /// How long after a command's deadline its last bytes may wait for credit. The controller starts to
 /// discard unwanted output half a second after the deadline.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
+
+/// One of a command's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Descriptor 1.
+    Stdout = 0,
+    /// Descriptor 2.
+    Stderr = 1,
+}
+
+impl Output {
+    /// Both.
+    pub(super) const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+}
 
 /// Where a command's output goes, and where its input comes from. A change wakes the command's
 /// [`Wake`]; no method blocks.

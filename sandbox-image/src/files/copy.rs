@@ -6,11 +6,15 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, WriteMode};
 use sandbox_protocol::path::{GuestPath, join_written};
 
+use super::access::Files;
+use super::error::{FileError, beneath};
 use super::list::{ListOptions, ListedEntry};
-use super::open::special;
+use super::open::{Absent, special};
+use super::open_mode::OpenMode;
+use super::remove::RemoveScope;
 use super::temporary::Existing;
+use super::watch::Watch;
 use super::write::{Overwrite, Parents, WriteOptions};
-use super::{Absent, FileError, Files, OpenMode, RemoveScope, Watch, beneath};
 
 /// What was copied.
 #[derive(Debug)]

@@ -6,10 +6,13 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::WriteMode;
 use sandbox_protocol::path::GuestPath;
 
+use super::access::Files;
+use super::error::FileError;
+use super::open::Absent;
 use super::read::{Range, Reading};
 use super::text::Utf8Check;
+use super::watch::Watch;
 use super::write::{Overwrite, Parents, WriteOptions};
-use super::{Absent, FileError, Files, Watch};
 
 /// A piece of an edited text.
 enum Piece<'a> {

@@ -12,11 +12,13 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Change;
 use sandbox_protocol::path::{GuestPath, join_written};
 
+use super::access::Files;
+use super::calls::count_call;
+use super::error::{FileError, beneath, not_allowed, protected};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::special;
-use super::remove::count_call;
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
-use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use super::watch::Watch;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How deep a directory is searched before it is moved or removed.

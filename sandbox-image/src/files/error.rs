@@ -116,6 +116,26 @@ fn kind_of(errno: Errno) -> ErrorKind {
     }
 }
 
+/// A path outside the mounts.
+pub(super) const OUTSIDE: &str = "outside the sandbox's directories";
+
+pub(super) fn not_allowed(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::NotAllowed, "not among the allowed paths", written)
+}
+
+pub(super) fn protected(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::Protected, "a protected name", written)
+}
+
+/// An error of [`sandbox_dirfd`]; two error numbers mean that a rule of the sandbox was broken.
+pub(super) fn beneath(errno: Errno, written: &[u8]) -> FileError {
+    match errno {
+        Errno::LOOP => FileError::rule(ErrorKind::Symlink, "a symbolic link", written),
+        Errno::XDEV => FileError::rule(ErrorKind::PathEscape, OUTSIDE, written),
+        errno => FileError::system(errno, written),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

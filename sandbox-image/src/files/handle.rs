@@ -12,7 +12,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::{fs, io};
 
-use super::{FileError, Files, Flush, OpenFile, OpenMode, Touch};
+use super::access::{Files, Flush, Touch};
+use super::error::FileError;
+use super::open::OpenFile;
+use super::open_mode::OpenMode;
 
 /// Bytes per system call.
 pub const BUFFER_BYTES: usize = 64 << 10;

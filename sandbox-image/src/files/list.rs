@@ -13,11 +13,13 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::{GuestPath, join_written};
 
+use super::access::Files;
 use super::entries::read_directory;
+use super::error::{FileError, beneath};
 use super::mounts::MountTarget;
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
-use super::{FileError, Files, Watch, beneath};
+use super::watch::Watch;
 use sandbox_dirfd::{Root, retry};
 
 /// The bounds of a list; the sandbox's limits also apply.

@@ -11,8 +11,8 @@ use sandbox_protocol::message::{Access, MountIdentity};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
+use super::error::{FileError, OUTSIDE, beneath};
 use super::turns::Turns;
-use super::{FileError, beneath};
 use crate::confine::landlock::{Grant, GrantKind};
 use sandbox_dirfd::{Resolver, Root};
 
@@ -233,9 +233,6 @@ fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
         None => FileError::rule(ErrorKind::PathEscape, OUTSIDE, written),
     }
 }
-
-/// A path outside the mounts.
-pub(super) const OUTSIDE: &str = "outside the sandbox's directories";
 
 impl Mount {
     /// The directory or the file, opened without read or write access.

@@ -7,10 +7,11 @@ use rustix::io::Errno;
 use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
+use super::access::Files;
+use super::error::{FileError, beneath};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{ParentDir, make_parents};
 use super::write::Parents;
-use super::{FileError, Files, beneath};
 use sandbox_dirfd::{retry, split};
 
 /// How often a mkdir is retried because the name appeared or vanished in between.

@@ -8,12 +8,36 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Access;
 use sandbox_protocol::path::GuestPath;
 
+use super::access::Files;
+use super::error::{FileError, beneath, not_allowed};
 use super::mounts::{LocatedPath, MountTarget};
-use super::{Absent, FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
+use super::open_mode::OpenMode;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open is retried because the file appeared or vanished in between.
 const RACES: usize = 8;
+
+/// An open regular file.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The descriptor (`O_APPEND` in the append modes).
+    pub fd: OwnedFd,
+    /// The file's identity.
+    pub path: GuestPath,
+    /// The mode in which it was opened.
+    pub mode: OpenMode,
+    /// Its size when it was opened (0 for `w` and `w+`).
+    pub size: u64,
+}
+
+/// What to do if the path does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Return an error.
+    Refuse,
+    /// Ignore it; when writing, create the file.
+    Accept,
+}
 
 impl OpenMode {
     const fn writes(self) -> bool {

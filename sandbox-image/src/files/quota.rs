@@ -10,7 +10,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES, size_text};
 use sandbox_protocol::message::Limits;
 
-use super::FileError;
+use super::error::FileError;
 
 /// The space that one byte may occupy. The largest usual block; ext4's and XFS's is 4 KiB.
 const BLOCK_BYTES: u64 = 16 << 10;

@@ -193,7 +193,7 @@ fn exchange(a: &Path, b: &Path) {
 }
 
 /// An opened file has the content from inside; writes a few bytes if it may.
-fn use_file(opened: Option<super::OpenFile>) {
+fn use_file(opened: Option<super::open::OpenFile>) {
     let Some(opened) = opened else { return };
     let mut file = fs::File::from(opened.fd);
     let mut content = Vec::new();

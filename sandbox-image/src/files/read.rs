@@ -6,7 +6,10 @@ use rustix::fs::{Stat, fstat};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::path::GuestPath;
 
-use super::{FileError, Files, OpenMode, Watch};
+use super::access::Files;
+use super::error::FileError;
+use super::open_mode::OpenMode;
+use super::watch::Watch;
 use sandbox_dirfd::retry;
 
 /// A range of a file.

@@ -30,10 +30,14 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Change;
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
+use super::access::Files;
+use super::calls::count_call;
 use super::entries::{Entry, entry, refuse_special};
+use super::error::{FileError, beneath, not_allowed, protected};
 use super::mounts::LocatedPath;
+use super::open::Absent;
 use super::temporary::{is_temporary, random_name};
-use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use super::watch::Watch;
 use sandbox_dirfd::{Root, again, retry};
 
 /// Number of entries read from a directory at a time.
@@ -62,15 +66,6 @@ pub struct Removed {
     pub path: GuestPath,
     /// Number of entries removed; 0 if nothing existed.
     pub entries: u64,
-}
-
-/// What to do if the path does not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
-    /// Return an error.
-    Refuse,
-    /// Ignore it; when writing, create the file.
-    Accept,
 }
 
 impl Files {
@@ -453,15 +448,6 @@ impl Tree<'_> {
     }
 }
 
-/// Counts a call that names an entry at this depth below the top, for the tests.
-#[cfg(not(test))]
-pub(super) const fn count_call(_depth: usize) {}
-#[cfg(test)]
-pub(super) fn count_call(depth: usize) {
-    counted::CALLS.set(counted::CALLS.get() + 1);
-    counted::STEPS.set(counted::STEPS.get() + depth as u64);
-}
-
 /// Some entries of a directory.
 struct Batch {
     entries: Vec<(Vec<u8>, FileType)>,
@@ -502,17 +488,4 @@ fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Bat
         batch.entries.push((name.to_vec(), kind));
     }
     Ok(batch)
-}
-
-/// The cost of a removal, in this thread.
-#[cfg(test)]
-pub(super) mod counted {
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Calls that name a directory or one of its entries.
-        pub static CALLS: Cell<u64> = const { Cell::new(0) };
-        /// Directories below the top that Landlock checks for them.
-        pub static STEPS: Cell<u64> = const { Cell::new(0) };
-    }
 }

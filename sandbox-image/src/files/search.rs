@@ -17,8 +17,11 @@ use sandbox_protocol::message::{EntryKind, GrepLine};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
+use super::access::Files;
+use super::error::FileError;
 use super::list::{ListOptions, ListedEntry, Visit};
-use super::{FileError, Files, OpenMode, Watch};
+use super::open_mode::OpenMode;
+use super::watch::Watch;
 use sandbox_dirfd::retry;
 
 /// How deep the groups of a regular expression may nest. Its compiler is recursive.

@@ -15,8 +15,9 @@ use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, Limits};
 
+use super::open::OpenFile;
 use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
-use super::{FileError, Files, OpenFile, OpenMode};
+use super::{FileError, Files, OpenMode};
 
 /// A fresh directory and its files, once with each resolver.
 fn on_both(test: impl for<'a> Fn(&'a Path, &dyn Fn() -> Setup<'a>)) {

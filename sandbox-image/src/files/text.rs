@@ -5,7 +5,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_VIEW_BYTES, MAX_VIEW_LINES};
 use sandbox_protocol::message::{TextWindow, TruncatedBy};
 
-use super::FileError;
+use super::error::FileError;
 
 /// Checks whether its input is UTF-8, however it is split into pieces.
 #[derive(Debug, Default)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use sandbox_protocol::path::GuestPath;
 
-use super::{FileError, Watch};
+use super::error::FileError;
+use super::watch::Watch;
 
 /// How long a waiter waits before it checks whether it was stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -5,9 +5,11 @@ use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::TextWindow;
 use sandbox_protocol::path::GuestPath;
 
+use super::access::Files;
+use super::error::FileError;
 use super::read::{Range, Reading};
 use super::text::LineWindow;
-use super::{FileError, Files, Watch};
+use super::watch::Watch;
 
 /// The content of a view.
 pub enum Viewed {

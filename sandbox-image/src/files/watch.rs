@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_protocol::ErrorKind;
 
-use super::FileError;
+use super::error::FileError;
 use crate::stop::{StopFlag, StopReason};
 
 /// Checked inside every walk and copy.

@@ -20,12 +20,14 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
+use super::access::Files;
+use super::error::{FileError, beneath};
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::{ParentDir, explain, make_parents, no_file, special};
+use super::open::{Absent, ParentDir, explain, make_parents, no_file, special};
 use super::read::Version;
 use super::temporary::{Existing, Temporary};
 use super::turns::Turn;
-use super::{Absent, FileError, Files, Watch, beneath};
+use super::watch::Watch;
 use sandbox_dirfd::{Root, retry, split};
 
 /// How often a commit is retried because the file appeared or vanished in between.

@@ -4,21 +4,22 @@
 //! As in Lua 5.4, with two differences: failures raise unless the sandbox is configured otherwise,
 //! and `\r\n` counts as one line end.
 
+mod arguments;
+mod failure;
 mod fs;
+mod handles;
 mod read;
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use sandbox_protocol::message::ScriptOperation;
 
-use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{IoErrors, ScriptOperation};
+use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
+use crate::files::handle::Whence;
+use crate::files::{FileError, OpenMode};
 
-use super::ffi::{Call, Kind, LOCKED, Pushed, Raise, Results, Slot};
-use crate::files::handle::{Handle, Whence};
-use crate::files::{FileError, Files, Flush, OpenMode};
-
+use arguments::{audited, invalid, optional_text, path};
+use failure::{Failure, raised, settle};
+use handles::{close_handle, open_handle, push_open, shared_handle};
 use read::{io_lines, lines, read};
-
-const CLOSED: &str = "attempt to use a closed file";
 
 /// Sets `io`, `fs`, the file functions of `os`, and the methods of handles.
 pub(super) fn install(call: &mut Call<'_>) {
@@ -71,145 +72,7 @@ pub(super) fn install(call: &mut Call<'_>) {
     fs::install(call);
 }
 
-// --- errors ----------------------------------------------------------------------------------
-
-/// Why a function ends early: an error to raise, or a file error, which is raised or returned
-/// depending on the sandbox.
-enum Failure {
-    Raise(Raise),
-    File(FileError),
-}
-
-impl From<Raise> for Failure {
-    fn from(raise: Raise) -> Self {
-        Self::Raise(raise)
-    }
-}
-
-impl From<FileError> for Failure {
-    fn from(error: FileError) -> Self {
-        Self::File(error)
-    }
-}
-
-fn raised(error: &FileError) -> Raise {
-    let message = error.to_string();
-    if error.breaks_rule() { Raise::Rule(error.kind, message) } else { Raise::Error(message) }
-}
-
-/// For functions that always raise failures and cannot return one.
-fn raise(failure: Failure) -> Raise {
-    match failure {
-        Failure::Raise(raise) => raise,
-        Failure::File(error) => raised(&error),
-    }
-}
-
-/// Raises a failure, or returns it as `nil, message, errno`.
-fn settle(call: &mut Call<'_>, result: Result<Pushed, Failure>) -> Results {
-    match result {
-        Ok(pushed) => Ok(pushed),
-        Err(Failure::File(error)) => match (call.host().io_errors, error.errno) {
-            (IoErrors::Return, Some(errno)) => {
-                call.reserve(3)?;
-                call.push_nil();
-                call.push_string(error.to_string());
-                call.push_number(errno.into());
-                Ok(call.results(3))
-            }
-            (IoErrors::Return | IoErrors::Raise, _) => Err(raised(&error)),
-        },
-        Err(Failure::Raise(raise)) => Err(raise),
-    }
-}
-
-// --- arguments -------------------------------------------------------------------------------
-
-fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
-    let none = || Raise::Error("io is off in this run".to_owned());
-    call.host().files.as_ref().ok_or_else(none)
-}
-
-/// Performs a file operation, and reports a refusal by a rule to the controller.
-fn audited<T>(
-    call: &Call<'_>,
-    operation: ScriptOperation,
-    act: impl FnOnce(&Files) -> Result<T, FileError>,
-) -> Result<Result<T, FileError>, Raise> {
-    let files = files(call)?;
-    Ok(files.report_refusal(operation, act(files)))
-}
-
-fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {
-    match call.text(slot) {
-        Some(path) => Ok(path.to_vec()),
-        None => Err(Raise::expected(call, slot, function, "string")),
-    }
-}
-
-/// An optional string.
-fn optional_text<'c>(
-    call: &'c mut Call<'_>,
-    slot: Slot,
-    function: &str,
-) -> Result<Option<&'c [u8]>, Raise> {
-    match call.kind(slot) {
-        Kind::None | Kind::Nil => Ok(None),
-        Kind::String | Kind::Number => Ok(call.text(slot)),
-        _ => Err(Raise::expected(call, slot, function, "string")),
-    }
-}
-
-/// The open handle in `slot`.
-fn open_handle<'c>(
-    call: &'c Call<'_>,
-    slot: Slot,
-    function: &str,
-) -> Result<MutexGuard<'c, Handle>, Raise> {
-    let Some(handle) = call.handle(slot) else {
-        return Err(Raise::expected(call, slot, function, "file"));
-    };
-    let handle = handle.lock().unwrap();
-    if handle.is_open() { Ok(handle) } else { Err(Raise::Error(CLOSED.to_owned())) }
-}
-
-/// The same, for callers that push values while they hold the handle.
-fn shared_handle(call: &Call<'_>, slot: Slot, function: &str) -> Result<Arc<Mutex<Handle>>, Raise> {
-    drop(open_handle(call, slot, function)?);
-    call.handle(slot).cloned().ok_or_else(|| Raise::Error(CLOSED.to_owned()))
-}
-
 // --- io --------------------------------------------------------------------------------------
-
-/// Opens a file and pushes its handle.
-fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Failure> {
-    let host = call.host();
-    let max = host.limits.open_handles;
-    if host.open_handles.get() >= max {
-        call.collect_garbage();
-        if host.open_handles.get() >= max {
-            let message = format!("too many open files (max {max})");
-            return Err(Raise::Rule(ErrorKind::TooManyHandles, message).into());
-        }
-    }
-    let files = files(call)?;
-    let operation = match mode {
-        OpenMode::Read => ScriptOperation::Read,
-        OpenMode::Write
-        | OpenMode::Append
-        | OpenMode::ReadUpdate
-        | OpenMode::WriteUpdate
-        | OpenMode::AppendUpdate => ScriptOperation::Write,
-    };
-    let file = files.report_refusal(operation, files.open(path, mode))?;
-    let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
-    let flush: Weak<Mutex<dyn Flush>> =
-        Arc::downgrade(&(Arc::clone(&handle) as Arc<Mutex<dyn Flush>>));
-    files.register(flush);
-    call.push_handle(handle);
-    host.open_handles.set(host.open_handles.get() + 1);
-    Ok(())
-}
 
 fn mode(text: &[u8]) -> Option<OpenMode> {
     let end = text.iter().rposition(|&byte| byte != b'b')? + 1;
@@ -233,10 +96,6 @@ fn io_open(call: &mut Call<'_>) -> Results {
     let opened = push_open(call, &path, mode);
     let opened = opened.map(|()| call.results(1));
     settle(call, opened)
-}
-
-fn invalid(what: &str, text: &[u8]) -> Raise {
-    Raise::Error(format!("invalid {what}: '{}'", String::from_utf8_lossy(text)))
 }
 
 fn io_type(call: &mut Call<'_>) -> Results {
@@ -359,12 +218,6 @@ fn close(call: &mut Call<'_>) -> Results {
     let handle = shared_handle(call, Slot::arg(1), "close")?;
     let closed = close_handle(call, &mut handle.lock().unwrap());
     done(call, closed)
-}
-
-fn close_handle(call: &Call<'_>, handle: &mut Handle) -> Result<(), FileError> {
-    let open = &call.host().open_handles;
-    open.set(open.get() - 1);
-    handle.close()
 }
 
 fn tostring(call: &mut Call<'_>) -> Results {

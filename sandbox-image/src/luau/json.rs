@@ -3,6 +3,7 @@
 //! Encoding is written by hand, because no generic view of a table can distinguish `{}` from `[]`,
 //! a sparse array from an object, or report the path of a value that JSON cannot represent.
 
+mod array;
 mod decode;
 mod encode;
 
@@ -12,12 +13,10 @@ use sandbox_protocol::message::ScriptError;
 use serde_json::value::RawValue;
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
+use array::{ARRAY_MARK, mark_array};
 use encode::{Layout, Refusal, encode};
 
 pub(super) use decode::push_args;
-
-/// Where the metatable that marks arrays is stored.
-const ARRAY_MARK: &std::ffi::CStr = c"json.array";
 
 /// Sets `json`.
 pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {
@@ -140,12 +139,6 @@ fn json_array(call: &mut Call<'_>) -> Results {
     }
     call.push(table);
     Ok(call.results(1))
-}
-
-/// Marks a table as an array, so that it is encoded as one even when it is empty.
-fn mark_array(call: &mut Call<'_>, table: Slot) {
-    call.push_kept(ARRAY_MARK);
-    call.set_metatable(table);
 }
 
 fn null_text(call: &mut Call<'_>) -> Results {

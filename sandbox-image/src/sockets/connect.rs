@@ -10,7 +10,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::listener::{Listener, Request};
-use super::proc_of;
+use super::paths::proc_of;
 
 /// Interval at which a pending connection of a command is checked.
 const SLICE: Duration = Duration::from_millis(50);

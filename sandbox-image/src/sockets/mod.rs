@@ -30,12 +30,12 @@
 mod alarm;
 mod connect;
 mod listener;
+mod paths;
 mod probe;
 mod request;
 mod resolve;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -176,17 +176,6 @@ struct News {
     connects: bool,
     /// Pending calls whose sockets have changed.
     writable: Vec<u64>,
-}
-
-/// The directory of a thread in `/proc`. The thread id stays valid while its request waits.
-fn proc_of(thread: u32, name: &str) -> String {
-    format!("/proc/{thread}/{name}")
-}
-
-/// Opens a path without read access (O_PATH).
-fn open_path(path: &str) -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use super::connect::{Address, Connecting, connect};
 use super::listener::{Listener, Request};
+use super::paths::{open_path, proc_of};
 use super::resolve::{OwnFileSystems, resolve};
-use super::{open_path, proc_of};
 
 /// `PIDFD_THREAD` (Linux 6.9): for a thread that is not the main thread of its process.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.unsigned_abs());

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::open_path;
+use super::paths::open_path;
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;

@@ -14,6 +14,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with,
 };
 
+use super::paths::proc_of;
 use super::*;
 
 /// Threads whose connections are made by the supervisor.

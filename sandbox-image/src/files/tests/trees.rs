@@ -4,7 +4,7 @@ use rustix::fs::{OFlags, mkdirat, openat};
 
 use super::operations::{remove, watch};
 use super::*;
-use crate::files::remove::counted;
+use crate::files::calls::counted;
 use crate::files::{Absent, Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 

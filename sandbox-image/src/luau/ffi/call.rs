@@ -13,7 +13,11 @@ use mlua::ffi;
 use mlua::ffi::lua_State;
 
 use super::super::context::{Host, shown};
-use super::{AbortOnPanic, Raise, Text, shared};
+use super::abort::AbortOnPanic;
+use super::error::Raise;
+use super::shared::{collect, shared};
+use super::slot::{Kind, Slot};
+use super::text::Text;
 use crate::files::handle::Handle;
 
 /// The tag of a file handle's userdata: checked by the VM, cannot be forged.
@@ -31,50 +35,6 @@ pub type Results = Result<Pushed, Raise>;
 /// A Rust function that scripts can call: functions and closures that capture nothing.
 pub trait Function: Fn(&mut Call<'_>) -> Results + Copy + 'static {}
 impl<F: Fn(&mut Call<'_>) -> Results + Copy + 'static> Function for F {}
-
-/// The location of a value: an argument, a pushed value, or an upvalue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(pub(super) c_int);
-
-impl Slot {
-    /// Argument number `n`, from 1.
-    pub const fn arg(n: c_int) -> Self {
-        assert!(n > 0);
-        Self(n)
-    }
-
-    /// Upvalue number `n`, from 1.
-    pub const fn upvalue(n: c_int) -> Self {
-        assert!(n > 0 && n < 256);
-        Self(ffi::lua_upvalueindex(n))
-    }
-
-    /// The number of an argument.
-    pub const fn number(self) -> c_int {
-        self.0
-    }
-}
-
-/// The types of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// No value: after the last argument.
-    None,
-    /// `nil`.
-    Nil,
-    /// A boolean.
-    Boolean,
-    /// A number.
-    Number,
-    /// A string.
-    String,
-    /// A table.
-    Table,
-    /// `json.null`.
-    Null,
-    /// Anything else.
-    Other,
-}
 
 /// The view of one call.
 pub struct Call<'a> {
@@ -476,7 +436,7 @@ impl<'a> Call<'a> {
     /// Collects all garbage: unreachable handles are closed when it returns.
     pub fn collect_garbage(&mut self) {
         // SAFETY: a running C function may collect.
-        unsafe { super::collect(self.state, &shared(self.state).memory) };
+        unsafe { collect(self.state, &shared(self.state).memory) };
     }
 
     /// How many bytes the VM, or what we build for it outside, may still allocate.

@@ -15,13 +15,16 @@
 //! - The VM never leaves its thread: [`Vm`] holds raw pointers and so is neither `Send` nor `Sync`.
 #![expect(unsafe_code, reason = "the binding to Luau's C API is here and nowhere else")]
 
+mod abort;
 mod call;
+mod error;
 mod raise;
 mod setup;
+mod shared;
+mod slot;
 mod text;
 
 use std::alloc::Layout;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -31,11 +34,14 @@ use mlua::ffi;
 use mlua::ffi::lua_State;
 use sandbox_protocol::limits::encoded_len;
 
-pub use call::{Call, Function, Kind, Pushed, Results, Slot};
-pub use raise::Raise;
+pub use call::{Call, Function, Pushed, Results};
+pub use error::Raise;
+pub use slot::{Kind, Slot};
 pub use text::Text;
 
 use super::context::Host;
+use abort::AbortOnPanic;
+use shared::{Memory, Shared, collect, shared};
 
 /// The value that `getmetatable` returns for our metatables.
 pub const LOCKED: &str = "The metatable is locked";
@@ -81,45 +87,6 @@ pub enum Ended {
 /// Memory that the VM may use above its limit after the script has run, so that its result can
 /// always be reported.
 const GRACE_BYTES: usize = 256 << 10;
-
-/// The allocator's accounting.
-struct Memory {
-    limit: Cell<usize>,
-    used: Cell<usize>,
-    /// An allocation was refused in this run.
-    refused: Cell<bool>,
-    /// Luau collects at a fixed pace, not on demand: above this size the interrupt collects
-    /// everything.
-    collect_above: Cell<usize>,
-}
-
-impl Memory {
-    fn new(limit: usize) -> Self {
-        Self {
-            limit: Cell::new(limit),
-            used: Cell::new(0),
-            refused: Cell::new(false),
-            collect_above: Cell::new(limit / 4 * 3),
-        }
-    }
-
-    fn free(&self) -> usize {
-        self.limit.get().saturating_sub(self.used.get())
-    }
-
-    /// After a full collection: collect again when half of the free memory has been used, but not
-    /// so soon that a script at its limit does nothing else.
-    fn collected(&self) {
-        let step = (self.free() / 2).max(self.limit.get() / 64);
-        self.collect_above.set((self.used.get() + step).max(self.limit.get() / 4 * 3));
-    }
-}
-
-/// State that every function in the VM can reach, through the VM's callbacks.
-struct Shared {
-    memory: Memory,
-    host: Host,
-}
 
 /// A VM that runs one script.
 pub struct Vm {
@@ -322,28 +289,6 @@ pub fn compile(source: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Ends the process if it is dropped by a panic; see the module's documentation. A foreign
-/// exception (an error of the VM) does not count as panicking.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
-}
-
-/// The shared state of the VM of `state`. The caller must bound the lifetime.
-///
-/// # Safety
-///
-/// `state` belongs to a [`Vm`].
-unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
-    // SAFETY: `Vm::new` set the pointer before anything could run.
-    unsafe { &*(*ffi::lua_callbacks(state)).userdata.cast::<Shared>() }
-}
-
 /// The VM's allocator: counts, and refuses allocations over the limit.
 unsafe extern "C" fn allocate(
     memory: *mut c_void,
@@ -398,14 +343,4 @@ unsafe extern "C-unwind" fn interrupt(state: *mut lua_State, gc: c_int) {
         // SAFETY: a safepoint, where an error may be raised.
         unsafe { raise::raise_stopped(state, &shared.host) };
     }
-}
-
-/// # Safety
-///
-/// `state` is running.
-#[cold]
-unsafe fn collect(state: *mut lua_State, memory: &Memory) {
-    // SAFETY: as above.
-    unsafe { ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0) };
-    memory.collected();
 }

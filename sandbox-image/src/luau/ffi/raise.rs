@@ -8,30 +8,11 @@ use mlua::ffi::lua_State;
 use sandbox_protocol::ErrorKind;
 
 use super::super::context::Host;
-use super::call::{Call, Kind, Slot};
-
-/// Luau's message when memory is exhausted.
-pub(super) const OUT_OF_MEMORY: &str = "not enough memory";
-
-/// An error to raise: always a string, as `error` creates it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Raise {
-    /// With the caller's position in front.
-    Error(String),
-    /// The same, and remembered: if uncaught, the run ends with this kind.
-    Rule(ErrorKind, String),
-    /// The VM's own message for the VM's own limit.
-    OutOfMemory,
-    /// The run must end.
-    Stopped,
-}
+use super::call::Call;
+use super::error::{OUT_OF_MEMORY, Raise};
+use super::slot::{Kind, Slot};
 
 impl Raise {
-    /// A missing argument, in Luau's words.
-    pub fn missing(argument: c_int, function: &str, expected: &str) -> Self {
-        Self::Error(format!("missing argument #{argument} to '{function}' ({expected} expected)"))
-    }
-
     /// An argument of the wrong type, in Luau's words.
     pub fn expected(call: &Call<'_>, argument: Slot, function: &str, expected: &str) -> Self {
         if call.kind(argument) == Kind::None {
@@ -39,11 +20,6 @@ impl Raise {
         }
         let got = call.type_name(argument);
         Self::argument(argument, function, &format!("{expected} expected, got {got}"))
-    }
-
-    /// An invalid argument, in Luau's words.
-    pub fn argument(argument: Slot, function: &str, problem: &str) -> Self {
-        Self::Error(format!("invalid argument #{} to '{function}' ({problem})", argument.0))
     }
 }
 

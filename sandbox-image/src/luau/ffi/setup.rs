@@ -7,9 +7,10 @@ use memchr::memmem;
 use mlua::ffi;
 use mlua::ffi::lua_State;
 
-use super::call::{Call, HANDLE_TAG, NULL_TAG, Slot};
-use super::raise::{OUT_OF_MEMORY, Raise};
-use super::shared;
+use super::call::{Call, HANDLE_TAG, NULL_TAG};
+use super::error::{OUT_OF_MEMORY, Raise};
+use super::shared::shared;
+use super::slot::Slot;
 use crate::files::handle::Handle;
 
 /// Closes a handle that was collected, or that still exists when the VM is closed.

@@ -8,8 +8,8 @@ use std::ptr;
 use mlua::ffi;
 use mlua::ffi::lua_State;
 
-use super::Memory;
-use super::raise::Raise;
+use super::error::Raise;
+use super::shared::{Memory, collect};
 
 /// `luaL_Strbuf` of lualib.h, whose fields are private in the binding.
 #[repr(C)]
@@ -69,7 +69,7 @@ impl<'a> Text<'a> {
             // Growing copies: both blocks exist for a moment.
             let wanted = self.len.saturating_add(more);
             if wanted > self.memory.free() {
-                super::collect((*self.buffer).state, self.memory);
+                collect((*self.buffer).state, self.memory);
                 if wanted > self.memory.free() {
                     return Err(Raise::OutOfMemory);
                 }

@@ -9,7 +9,8 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{ScriptOperation, Timestamp, WriteMode, permissions_text};
 use sandbox_protocol::path::{join_written, split_glob};
 
-use super::{audited, path, raise, raised};
+use super::arguments::{audited, path};
+use super::failure::{raise, raised};
 use crate::files::{
     Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, ListedEntry, Overwrite,
     Parents, Range, RemoveScope, Watch, WriteOptions,

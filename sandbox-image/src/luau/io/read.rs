@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use super::super::ffi::{Call, Function, Kind, Raise, Results, Slot, Text};
-use super::{
-    Failure, close_handle, invalid, open_handle, path, push_open, raise, raised, settle,
-    shared_handle,
-};
+use super::arguments::{invalid, path};
+use super::failure::{Failure, raise, raised, settle};
+use super::handles::{close_handle, open_handle, push_open, shared_handle};
 use crate::files::OpenMode;
 use crate::files::handle::{BUFFER_BYTES, Handle, Spaces};
 

@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use serde_json::{Map, Value};
 
 use super::super::ffi::{Call, Raise, Slot};
-use super::mark_array;
+use super::array::mark_array;
 
 /// Integers beyond this are not exact.
 const MAX_EXACT: u64 = 1 << 53;

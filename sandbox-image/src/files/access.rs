@@ -1,0 +1,167 @@
+//! The files of one run or operation: which paths it may use, and what it has used.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, Weak};
+
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::size_text;
+use sandbox_protocol::message::{Access, Limits, ScriptOperation};
+use sandbox_protocol::path::GuestPath;
+
+use super::error::{FileError, not_allowed, protected};
+use super::mounts::{LocatedPath, Mounts};
+use super::open_mode::OpenMode;
+use super::policy::PathPolicy;
+use super::quota::{Lifetime, Quota};
+use super::touched::{Announce, TouchedEntry, TouchedPaths};
+
+/// An open handle with bytes that are not yet written.
+pub trait Flush: Send {
+    /// Writes what is buffered, as far as possible.
+    fn flush_best_effort(&mut self);
+}
+
+/// The announcement made by [`Files::touch_before_write`].
+#[derive(Debug, Clone, Copy)]
+pub struct Touch(TouchedEntry);
+
+/// The files of one run, or of one file operation.
+pub struct Files {
+    pub(super) mounts: Arc<Mounts>,
+    pub(super) policy: Arc<PathPolicy>,
+    pub(super) quota: Quota,
+    pub(super) announced: TouchedPaths,
+    pub(super) handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
+    pub(super) list_entries: usize,
+    pub(super) list_depth: u64,
+    pub(super) file_bytes: u64,
+}
+
+impl Files {
+    /// The files of the run or operation `request`, which starts now.
+    #[must_use]
+    pub fn new(
+        mounts: Arc<Mounts>,
+        policy: Arc<PathPolicy>,
+        limits: &Limits,
+        lifetime: Arc<Lifetime>,
+        announce: Arc<dyn Announce>,
+        request: u64,
+    ) -> Self {
+        Self {
+            mounts,
+            policy,
+            quota: Quota::new(limits, lifetime),
+            announced: TouchedPaths::new(announce, request),
+            handles: Mutex::default(),
+            list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
+            list_depth: limits.list_depth,
+            file_bytes: limits.file_bytes,
+        }
+    }
+
+    /// Counts bytes that are about to be written to `file`.
+    ///
+    /// # Errors
+    ///
+    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
+    /// counted.
+    pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
+        self.quota.charge(file, bytes)
+    }
+
+    /// Bytes written in this run, as counted towards the limit.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.quota.written()
+    }
+
+    /// Must be called once per handle, before its first write reaches the file.
+    pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
+        Touch(self.announced.announce(path, true, mode.change()).into_entry())
+    }
+
+    /// Must be called if that first write failed and wrote nothing; announce again before the next
+    /// one.
+    pub fn first_write_failed(&self, path: &GuestPath, touch: Touch) {
+        self.announced.take_back(path, true, touch.0);
+    }
+
+    /// Registers a handle, so that an abandoned run can still flush it.
+    pub fn register(&self, handle: Weak<Mutex<dyn Flush>>) {
+        let mut handles = self.handles.lock().unwrap();
+        // Forget closed handles when the list would grow, so that it is no longer than the number
+        // of open handles.
+        if handles.len() == handles.capacity() {
+            handles.retain(|handle| handle.strong_count() > 0);
+        }
+        handles.push(handle);
+    }
+
+    /// Flushes every handle that is not in use at this moment. For an abandoned run, whose thread
+    /// may never return.
+    pub fn flush_all_best_effort(&self) {
+        let Ok(handles) = self.handles.try_lock() else { return };
+        for handle in handles.iter().filter_map(Weak::upgrade) {
+            if let Ok(mut handle) = handle.try_lock() {
+                handle.flush_best_effort();
+            }
+        }
+    }
+
+    /// Passes on the result of a script's operation, and reports it to the controller if a rule of
+    /// the sandbox refused it.
+    ///
+    /// # Errors
+    ///
+    /// The given error.
+    pub fn report_refusal<T>(
+        &self,
+        operation: ScriptOperation,
+        result: Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        result.inspect_err(|error| {
+            if error.kind.is_refusal() {
+                let meant = self.mounts.meant(&error.path);
+                let path = meant.as_ref().map_or(error.path.as_slice(), GuestPath::as_bytes);
+                self.announced.refuse(operation, path, error.kind);
+            }
+        })
+    }
+
+    /// Refuses a size over `limits.file_bytes`.
+    pub(super) fn refuse_size(&self, size: u64, written: &[u8]) -> Result<(), FileError> {
+        if size <= self.file_bytes {
+            return Ok(());
+        }
+        let [size_is, max] = [size, self.file_bytes].map(size_text);
+        let reason = match size_is == max {
+            true => format!("{size} bytes are too many (max {})", self.file_bytes),
+            false => format!("{size_is} are too many (max {max})"),
+        };
+        Err(FileError::rule(ErrorKind::TooLarge, reason, written))
+    }
+
+    pub(super) fn locate_to_read(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        let located = self.mounts.locate(written)?;
+        match self.policy.access(&located.path) {
+            Some(Access::Read | Access::Write) => Ok(located),
+            None => Err(not_allowed(written)),
+        }
+    }
+
+    pub(super) fn locate_to_write(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        let located = self.locate_to_read(written)?;
+        if located.mount.access() == Access::Read {
+            return Err(FileError::system(Errno::ROFS, written));
+        }
+        if self.policy.access(&located.path) != Some(Access::Write) {
+            return Err(not_allowed(written));
+        }
+        if self.policy.is_protected(&located.path) {
+            return Err(protected(written));
+        }
+        Ok(located)
+    }
+}

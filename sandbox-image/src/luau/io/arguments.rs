@@ -1,0 +1,47 @@
+//! The arguments of the file functions.
+
+use std::sync::Arc;
+
+use sandbox_protocol::message::ScriptOperation;
+
+use crate::files::{FileError, Files};
+use crate::luau::ffi::{Call, Kind, Raise, Slot};
+
+pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
+    let none = || Raise::Error("io is off in this run".to_owned());
+    call.host().files.as_ref().ok_or_else(none)
+}
+
+/// Performs a file operation, and reports a refusal by a rule to the controller.
+pub(super) fn audited<T>(
+    call: &Call<'_>,
+    operation: ScriptOperation,
+    act: impl FnOnce(&Files) -> Result<T, FileError>,
+) -> Result<Result<T, FileError>, Raise> {
+    let files = files(call)?;
+    Ok(files.report_refusal(operation, act(files)))
+}
+
+pub(super) fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {
+    match call.text(slot) {
+        Some(path) => Ok(path.to_vec()),
+        None => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
+
+/// An optional string.
+pub(super) fn optional_text<'c>(
+    call: &'c mut Call<'_>,
+    slot: Slot,
+    function: &str,
+) -> Result<Option<&'c [u8]>, Raise> {
+    match call.kind(slot) {
+        Kind::None | Kind::Nil => Ok(None),
+        Kind::String | Kind::Number => Ok(call.text(slot)),
+        _ => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
+
+pub(super) fn invalid(what: &str, text: &[u8]) -> Raise {
+    Raise::Error(format!("invalid {what}: '{}'", String::from_utf8_lossy(text)))
+}

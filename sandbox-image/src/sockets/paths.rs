@@ -1,0 +1,14 @@
+//! Paths as the supervisor opens them.
+
+use std::os::fd::OwnedFd;
+
+/// The directory of a thread in `/proc`. The thread id stays valid while its request waits.
+pub(super) fn proc_of(thread: u32, name: &str) -> String {
+    format!("/proc/{thread}/{name}")
+}
+
+/// Opens a path without read access (O_PATH).
+pub(super) fn open_path(path: &str) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
