@@ -163,7 +163,6 @@ const ROOMS: &[Row] = &[
 /// figures may only become smaller.
 const CIRCLES: &[(&str, usize)] = &[
     ("sandbox-staging", 4),
-    ("sandbox-server", 12),
     ("sandbox-store", 2),
     ("sandbox-service", 7),
     ("sandbox-mcp", 5),

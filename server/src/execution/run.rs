@@ -12,7 +12,7 @@ use sandbox_api::{
 use sandbox_controller::{CancelHandle, Error, ExecStream, RefusedHosts, Sandbox};
 use tokio::sync::watch;
 
-use super::Work;
+use super::request::Work;
 
 /// Receives the events of what runs, which does not go on before it has taken one.
 pub type Sink<'a> = &'a (dyn Fn(EventBody) -> BoxFuture<'a, ()> + Send + Sync);

@@ -7,6 +7,7 @@ mod args;
 mod client;
 mod command;
 mod destroy;
+mod entry;
 mod error;
 mod exchange;
 mod files;
@@ -32,7 +33,6 @@ pub use error::ToolError;
 pub use exchange::Exchange;
 use init::Init;
 pub use stop::{Stop, StopCause, Stopper, stop};
-use table::Entry;
 pub use table::{Description, catalogue, check, names};
 use tool::{Context, MAX_READ_BYTES, Output, Tool};
 
@@ -80,7 +80,7 @@ impl Tools {
         exchange: Exchange,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let started = Instant::now();
-        let work = Entry::find(tool).map(|tool| (tool.begin)(&self.0, args, stop, exchange));
+        let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop, exchange));
         async move {
             let outcome = match work {
                 Ok(work) => work.await,

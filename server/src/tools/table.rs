@@ -7,15 +7,11 @@ use serde_json::value::RawValue;
 use super::client::{Download, Execute, Operate, Upload};
 use super::command::RunCommand;
 use super::destroy::Destroy;
+use super::entry::Entry;
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::files::{self, Filesystem};
 use super::init::Init;
-use super::metadata::Json;
-use super::schema;
 use super::script::ExecuteScript;
-use super::stop::Stop;
-use super::tool::{Arguments, Context, Output, Tool, Work, decode};
 
 /// The tools before and after the file tools.
 static FIRST: [Entry; 3] = [Entry::of::<Init>(), Entry::of::<RunCommand>(), Entry::of::<Destroy>()];
@@ -33,61 +29,12 @@ fn tools() -> impl Iterator<Item = &'static Entry> {
     FIRST.iter().chain(files::TOOLS).chain(&LAST)
 }
 
-/// A [`Tool`] without its types.
-pub(super) struct Entry {
-    name: &'static str,
-    description: &'static str,
-    input_schema: fn() -> Value,
-    output_schema: fn() -> Value,
-    check: fn(&RawValue) -> Result<String, ToolError>,
-    pub begin: fn(&Context, &RawValue, Stop, Exchange) -> Work<Json>,
-}
-
-impl Entry {
-    pub const fn of<T: Tool>() -> Self {
-        Self {
-            name: T::NAME,
-            description: T::DESCRIPTION,
-            input_schema: schema::input::<T::Args>,
-            output_schema: schema::output::<T::Data>,
-            check: |args| Ok(decode::<T>(args)?.container_id().to_owned()),
-            begin: begin::<T>,
-        }
-    }
-
-    pub fn find(name: &str) -> Result<&'static Self, ToolError> {
-        tools().find(|tool| tool.name == name).ok_or_else(|| {
-            let names: Vec<_> = names().collect();
-            ToolError::invalid(format!("unknown tool '{name}'"))
-                .with_hint(format!("the tools are {}", names.join(", ")))
-        })
-    }
-}
-
-fn begin<T: Tool>(
-    context: &Context,
-    args: &RawValue,
-    stop: Stop,
-    exchange: Exchange,
-) -> Work<Json> {
-    let mut is_read_only = false;
-    let work = decode::<T>(args).and_then(|args| {
-        is_read_only = T::is_read_only(&args);
-        T::begin_with(args, context, stop, exchange)
-    });
-    Box::pin(async move {
-        let outcome = match work {
-            Ok(work) => work.await,
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Ok(Output { data, metadata, failure, held }) => {
-                let data: Json = Box::new(data);
-                Ok(Output { data, metadata, failure, held })
-            }
-            Err(error) if is_read_only => Err(T::complete_error(error.of_read_only_call())),
-            Err(error) => Err(T::complete_error(error)),
-        }
+/// The tool of this name.
+pub(super) fn find(name: &str) -> Result<&'static Entry, ToolError> {
+    tools().find(|tool| tool.name == name).ok_or_else(|| {
+        let names: Vec<_> = names().collect();
+        ToolError::invalid(format!("unknown tool '{name}'"))
+            .with_hint(format!("the tools are {}", names.join(", ")))
     })
 }
 
@@ -98,7 +45,7 @@ fn begin<T: Tool>(
 /// [`ToolError`] of kind `invalid_request`, which names the cause: an unknown tool, an unknown or
 /// missing key, a value of another type.
 pub fn check(tool: &str, args: &RawValue) -> Result<String, ToolError> {
-    (Entry::find(tool)?.check)(args)
+    (find(tool)?.check)(args)
 }
 
 /// The description of a tool for programs and models.

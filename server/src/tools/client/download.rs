@@ -10,7 +10,7 @@ use super::super::exchange::{CallMessage, Exchange, MAX_CHUNK_BYTES};
 use super::super::files::operation::{FileArguments as _, file_arguments};
 use super::super::stop::Stop;
 use super::super::tool::{Context, Tool, Work};
-use super::SandboxRef;
+use super::sandbox_ref::SandboxRef;
 
 pub(in crate::tools) struct Download;
 

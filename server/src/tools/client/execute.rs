@@ -16,7 +16,7 @@ use super::super::error::{ToolError, over_ceiling};
 use super::super::exchange::{CallMessage, Exchange};
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work as CallWork};
-use super::SandboxRef;
+use super::sandbox_ref::SandboxRef;
 use crate::execution::{self, Cancel, RequestError, Told, Work};
 
 /// The longest stdin of a command: what a line can have.

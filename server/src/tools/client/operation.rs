@@ -8,7 +8,7 @@ use super::super::args::Members;
 use super::super::error::ToolError;
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work};
-use super::SandboxRef;
+use super::sandbox_ref::SandboxRef;
 
 pub(in crate::tools) struct Operate;
 

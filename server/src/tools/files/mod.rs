@@ -5,6 +5,7 @@
 mod copy;
 mod create_directory;
 mod delete;
+mod entry;
 mod exists;
 mod file_info;
 mod filesystem;
@@ -13,34 +14,10 @@ mod grep;
 mod list_directory;
 pub(super) mod operation;
 mod read_file;
+mod table;
 #[cfg(test)]
 mod tests;
 mod write_file;
 
-use super::table;
-
 pub(super) use filesystem::Filesystem;
-
-macro_rules! file_tools {
-    ($($module:ident::$tool:ident,)+) => {
-        /// The file tools, in the order of the documentation.
-        pub(super) static TOOLS: &[table::Entry] = &[$(table::Entry::of::<$module::$tool>()),+];
-
-        /// Their operations, in the same order.
-        static OPERATIONS: &[filesystem::Entry] =
-            &[$(filesystem::Entry::of::<$module::$tool>()),+];
-    };
-}
-
-file_tools! {
-    read_file::ReadFile,
-    write_file::WriteFile,
-    list_directory::ListDirectory,
-    create_directory::CreateDirectory,
-    delete::Delete,
-    exists::Exists,
-    file_info::FileInfo,
-    glob::Glob,
-    grep::Grep,
-    copy::Copy,
-}
+pub(super) use table::TOOLS;

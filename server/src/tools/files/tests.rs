@@ -5,13 +5,14 @@ use super::create_directory::{CreateDirectory, CreateDirectoryArgs};
 use super::delete::{Delete, DeleteArgs};
 use super::exists::Exists;
 use super::file_info::FileInfo;
+use super::filesystem::Filesystem;
 use super::glob::Glob;
 use super::grep::Grep;
 use super::list_directory::{ListDirectory, ListDirectoryArgs};
 use super::operation::{ContentEncoding, FileArguments, FileTool};
 use super::read_file::{ReadFile, ReadFileArgs};
+use super::table::OPERATIONS;
 use super::write_file::{WriteFile, WriteFileArgs};
-use super::*;
 use crate::tools::tool::{Tool, decode};
 
 fn args<T: Tool>(json: &str) -> Result<T::Args, String> {
