@@ -165,7 +165,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("sandbox-staging", 4),
     ("sandbox-store", 2),
     ("sandbox-service", 7),
-    ("sandbox-mcp", 5),
     ("sandbox-http", 5),
     ("sandboxctl", 41),
 ];

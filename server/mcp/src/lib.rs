@@ -22,6 +22,7 @@ mod settings;
 mod tools;
 mod transport;
 mod workspace;
+mod workspaces;
 
 pub use api_text::SCRIPT_API;
 pub use private_dir::PrivateDir;

@@ -16,8 +16,8 @@ use tracing::Instrument as _;
 
 use crate::settings::Settings;
 use crate::tools::{Call, Catalogue, script};
-use crate::transport::http::Workspaces;
 use crate::workspace::Workspace;
+use crate::workspaces::Workspaces;
 use crate::{prompts, resources};
 
 /// How long a client may keep the list of tools: it never changes while the server runs.

@@ -13,8 +13,9 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{failure_text, invalid, listed, structured};
+use super::schema;
 use super::script::{decode, timeout};
-use super::{Call, Hints, described, schema};
+use super::tool::{Call, Hints, described};
 use crate::hints::explained;
 use crate::settings::{Access, Settings};
 

@@ -13,7 +13,8 @@ use sandbox_api::{ErrorKind, Failure, Operation};
 use serde_json::{Value, json};
 
 use super::answer::{MAX_RESULT_BYTES, failed, invalid, structured, too_large, with_text};
-use super::{Call, Hints, described, schema};
+use super::schema;
+use super::tool::{Call, Hints, described};
 use crate::hints::explained;
 use crate::settings::Settings;
 use crate::workspace::cancelled;

@@ -5,16 +5,13 @@ mod exec;
 mod files;
 mod schema;
 pub(crate) mod script;
+mod tool;
 
-use std::sync::Arc;
-
-use rmcp::model::{CallToolResult, ErrorData, JsonObject, ProgressToken, Tool, ToolAnnotations};
-use rmcp::service::{Peer, RoleServer};
-use tokio_util::sync::CancellationToken;
+use rmcp::model::{CallToolResult, ErrorData, Tool};
 
 use crate::settings::{Access, Settings};
-use crate::workspace::Workspace;
 use files::FileTool;
+pub(crate) use tool::Call;
 
 /// How many scripts and commands of one workspace run at a time by default.
 pub const DEFAULT_CONCURRENCY: u32 = 8;
@@ -31,17 +28,6 @@ enum Kind {
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     tools: Vec<(Kind, Tool)>,
-}
-
-/// What a call is made with.
-pub(crate) struct Call<'a> {
-    pub workspace: &'a Workspace,
-    pub settings: &'a Settings,
-    pub arguments: JsonObject,
-    /// Cancelled by the client, or when the server ends.
-    pub cancelled: CancellationToken,
-    /// Where progress goes, if the client wants it.
-    pub progress: Option<(Peer<RoleServer>, ProgressToken)>,
 }
 
 /// The names of all tools, in their order.
@@ -100,34 +86,6 @@ impl Catalogue {
             Kind::Exec => exec::call(call).await,
         })
     }
-}
-
-/// What a client may assume of a tool.
-struct Hints {
-    is_read_only: bool,
-    is_destructive: bool,
-    is_idempotent: bool,
-    is_open_world: bool,
-}
-
-/// A tool as clients see it.
-fn described(
-    name: &'static str,
-    title: &str,
-    description: String,
-    input: JsonObject,
-    output: JsonObject,
-    hints: &Hints,
-) -> Tool {
-    let annotations = ToolAnnotations::with_title(title)
-        .read_only(hints.is_read_only)
-        .destructive(hints.is_destructive)
-        .idempotent(hints.is_idempotent)
-        .open_world(hints.is_open_world);
-    Tool::new(name, description, Arc::new(input))
-        .with_title(title)
-        .with_raw_output_schema(Arc::new(output))
-        .with_annotations(annotations)
 }
 
 #[cfg(test)]

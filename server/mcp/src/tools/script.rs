@@ -15,7 +15,8 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{failure_text, invalid, listed};
-use super::{Call, Hints, described, schema};
+use super::schema;
+use super::tool::{Call, Hints, described};
 use crate::api_text::{Abilities, taught};
 use crate::hints::explained;
 use crate::resources::uri_below;

@@ -11,12 +11,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header, request};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 use rmcp::ServerHandler;
-use rmcp::model::{ErrorData, Extensions};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
@@ -24,12 +23,12 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
-use crate::quotas::{Account, Quotas};
+use crate::quotas::Quotas;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_request, is_without_id, no_id};
 use crate::transport::sessions::{SUBJECT, Sessions, has_room_for_one};
-use crate::workspace::Workspace;
+use crate::workspaces::Workspaces;
 
 /// The header with the id of a session, of revisions before 2026-07-28.
 const SESSION: &str = "mcp-session-id";
@@ -38,8 +37,6 @@ const REVISION: &str = "mcp-protocol-version";
 const STATELESS: &str = "2026-07-28";
 /// The most requests in progress, streams and calls without a client among them.
 const MAX_REQUESTS: usize = 1024;
-/// The most subjects with a workspace. Those that are not used make room.
-const MAX_WORKSPACES: usize = 1024;
 /// Larger messages are parsed beside other tasks.
 const LARGE_MESSAGE_BYTES: usize = 64 << 10;
 /// After how long another attempt makes sense.
@@ -56,63 +53,8 @@ pub struct HttpOptions {
     pub quotas: Option<Arc<dyn Quotas>>,
 }
 
-/// The workspaces of a server by their subjects.
-pub(crate) struct Workspaces {
-    controller: Arc<Controller>,
-    settings: Arc<Settings>,
-    io_dirs: Option<PathBuf>,
-    quotas: Option<Arc<dyn Quotas>>,
-    by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Workspaces {
-    /// The workspace of a request's subject.
-    pub fn of_request(&self, extensions: &Extensions) -> Result<Arc<Workspace>, ErrorData> {
-        let subject =
-            extensions.get::<request::Parts>().and_then(|parts| parts.extensions.get::<Subject>());
-        let subject = subject
-            .ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
-        self.of(subject)
-    }
-
-    fn of(&self, subject: &Subject) -> Result<Arc<Workspace>, ErrorData> {
-        let mut workspaces = lock(&self.by_subject);
-        if let Some(workspace) = workspaces.get(subject) {
-            return Ok(workspace.clone());
-        }
-        if !make_room(&mut workspaces, Workspace::is_unused) {
-            return Err(ErrorData::internal_error("too many subjects at one time", None));
-        }
-        let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
-        let account =
-            self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
-        let (controller, settings) = (self.controller.clone(), self.settings.clone());
-        let opened = Workspace::open_for(account, controller, settings, io_dir);
-        let workspace = opened.map_err(|error| {
-            tracing::error!("a workspace cannot be opened: {error}");
-            ErrorData::internal_error("the workspace could not be opened", None)
-        })?;
-        let workspace = Arc::new(workspace);
-        workspaces.insert(subject.clone(), workspace.clone());
-        Ok(workspace)
-    }
-
-    async fn close(&self) {
-        let workspaces: Vec<_> = lock(&self.by_subject).drain().map(|(_, it)| it).collect();
-        futures_util::future::join_all(workspaces.iter().map(|workspace| workspace.close())).await;
-    }
-}
-
-/// Whether there is room for the workspace of one more subject. Those that are not used make some.
-fn make_room<W>(by_subject: &mut HashMap<Subject, W>, is_unused: impl Fn(&W) -> bool) -> bool {
-    if by_subject.len() >= MAX_WORKSPACES {
-        by_subject.retain(|_, workspace| !is_unused(workspace));
-    }
-    by_subject.len() < MAX_WORKSPACES
 }
 
 /// A server over HTTP for any number of subjects, each with files of its own.
@@ -171,10 +113,9 @@ impl HttpServer {
         let HttpOptions { settings, io_dirs, quotas } = options;
         let settings = Arc::new(settings);
         let shared = Arc::new(Shared::new(settings.clone(), io_dirs.is_some()));
-        let by_subject = Mutex::default();
         let sessions = Arc::new(Sessions::new(settings.timeout_ceiling));
         Self {
-            workspaces: Arc::new(Workspaces { controller, settings, io_dirs, quotas, by_subject }),
+            workspaces: Arc::new(Workspaces::new(controller, settings, io_dirs, quotas)),
             shared,
             admission: Admission { sessions, requests: Arc::default() },
             stop: CancellationToken::new(),
@@ -318,25 +259,6 @@ mod tests {
         assert!(begin(&alice).is_some());
         drop(of_alice);
         assert!(lock(&requests.0).is_empty());
-    }
-
-    #[test]
-    fn workspaces_that_are_not_used_make_room_for_one_more() {
-        let is_unused = |workspace: &Arc<()>| Arc::strong_count(workspace) == 1;
-        let subject = |number| Subject::new(format!("subject {number}")).unwrap();
-        let (mut by_subject, mut in_use) = (HashMap::new(), Vec::new());
-        for number in 0..MAX_WORKSPACES {
-            assert!(make_room(&mut by_subject, is_unused), "{number}");
-            let workspace = Arc::new(());
-            in_use.push(workspace.clone());
-            by_subject.insert(subject(number), workspace);
-        }
-        assert!(!make_room(&mut by_subject, is_unused));
-        assert_eq!(by_subject.len(), MAX_WORKSPACES);
-        in_use.swap_remove(7);
-        assert!(make_room(&mut by_subject, is_unused));
-        assert_eq!(by_subject.len(), MAX_WORKSPACES - 1);
-        assert!(!by_subject.contains_key(&subject(7)));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

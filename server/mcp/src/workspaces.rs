@@ -1,0 +1,110 @@
+//! The workspaces of a server for many subjects.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::http::request;
+use rmcp::model::{ErrorData, Extensions};
+use sandbox_api::service::Subject;
+use sandbox_controller::Controller;
+
+use crate::quotas::{Account, Quotas};
+use crate::settings::Settings;
+use crate::workspace::Workspace;
+
+/// The most subjects with a workspace. Those that are not used make room.
+const MAX_WORKSPACES: usize = 1024;
+
+/// The workspaces of a server by their subjects.
+pub(crate) struct Workspaces {
+    controller: Arc<Controller>,
+    settings: Arc<Settings>,
+    io_dirs: Option<PathBuf>,
+    quotas: Option<Arc<dyn Quotas>>,
+    by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
+}
+
+impl Workspaces {
+    /// Of sandboxes that this controller launches; none is open yet.
+    pub fn new(
+        controller: Arc<Controller>,
+        settings: Arc<Settings>,
+        io_dirs: Option<PathBuf>,
+        quotas: Option<Arc<dyn Quotas>>,
+    ) -> Self {
+        Self { controller, settings, io_dirs, quotas, by_subject: Mutex::default() }
+    }
+
+    /// The workspace of a request's subject.
+    pub fn of_request(&self, extensions: &Extensions) -> Result<Arc<Workspace>, ErrorData> {
+        let subject =
+            extensions.get::<request::Parts>().and_then(|parts| parts.extensions.get::<Subject>());
+        let subject = subject
+            .ok_or_else(|| ErrorData::internal_error("the request was not authenticated", None))?;
+        self.of(subject)
+    }
+
+    fn of(&self, subject: &Subject) -> Result<Arc<Workspace>, ErrorData> {
+        let mut workspaces = self.by_subject();
+        if let Some(workspace) = workspaces.get(subject) {
+            return Ok(workspace.clone());
+        }
+        if !make_room(&mut workspaces, Workspace::is_unused) {
+            return Err(ErrorData::internal_error("too many subjects at one time", None));
+        }
+        let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
+        let account =
+            self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
+        let (controller, settings) = (self.controller.clone(), self.settings.clone());
+        let opened = Workspace::open_for(account, controller, settings, io_dir);
+        let workspace = opened.map_err(|error| {
+            tracing::error!("a workspace cannot be opened: {error}");
+            ErrorData::internal_error("the workspace could not be opened", None)
+        })?;
+        let workspace = Arc::new(workspace);
+        workspaces.insert(subject.clone(), workspace.clone());
+        Ok(workspace)
+    }
+
+    pub async fn close(&self) {
+        let workspaces: Vec<_> = self.by_subject().drain().map(|(_, it)| it).collect();
+        futures_util::future::join_all(workspaces.iter().map(|workspace| workspace.close())).await;
+    }
+
+    fn by_subject(&self) -> MutexGuard<'_, HashMap<Subject, Arc<Workspace>>> {
+        self.by_subject.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether there is room for the workspace of one more subject. Those that are not used make some.
+fn make_room<W>(by_subject: &mut HashMap<Subject, W>, is_unused: impl Fn(&W) -> bool) -> bool {
+    if by_subject.len() >= MAX_WORKSPACES {
+        by_subject.retain(|_, workspace| !is_unused(workspace));
+    }
+    by_subject.len() < MAX_WORKSPACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_that_are_not_used_make_room_for_one_more() {
+        let is_unused = |workspace: &Arc<()>| Arc::strong_count(workspace) == 1;
+        let subject = |number| Subject::new(format!("subject {number}")).unwrap();
+        let (mut by_subject, mut in_use) = (HashMap::new(), Vec::new());
+        for number in 0..MAX_WORKSPACES {
+            assert!(make_room(&mut by_subject, is_unused), "{number}");
+            let workspace = Arc::new(());
+            in_use.push(workspace.clone());
+            by_subject.insert(subject(number), workspace);
+        }
+        assert!(!make_room(&mut by_subject, is_unused));
+        assert_eq!(by_subject.len(), MAX_WORKSPACES);
+        in_use.swap_remove(7);
+        assert!(make_room(&mut by_subject, is_unused));
+        assert_eq!(by_subject.len(), MAX_WORKSPACES - 1);
+        assert!(!by_subject.contains_key(&subject(7)));
+    }
+}
