@@ -166,7 +166,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("sandbox-store", 2),
     ("sandbox-service", 7),
     ("sandbox-http", 5),
-    ("sandboxctl", 41),
 ];
 
 /// Lines of the controller, its tests apart.

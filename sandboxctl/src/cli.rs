@@ -10,30 +10,31 @@ pub mod exec;
 pub mod executions;
 pub mod fs;
 mod limits;
+mod local_flags;
 pub mod mcp;
-mod parse;
+pub mod parse;
 pub mod receipt;
 pub mod remote;
 pub mod report;
 pub mod root;
+mod sandbox;
 pub mod secret;
 pub mod serve;
 pub mod token;
+mod values;
+mod variable;
 mod volume;
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::LazyLock;
 
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_api::{DEFAULT_PROTECTED, User};
 use sandbox_server::tools;
 
 use crate::config::{Flags, Key, Value};
 use crate::error::Error;
-use crate::input::{Argument, InputArgument, JsonArgument, ScriptArgument};
+use crate::input::{Argument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
@@ -41,16 +42,17 @@ use docker_flags::DockerFlags;
 use exec::ExecArgs;
 use executions::ExecutionsArgs;
 use fs::FsArgs;
-use limits::{LimitArgs, SandboxLimits, ScriptLimits};
+use limits::{LimitArgs, ScriptLimits};
 use mcp::McpArgs;
-pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
 use remote::RemoteArgs;
 use report::ReportArgs;
 use root::RootArgs;
+pub use sandbox::{FileArgs, KeptArgs, SandboxArgs};
 use secret::SecretArgs;
 use serve::ServeArgs;
 use token::{ServerCommand, TokenCommand};
+use values::{Utf8, text, value_of, word_of};
 use volume::VolumeArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -60,70 +62,6 @@ fn version() -> &'static str {
         format!("{version} (agent sha256:{})", sandbox_controller::AGENT_SHA256)
     });
     &VERSION
-}
-
-/// Refuses what is not UTF-8 with the flag's name, which clap's own refusal leaves out.
-#[derive(Debug, Clone)]
-struct Utf8<P>(P);
-
-impl<P: TypedValueParser> TypedValueParser for Utf8<P> {
-    type Value = P::Value;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<P::Value, clap::Error> {
-        if value.to_str().is_some() {
-            return self.0.parse_ref(command, arg, value);
-        }
-        let refuse = OsStringValueParser::new().try_map(|_| Err("it is not UTF-8 text"));
-        refuse.parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        self.0.possible_values()
-    }
-}
-
-/// Reads a flag as one of the words that its key takes.
-fn word_of(key: Key) -> impl TypedValueParser<Value = Value> {
-    Utf8(PossibleValuesParser::new(key.words()).map(Value::Text))
-}
-
-/// Reads a flag as the value of its key.
-fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
-    Utf8(move |text: &str| Value::from_text(key, text).map_err(|error| error.to_string()))
-}
-
-/// Reads a flag as text.
-fn text<T>() -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: ToString> + Clone + Send + Sync + 'static,
-{
-    Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
-}
-
-/// Reads a user; without a group it is the one with the same number.
-fn user() -> impl TypedValueParser<Value = User> {
-    Utf8(|text: &str| {
-        let user = match text.contains(':') {
-            true => text.parse(),
-            false => format!("{text}:{text}").parse(),
-        };
-        user.map_err(|error: sandbox_protocol::UserError| error.to_string())
-    })
-}
-
-/// Reads an input: its source is a path, of any bytes.
-fn input() -> impl TypedValueParser<Value = InputArgument> {
-    OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
-}
-
-/// Reads a guest path, which is UTF-8 and not empty.
-fn guest_path() -> impl TypedValueParser<Value = String> {
-    Utf8(clap::builder::NonEmptyStringValueParser::new())
 }
 
 /// Runs untrusted Luau scripts and commands, each in a fresh container.
@@ -650,102 +588,6 @@ impl RunArgs {
     }
 }
 
-/// A sandbox: what every command that launches one takes, before or after the name of a
-/// subcommand.
-#[derive(Debug, Args)]
-pub struct SandboxArgs {
-    /// What bounds it.
-    #[command(flatten)]
-    bounds: BoundsArgs,
-
-    /// Its files.
-    #[command(flatten)]
-    pub files: FileArgs,
-
-    /// Guest path that relative paths start from [default: the io dir's root]
-    #[arg(long, help_heading = "Files", global = true, value_name = "PATH",
-        value_hint = ValueHint::Other, value_parser = guest_path())]
-    pub workdir: Option<String>,
-}
-
-/// What bounds a sandbox, wherever its files are.
-#[derive(Debug, Args)]
-pub struct BoundsArgs {
-    #[arg(long, global = true, value_name = "FILE", help = Key::AuditFile.help(),
-        value_hint = ValueHint::FilePath)]
-    audit: Option<PathBuf>,
-
-    /// Refuse writes to names that others run or trust, such as .bashrc, .git, .vscode
-    #[arg(long, help_heading = "Files", global = true)]
-    protect: bool,
-
-    /// What it may use.
-    #[command(flatten)]
-    limits: LimitArgs<SandboxLimits>,
-}
-
-/// The files of a sandbox.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Files")]
-pub struct FileArgs {
-    #[arg(long, global = true, value_name = "DIR", help = Key::IoDir.help(),
-        value_hint = ValueHint::DirPath)]
-    io_dir: Option<PathBuf>,
-
-    /// It was given by `--volume`.
-    #[arg(skip)]
-    io_dir_is_volume: bool,
-
-    /// Show a file or directory read-only at /in/NAME, or all that a glob matches; - is stdin;
-    /// repeatable
-    // A hyphen begins `-:NAME`.
-    #[arg(long = "in", global = true, value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
-        allow_hyphen_values = true, value_parser = input())]
-    pub inputs: Vec<InputArgument>,
-
-    /// Where the io dir appears in the sandbox [default: /io]
-    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
-    pub mount_path: Option<String>,
-
-    /// Run as this user and group [default: the owner of the io dir]
-    #[arg(short, long, global = true, value_name = "UID[:GID]", value_hint = ValueHint::Other,
-        allow_hyphen_values = true, value_parser = user())]
-    pub user: Option<User>,
-}
-
-impl SandboxArgs {
-    /// Adds the settings among these flags.
-    pub fn add_flags(&self, flags: &mut Flags) {
-        self.files.add_flags(flags);
-        self.bounds.add_flags(flags);
-    }
-}
-
-impl FileArgs {
-    /// Adds the settings among these flags.
-    pub fn add_flags(&self, flags: &mut Flags) {
-        if let Some(dir) = &self.io_dir {
-            // Any directory: whoever types it means it.
-            let flag = if self.io_dir_is_volume { "--volume" } else { "--io-dir" };
-            flags.values.push((Key::IoDir, Value::Path(dir.clone()), flag));
-            flags.values.push((Key::IoEnabled, Value::Switch(true), flag));
-        }
-    }
-}
-
-impl BoundsArgs {
-    /// Adds the settings among these flags.
-    pub fn add_flags(&self, flags: &mut Flags) {
-        if self.protect {
-            let names = DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
-            flags.set(Key::Protected, Some(Value::Names(names)));
-        }
-        flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
-        self.limits.add_flags(flags);
-    }
-}
-
 /// `tool`.
 #[derive(Debug, Args)]
 pub struct ToolArgs {
@@ -804,31 +646,6 @@ impl ToolsArgs {
     /// Whether sandboxes are started ahead.
     pub const fn has_pool(&self) -> bool {
         self.pool.is_some()
-    }
-}
-
-/// What holds for the sandboxes that `sandbox_init` makes.
-#[derive(Debug, Args)]
-pub struct KeptArgs {
-    /// What bounds them.
-    #[command(flatten)]
-    bounds: BoundsArgs,
-
-    /// What they are made from where `imageName` does not say.
-    #[command(flatten)]
-    pub root: RootArgs,
-
-    /// Whom programs may reach in them.
-    #[command(flatten)]
-    allow: AllowArgs,
-}
-
-impl KeptArgs {
-    /// Adds the settings among these flags.
-    pub fn add_flags(&self, flags: &mut Flags) {
-        self.root.add_flags(flags);
-        self.allow.add_flags(flags);
-        self.bounds.add_flags(flags);
     }
 }
 
@@ -990,7 +807,9 @@ Examples:
 
 #[cfg(test)]
 mod tests {
+    use super::parse::command;
     use super::*;
+    use crate::input::InputArgument;
 
     /// The help of every command and subcommand, as it is printed.
     fn every_help() -> Vec<(String, String)> {

@@ -109,9 +109,9 @@ fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
     let (message, hint) = message_and_hint(&plain);
     let failure = Failure::new(ErrorKind::Usage, message, Some(hint));
     let output = Output::new(Verbosity::Quiet);
-    let partly = cli::command().ignore_errors(true).try_get_matches_from(args).ok();
+    let partly = cli::parse::command().ignore_errors(true).try_get_matches_from(args).ok();
     let asked = partly.as_ref().and_then(ArgMatches::subcommand);
-    let wants_json = cli::asks_for_json(flags(args));
+    let wants_json = cli::parse::asks_for_json(flags(args));
     commands::begin_job_of_usage(&output, asked, wants_json);
     let is_reported = wants_json && failed(&output, json_of(asked), failure.clone(), code, since);
     if !is_reported {

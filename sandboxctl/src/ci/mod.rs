@@ -10,6 +10,7 @@ mod files;
 pub mod github;
 pub mod gitlab;
 pub mod log_markers;
+pub mod variables;
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -24,6 +25,7 @@ use sandbox_controller::Config;
 use sandbox_dirfd::{Links, random_hex};
 
 use self::log_markers::{LogMarker, MarkFilter};
+use self::variables::{FILE_VARIABLES, OUTPUTS, SUMMARY};
 use crate::error::Error;
 use crate::report::{self, Entry};
 use crate::target;
@@ -41,12 +43,6 @@ pub enum CiMode {
     /// None.
     None,
 }
-
-/// The variables with the files that GitHub's runner reads after a step.
-pub const FILE_VARIABLES: [&str; 5] =
-    [SUMMARY, OUTPUTS, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"];
-const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
-const OUTPUTS: &str = "GITHUB_OUTPUT";
 
 /// A runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

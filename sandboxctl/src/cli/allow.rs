@@ -3,7 +3,7 @@
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueHint};
 
-use super::Utf8;
+use super::values::Utf8;
 use crate::config::{Allow, Flags, Key, Value};
 
 /// Whom programs may reach: what the commands take that run programs.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::text;
+use super::values::text;
 
 /// Which files are copied out of the io dir.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 
-use super::exec::Variable;
+use super::variable::Variable;
 use crate::error::Error;
 use crate::input::reason;
 

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 use sandbox_api::RootFs;
 
@@ -12,14 +11,17 @@ use super::allow::AllowArgs;
 use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
 use super::docker_flags::DockerFlags;
+use super::env_file;
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
 use super::remote::RemoteArgs;
 use super::report::ReportArgs;
 use super::root::{RootArgs, image};
+use super::sandbox::{BoundsArgs, FileArgs};
 use super::secret::SecretArgs;
+pub use super::variable::Variable;
+use super::variable::variable;
 use super::volume::VolumeArgs;
-use super::{BoundsArgs, FileArgs, env_file};
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
 
@@ -259,37 +261,6 @@ pub fn with_limits_of_exec(arg: Arg) -> Arg {
     match Key::exec().find(own) {
         Some(key) => arg.help(key.help()),
         None => arg,
-    }
-}
-
-/// `-e NAME=VALUE`, or `-e NAME`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variable {
-    /// Its name.
-    pub name: OsString,
-    /// Its value; the caller's variable where there is none.
-    pub value: Option<OsString>,
-}
-
-fn variable() -> impl TypedValueParser<Value = Variable> {
-    OsStringValueParser::new().try_map(|written| Variable::parse(&written))
-}
-
-impl Variable {
-    pub(super) fn parse(written: &OsStr) -> Result<Self, &'static str> {
-        let bytes = written.as_bytes();
-        let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
-            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
-            None => (bytes, None),
-        };
-        match name {
-            b"" => Err("there is no name before the '='"),
-            b"HOME" => Err("HOME is the io dir, or /tmp, and nothing else"),
-            _ => Ok(Self {
-                name: OsStr::from_bytes(name).to_owned(),
-                value: value.map(|value| OsStr::from_bytes(value).to_owned()),
-            }),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueHint};
 
 use super::remote::RemoteArgs;
-use super::text;
+use super::values::text;
 use crate::input::{Argument, JsonArgument};
 
 /// `executions`.

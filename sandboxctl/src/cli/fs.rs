@@ -14,7 +14,8 @@ use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::Encoding;
 
 use super::limits::{LimitArgs, OperationLimits};
-use super::{SandboxArgs, Utf8, text};
+use super::sandbox::SandboxArgs;
+use super::values::{Utf8, text};
 use crate::config::Flags;
 use crate::input;
 

@@ -7,7 +7,7 @@ use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use sandbox_api::{LimitKey, LimitValue};
 
-use super::Utf8;
+use super::values::Utf8;
 use crate::config::{Flags, Key, Value};
 
 /// The limits that a command has flags for.

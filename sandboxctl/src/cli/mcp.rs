@@ -9,7 +9,7 @@ use sandbox_mcp::DEFAULT_CONCURRENCY;
 use super::allow::AllowArgs;
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
-use super::{Utf8, guest_path, text};
+use super::values::{Utf8, guest_path, text};
 use crate::clients;
 use crate::config::{Flags, Key, Value};
 

@@ -10,8 +10,8 @@ use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
 use super::secret::{SecretArgs, Source};
+use super::values::{input, text};
 use super::volume::{Volume, volume};
-use super::{input, text};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
 

@@ -1,15 +1,19 @@
 //! Where a service is: the flags of commands that can have it do their work.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, ValueHint};
+use clap::{ArgMatches, Args, ValueHint};
 use sandbox_env::Environment;
 
-use super::text;
-use crate::config::SERVER_VARIABLE;
+use super::values::text;
+use crate::config::{SERVER_VARIABLE, TOKEN_VARIABLE};
 use crate::error::Error;
-use crate::remote::{Client, ServerAddress, Token};
+use crate::input::reason;
+use crate::remote::{Client, MAX_TOKEN_BYTES, ServerAddress, Token};
 
 /// A service: `--server` and `--token-file`.
 #[derive(Debug, Args)]
@@ -36,57 +40,6 @@ pub fn given(matches: &ArgMatches) -> Vec<String> {
     matches.ids().map(clap::Id::as_str).filter(is_given).map(str::to_owned).collect()
 }
 
-/// Arguments that mean the same wherever a script or a command runs, by their ids.
-const EVERYWHERE: &[&str] = &[
-    // What runs, and what it is given.
-    "scripts",
-    "code",
-    "jobs",
-    "args",
-    "args_file",
-    "secrets",
-    "words",
-    "shell",
-    "env",
-    "env_files",
-    "stdin",
-    "inputs",
-    "image",
-    "allow",
-    "workdir",
-    "seed",
-    "now",
-    // Its limits.
-    "timeout",
-    "memory",
-    "vm-memory",
-    "cpus",
-    "pids",
-    "max-write",
-    "entries",
-    "max-file-size",
-    "tmpfs-size",
-    // Its files.
-    "no_io",
-    "io_errors",
-    // What is printed.
-    "json",
-    "output_format",
-    "result_only",
-    "raw",
-    "reports",
-    "ci",
-    "config",
-    "verbose",
-    "quiet",
-    "color",
-    // Where it runs, and what holds anyway.
-    "server",
-    "token_file",
-    "rm",
-    "network",
-];
-
 impl RemoteArgs {
     /// The service of this command line or environment, if one is named.
     ///
@@ -95,7 +48,7 @@ impl RemoteArgs {
     /// If its address or its token is invalid.
     pub fn client(&self, environment: &Environment) -> Result<Option<Client>, Error> {
         let Some(address) = self.address(environment)? else { return Ok(None) };
-        let token = Token::read(self.token_file.as_deref(), environment)?;
+        let token = self.token(environment)?;
         Ok(Some(Client::new(address, token)))
     }
 
@@ -111,6 +64,23 @@ impl RemoteArgs {
         })
     }
 
+    /// The token of the file, or else of the environment; `None` if there is none. No message has it.
+    fn token(&self, environment: &Environment) -> Result<Option<Token>, Error> {
+        let (what, text) = if let Some(file) = &self.token_file {
+            let what = format!("--token-file {}", file.display());
+            let mut text = Vec::with_capacity(MAX_TOKEN_BYTES + 2);
+            File::open(file)
+                .and_then(|it| it.take(MAX_TOKEN_BYTES as u64 + 2).read_to_end(&mut text))
+                .map_err(|error| Error::usage(&*what, reason(&error)))?;
+            (what, text)
+        } else if let Some(token) = environment.variable(TOKEN_VARIABLE) {
+            (TOKEN_VARIABLE.to_owned(), token.as_bytes().to_vec())
+        } else {
+            return Ok(None);
+        };
+        Token::parse(&text).map(Some).map_err(|why| Error::usage(what, why))
+    }
+
     fn address(&self, environment: &Environment) -> Result<Option<ServerAddress>, Error> {
         if let Some(address) = &self.server {
             return Ok(Some(address.clone()));
@@ -121,44 +91,12 @@ impl RemoteArgs {
         let address = text.parse::<ServerAddress>();
         address.map(Some).map_err(|error| Error::usage(SERVER_VARIABLE, error.to_string()))
     }
-
-    /// Refuses what has a meaning only where the sandbox is on this machine. `command` is the name of
-    /// the command.
-    ///
-    /// # Errors
-    ///
-    /// If such an argument was given.
-    pub fn refuse_local(&self, command: &str) -> Result<(), Error> {
-        let definition = super::command();
-        let own = definition.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
-        let all: Vec<&Arg> = own.chain(definition.get_arguments()).collect();
-        let local = self.given.iter().filter(|id| !EVERYWHERE.contains(&id.as_str()));
-        // Groups have ids too, and no flag.
-        let mut local = local.filter_map(|id| all.iter().find(|it| it.get_id() == id));
-        let Some(flag) = local.next() else { return Ok(()) };
-        let name =
-            flag.get_long().map_or_else(|| flag.get_id().to_string(), |long| format!("--{long}"));
-        let hint = local_hint(flag);
-        Err(Error::usage(name, "it applies only to sandboxes on this machine, not to a service")
-            .with_hint(hint))
-    }
-}
-
-/// What to do instead with a service.
-fn local_hint(flag: &Arg) -> &'static str {
-    match flag.get_id().as_str() {
-        "io_dir" | "keep" | "globs" | "dir" | "volumes" => {
-            "--in FILE sends a file; `sandboxctl executions download ID` fetches what it wrote"
-        }
-        "engine" | "host" | "runtime" | "pull" | "confinement" => {
-            "the operator of the service chooses it; SANDBOXCTL_SERVER= runs on this machine"
-        }
-        _ => "SANDBOXCTL_SERVER= runs on this machine, where no --server is given",
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::cli::{Cli, Command as Which};
 
@@ -189,28 +127,22 @@ mod tests {
     }
 
     #[test]
-    fn local_flag_is_refused_with_a_service() {
-        for args in [
-            &["--arg", "a=b", "--json", "--timeout", "5s", "--memory", "64MiB"][..],
-            &["--in", "a.csv", "--image", "debian:13", "--allow", "example.org", "-q"],
-            &["--vm-memory", "16MiB", "--no-io", "--color", "never"],
-        ] {
-            assert!(run(args).refuse_local("run").is_ok(), "{args:?}");
-        }
-        for (args, flag) in [
-            (&["--io-dir", "out"][..], "--io-dir"),
-            (&["-v", "./a:/b"], "--volume"),
-            (&["--engine", "docker"], "--engine"),
-            (&["--keep"], "--keep"),
-            (&["--artifact", "*", "--artifacts-dir", "out"], "--artifact"),
-            (&["--receipt", "r.json"], "--receipt"),
-            (&["--diff"], "--diff"),
-        ] {
-            let given = run(args);
-            let refused = given.refuse_local("run").expect_err(&format!("{:?}", given.given));
-            let text = refused.to_text();
-            assert!(text.starts_with(flag) && text.contains("\nhint: "), "{args:?}: {text}");
-            assert_eq!(refused.exit_code(), 2);
-        }
+    fn file_comes_before_the_variable() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "from-file\n").unwrap();
+        let environment =
+            Environment::new(folder.path(), 1000, &[(TOKEN_VARIABLE, "from-variable")]);
+        let args = |file: Option<&Path>| RemoteArgs {
+            server: None,
+            token_file: file.map(Path::to_owned),
+            given: Vec::new(),
+        };
+        let header = |file| args(file).token(&environment).unwrap().unwrap().header();
+        assert_eq!(header(Some(&*file)), "Bearer from-file");
+        assert_eq!(header(None), "Bearer from-variable");
+        let none = Environment::new(folder.path(), 1000, &[]);
+        assert!(args(None).token(&none).unwrap().is_none());
+        assert!(args(Some(folder.path())).token(&none).is_err());
     }
 }

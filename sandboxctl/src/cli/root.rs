@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use sandbox_api::RootFs;
 
 use super::limits::{LimitArgs, ProgramLimits};
-use super::{Utf8, word_of};
+use super::values::{Utf8, word_of};
 use crate::config::{Flags, Key, Settings, Value};
 
 /// What a sandbox's file system is made from.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::{KeptArgs, text, value_of};
+use super::sandbox::KeptArgs;
+use super::values::{text, value_of};
 use crate::config::{Flags, Key, Value};
 
 /// `serve`.

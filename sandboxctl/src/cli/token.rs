@@ -9,7 +9,7 @@ use sandbox_api::service::Subject;
 use sandbox_api::{LimitKey, LimitValue};
 use sandbox_auth::{Scope, Token};
 
-use super::{Utf8, text};
+use super::values::{Utf8, text};
 use crate::config::{Flags, Key, Value};
 
 /// Where the data of a service is.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 
-use super::FileArgs;
+use super::sandbox::FileArgs;
 use crate::error::Error;
 use crate::input::InputArgument;
 

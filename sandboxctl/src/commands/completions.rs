@@ -56,7 +56,7 @@ fn command() -> clap::Command {
     let image_flag = |command: clap::Command| {
         command.mut_arg("image", |arg| arg.add(ArgValueCandidates::new(images)))
     };
-    cli::command()
+    cli::parse::command()
         .mut_subcommand("run", image_flag)
         .mut_subcommand("exec", |exec| {
             image_flag(exec).mut_arg("words", |arg| arg.add(ArgValueCompleter::new(ImageOrFile)))

@@ -25,7 +25,7 @@ pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
 
 /// Every page with its name: the main page first, then one per command.
 fn pages() -> io::Result<Vec<(String, String)>> {
-    let mut whole = cli::command().disable_help_subcommand(true);
+    let mut whole = cli::parse::command().disable_help_subcommand(true);
     whole.build();
     let mut pages = Vec::new();
     let mut left = vec![&whole];

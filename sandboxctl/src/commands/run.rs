@@ -9,9 +9,9 @@ use futures_util::StreamExt as _;
 use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
 use sandbox_controller::{Config, Controller, Run, Sandbox};
 
-use super::collect::{Artifacts, Copied};
-use super::receipt::{Issued, Issuer, Subjected};
-use super::staging::{Staged, Staging};
+use super::collect::Artifacts;
+use super::receipt::{Issuer, Subjected};
+use super::staging::Staging;
 use super::{Context, block_on, hints, launch, network, reports};
 use crate::ci::Stdout;
 use crate::cli::RunArgs;
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::input::{self, ScriptArgument, ScriptSource};
 use crate::report::Reports;
 use crate::signals::Signals;
-use report::Report;
+use report::{Ended, Report};
 
 pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let stdout = if args.json || args.result_only { Stdout::Data } else { Stdout::Log };
@@ -146,13 +146,6 @@ struct Session<'a> {
     is_streamed: bool,
     /// There are several, whose outputs have their names above them.
     has_heads: bool,
-}
-
-/// What became of the files of a run.
-struct Ended {
-    copied: Copied,
-    staged: Staged,
-    issued: Issued,
 }
 
 impl Session<'_> {

@@ -11,8 +11,13 @@ use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
+use super::error::Error;
+use super::key::Key;
 use super::network::{self, Presets};
-use super::{Error, Key, Layer, Origin, Setting, Settings, Value};
+use super::origin::{Layer, Origin};
+use super::settings::{Setting, Settings};
+use super::value::Value;
+use crate::ci::variables::FILE_VARIABLES;
 
 impl Settings {
     /// Whether scripts can use files.
@@ -247,8 +252,7 @@ impl Settings {
         let config = environment.config_with(setting);
         let config = config.expect("values are checked when they are parsed");
         // Whatever reads the log: they decide about the next steps of the job.
-        let files =
-            crate::ci::FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
+        let files = FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
         let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
         Config { ceiling: self.ceiling(), reserved_files, ..config }
     }

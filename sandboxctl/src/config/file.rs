@@ -11,9 +11,10 @@ use sandbox_env::Environment;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::error::Error;
 use super::key::Key;
+use super::origin::Origin;
 use super::value::Value;
-use super::{Error, Origin};
 
 /// The project's file.
 pub const PROJECT_FILE: &str = "sandboxctl.toml";

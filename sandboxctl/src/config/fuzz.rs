@@ -7,7 +7,8 @@ use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 use sandbox_server::registry::image_matches;
 
-use super::{Error, Key, Layer, Origin, Setting, Settings, Value, file, network};
+use super::settings::Setting;
+use super::{Error, Key, Layer, Origin, Settings, Value, file, network};
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 /// Three files (the system's, the user's and the project's) and lines `NAME=VALUE` for the

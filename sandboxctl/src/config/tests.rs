@@ -1,13 +1,17 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sandbox_api::{ByteSize, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Ceiling, LimitKey, LimitValue, Limits, PrivateIo, Pull};
+use sandbox_env::Environment;
 use sandbox_protocol::message::Access;
 use sandbox_server::registry::image_matches;
 
 use super::key::Kind;
+use super::value::ValueError;
+use super::variables::FILE_VARIABLE;
 use super::*;
 
 /// A machine with the four files.

@@ -22,4 +22,4 @@ pub use error::Error;
 pub use events::Events;
 pub use executions::{ListQuery, new_key};
 pub use results::{exec_result, run_result};
-pub use token::Token;
+pub use token::{MAX_TOKEN_BYTES, Token};

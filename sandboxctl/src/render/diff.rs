@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use super::escaped_text;
+use super::escape::escaped_text;
 
 /// A unified diff for a terminal: what the sandbox wrote is escaped, and lines are coloured by their
 /// first character.

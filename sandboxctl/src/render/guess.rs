@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn no_guess_is_a_command_and_each_stands_once() {
-        let command = cli::command();
+        let command = cli::parse::command();
         for guesses in [COMMANDS, FLAGS] {
             let words: Vec<_> = guesses.iter().flat_map(|guess| guess.0).collect();
             for (at, word) in words.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! What failed, with positions: for the formats that show errors beside a source.
 
-use super::Entry;
+use super::entry::Entry;
 use crate::render;
 
 /// An error, and where it is.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use sandbox_api::{OutputEncoding, Status, TestCase, TestStatus};
 
-use super::{Document, Entry};
+use super::entry::{Document, Entry};
 use crate::render::escaped_text;
 
 /// The results as JUnit's XML.

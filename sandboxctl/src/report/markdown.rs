@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use sandbox_api::TestStatus;
 
-use super::{Document, Entry};
+use super::entry::{Document, Entry};
 use crate::render::{self, escaped_line, escaped_text};
 
 /// Bytes of a result, an error or an output that are shown.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Entry, Finding};
+use super::entry::Entry;
+use super::findings::Finding;
 use crate::render::escaped_text;
 
 /// The results as SARIF.

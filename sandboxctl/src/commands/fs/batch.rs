@@ -11,7 +11,7 @@ use sandbox_controller::Sandbox;
 
 use super::super::transfer::{Line, LineSource, Source};
 use super::report::Report;
-use super::{failed, refused, still_read};
+use super::stream::{failed, refused, still_read};
 use crate::cli::fs::BatchArgs;
 use crate::error::Error;
 use crate::input;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::super::transfer::{Sink, Source};
 use super::progress::Progress;
 use super::report::Report;
-use super::{failed, fill, pour, stdout};
+use super::stream::{failed, fill, pour, stdout};
 use crate::cli::fs::Side;
 use crate::error::Error;
 use crate::input;

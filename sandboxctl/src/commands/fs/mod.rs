@@ -8,6 +8,7 @@ mod batch;
 mod copy;
 mod progress;
 mod report;
+mod stream;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,17 +24,15 @@ use sandbox_api::files::{
 };
 use sandbox_api::operation::Envelope;
 use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
-use sandbox_controller::files::{FileReader, FileWriter};
-use sandbox_controller::{Config, Controller, Error as ControllerError, Sandbox};
-use sandbox_protocol::WireError;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use sandbox_controller::{Config, Controller, Sandbox};
 
 use self::batch::Batch;
 use self::copy::Copy;
 use self::progress::Progress;
 use self::report::Report;
+use self::stream::{failed, fill, piece, pour, refused, stdout, still_read};
 use super::text::LineCut;
-use super::transfer::{Sink, Source};
+use super::transfer::Source;
 use super::{Context, block_on, launch};
 use crate::cli::fs::{
     BatchArgs, EditArgs, FsArgs, FsCommand, GlobArgs, GrepArgs, LsArgs, ReadArgs, Side, WriteArgs,
@@ -45,9 +44,6 @@ use crate::{ci, input, signals, target};
 
 /// Most bytes of a text to replace, or of its replacement: they are sent in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
-
-/// The longest piece that is read at once.
-const PIECE_BYTES: usize = 64 << 10;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -438,74 +434,4 @@ async fn text_of(source: Source, encoding: Encoding, settings: &Settings) -> Res
         Encoding::Base64 | Encoding::Hex => text.replace(['\n', '\r'], ""),
         _ => text,
     })
-}
-
-fn stdout() -> Result<Sink, Error> {
-    Sink::standard(io::stdout()).map_err(|source| Error::Stdout { source })
-}
-
-/// The next piece of a file; `None` at its end.
-async fn piece(reader: &mut FileReader) -> Result<Option<Vec<u8>>, Error> {
-    let mut piece = Vec::with_capacity(PIECE_BYTES);
-    match reader.read_buf(&mut piece).await {
-        Ok(0) => Ok(None),
-        Ok(_) => Ok(Some(piece)),
-        Err(error) => Err(match error.downcast::<ControllerError>() {
-            Ok(error) => error.into(),
-            Err(source) => Error::System { what: "the file's content".to_owned(), source },
-        }),
-    }
-}
-
-/// Copies a file to `sink`, until its end or until the sink is closed. Returns whether all was
-/// copied.
-async fn pour(
-    reader: &mut FileReader,
-    mut sink: Sink,
-    progress: &mut Progress,
-    what: &str,
-) -> Result<bool, Error> {
-    while let Some(piece) = piece(reader).await? {
-        progress.add(piece.len());
-        if !still_read(sink.put(piece).await, what)? {
-            return Ok(false);
-        }
-    }
-    still_read(sink.finish().await, what)
-}
-
-/// Copies all of `source` into a file that is being written, without finishing it.
-async fn fill(
-    writer: &mut FileWriter,
-    source: &mut Source,
-    progress: &mut Progress,
-    what: &str,
-) -> Result<(), Error> {
-    while let Some(piece) = source.next().await.map_err(|source| failed(what, source))? {
-        progress.add(piece.len());
-        if writer.write_all(&piece).await.is_err() {
-            // It accepts no more; its end returns the reason.
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
-/// Whether there is still a reader. If there is none, that is not an error: the rest is not written.
-fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
-    match put {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(source) => Err(failed(what, source)),
-    }
-}
-
-/// Content on the host side cannot be read or written any further.
-fn failed(what: &str, source: io::Error) -> Error {
-    Error::Content { what: what.to_owned(), source }
-}
-
-/// An error that the sandbox would return as well.
-fn refused(kind: ErrorKind, message: impl AsRef<str>) -> Error {
-    ControllerError::Operation { source: WireError::new(kind, message) }.into()
 }

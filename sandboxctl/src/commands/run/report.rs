@@ -7,8 +7,10 @@ use sandbox_api::{
     ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestStatus,
 };
 
+use super::super::collect::Copied;
+use super::super::receipt::Issued;
+use super::super::staging::Staged;
 use super::super::{hints, touched, truncation};
-use super::Ended;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -16,6 +18,13 @@ use crate::render;
 
 /// How many failed test cases are printed.
 const TESTS_SHOWN: usize = 50;
+
+/// What became of the files of a run.
+pub struct Ended {
+    pub copied: Copied,
+    pub staged: Staged,
+    pub issued: Issued,
+}
 
 /// Prints a run.
 pub struct Report<'a> {

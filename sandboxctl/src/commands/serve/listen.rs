@@ -8,6 +8,7 @@ use std::os::unix::net::UnixListener;
 use rustix::net::AddressFamily;
 use sandbox_http::{Endpoint, Listener};
 
+use super::causes::causes;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 
@@ -25,8 +26,7 @@ impl Listening {
         let passed: Vec<RawFd> = sd_notify::listen_fds().map_err(unusable)?.collect();
         let listeners = if passed.is_empty() {
             let bound = Listener::bind(endpoint).map_err(|error| {
-                let refused =
-                    Error::usage(settings.named(Key::ServerListen), super::causes(&error));
+                let refused = Error::usage(settings.named(Key::ServerListen), causes(&error));
                 match error.hint() {
                     Some(hint) => refused.with_hint(hint),
                     None => refused,

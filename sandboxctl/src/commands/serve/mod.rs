@@ -2,6 +2,7 @@
 
 mod access;
 mod backend;
+mod causes;
 mod listen;
 mod mcp;
 mod plan;
@@ -19,6 +20,7 @@ use sd_notify::NotifyState;
 
 use self::access::{Access, Policy};
 use self::backend::ServiceBackend;
+use self::causes::causes;
 use self::listen::Listening;
 use self::plan::Plan;
 use super::Context;
@@ -226,17 +228,6 @@ impl Running<'_> {
         tracing::info!("keys, certificates and quotas were read again");
         notify(&[NotifyState::Ready]);
     }
-}
-
-/// An error with its causes, on one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// Says to the service manager how it is; nothing where there is none.

@@ -1,0 +1,74 @@
+//! How the values of flags are read.
+
+use std::ffi::OsStr;
+use std::str::FromStr;
+
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use sandbox_api::User;
+
+use crate::config::{Key, Value};
+use crate::input::InputArgument;
+
+/// Refuses what is not UTF-8 with the flag's name, which clap's own refusal leaves out.
+#[derive(Debug, Clone)]
+pub(super) struct Utf8<P>(pub(super) P);
+
+impl<P: TypedValueParser> TypedValueParser for Utf8<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        if value.to_str().is_some() {
+            return self.0.parse_ref(command, arg, value);
+        }
+        let refuse = OsStringValueParser::new().try_map(|_| Err("it is not UTF-8 text"));
+        refuse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
+/// Reads a flag as one of the words that its key takes.
+pub(super) fn word_of(key: Key) -> impl TypedValueParser<Value = Value> {
+    Utf8(PossibleValuesParser::new(key.words()).map(Value::Text))
+}
+
+/// Reads a flag as the value of its key.
+pub(super) fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
+    Utf8(move |text: &str| Value::from_text(key, text).map_err(|error| error.to_string()))
+}
+
+/// Reads a flag as text.
+pub(super) fn text<T>() -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: ToString> + Clone + Send + Sync + 'static,
+{
+    Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
+}
+
+/// Reads a user; without a group it is the one with the same number.
+pub(super) fn user() -> impl TypedValueParser<Value = User> {
+    Utf8(|text: &str| {
+        let user = match text.contains(':') {
+            true => text.parse(),
+            false => format!("{text}:{text}").parse(),
+        };
+        user.map_err(|error: sandbox_protocol::UserError| error.to_string())
+    })
+}
+
+/// Reads an input: its source is a path, of any bytes.
+pub(super) fn input() -> impl TypedValueParser<Value = InputArgument> {
+    OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
+}
+
+/// Reads a guest path, which is UTF-8 and not empty.
+pub(super) fn guest_path() -> impl TypedValueParser<Value = String> {
+    Utf8(clap::builder::NonEmptyStringValueParser::new())
+}

@@ -1,0 +1,16 @@
+//! The environment variables that are no settings.
+
+/// The path of the configuration file, like `--config`.
+pub const FILE_VARIABLE: &str = "SANDBOXCTL_CONFIG";
+/// The trace filter for stderr, in the syntax of `tracing`'s filters.
+pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
+/// The address of a service, like `--server`. No file sets it: a project's would send scripts and
+/// secrets elsewhere.
+pub const SERVER_VARIABLE: &str = "SANDBOXCTL_SERVER";
+/// The token that the service is shown.
+pub const TOKEN_VARIABLE: &str = "SANDBOXCTL_TOKEN";
+/// The program that client libraries start; it says nothing to the program itself.
+const BINARY_VARIABLE: &str = "SANDBOXCTL_BINARY";
+/// The variables that are no settings.
+pub(super) const OTHER_VARIABLES: [&str; 5] =
+    [BINARY_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
