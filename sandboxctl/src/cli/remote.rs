@@ -108,9 +108,8 @@ mod tests {
 
     #[test]
     fn flag_comes_before_the_variable_and_an_empty_variable_is_none() {
-        let environment = |server| {
-            Environment::new(std::path::Path::new("/"), 1000, &[(SERVER_VARIABLE, server)])
-        };
+        let environment =
+            |server| Environment::new(Path::new("/"), 1000, &[(SERVER_VARIABLE, server)]);
         let server = |args: &[&str], variable| {
             let client = run(args).client(&environment(variable)).unwrap();
             client.map(|client| client.server())

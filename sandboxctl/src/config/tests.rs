@@ -10,7 +10,6 @@ use sandbox_protocol::message::Access;
 use sandbox_server::registry::image_matches;
 
 use super::key::Kind;
-use super::value::ValueError;
 use super::variables::FILE_VARIABLE;
 use super::*;
 

@@ -282,12 +282,14 @@ fn a_refusal_is_a_403_that_names_the_rule() {
         ("OK.Example.:8443".to_owned(), "ok.example:8443".to_owned()),
         (format!("0x7f.1:{port}"), format!("127.0.0.1:{port}")),
         (format!("[::ffff:127.0.0.1]:{port}"), format!("127.0.0.1:{port}")),
-        ("169.254.169.254:80".to_owned(), "169.254.169.254".to_owned()),
     ] {
         let answer = net.network(&["ask", &target]);
         assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
         assert!(answer.ends_with(&format!("--allow {rule}\n")), "{target}: {answer}");
     }
+    // No rule is suggested that hands out credentials.
+    let answer = net.network(&["ask", "169.254.169.254:80"]);
+    assert!(answer.ends_with("is not on this sandbox's list of hosts\n"), "{answer}");
     // A name on the list that leads where the list does not.
     let answer = net.network(&["ask", &format!("localhost:{port}")]);
     assert!(answer.contains("loopback") && answer.ends_with("--allow ADDRESS\n"), "{answer}");

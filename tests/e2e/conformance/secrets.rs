@@ -298,7 +298,8 @@ fn secret_in_the_name_of_a_program_or_a_host_is_told_by_nothing() {
     let mut told = format!("{}{}", ended.stdout, ended.stderr);
     let mut exec = place.command(["exec", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
     exec.arg(&audit).args(["--allow", "other.example.org"]).args(provided.args());
-    exec.args(["--", "sh", "-c", "wget -T 5 -q -O - http://$KEY.example.org"]).env("GIVEN", absent);
+    let ask = "printf 'CONNECT %s.example.org:443 HTTP/1.1\\r\\n\\r\\n' $KEY | nc 127.0.0.1 3128";
+    exec.args(["--", "sh", "-c", ask]).env("GIVEN", absent);
     let ended = finish(exec);
     told += &format!("{}{}", ended.stdout, ended.stderr);
     told += &std::fs::read_to_string(&audit).unwrap();
