@@ -124,9 +124,9 @@ impl Files {
                 let truncated = end.truncated || cut || found.len() < all;
                 Ok(Found { path: end.path, found, files: 0, truncated })
             }
-            // Nothing matches where nothing is.
+            // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                let path = self.locate_to_read(written)?.path;
+                let (path, _) = self.exists(written)?;
                 Ok(Found { path, found: Vec::new(), files: 0, truncated: false })
             }
             Err(error) => Err(error),

@@ -52,6 +52,7 @@ fn each_on(path: &str) -> Vec<Value> {
         json!({"operation": "list", "path": path}),
         json!({"operation": "exists", "path": path}),
         json!({"operation": "stat", "path": path}),
+        json!({"operation": "glob", "pattern": "*", "path": path}),
         json!({"operation": "grep", "pattern": "x", "path": path}),
         json!({"operation": "copy", "from": path, "to": "elsewhere", "recursive": true}),
     ];
@@ -158,6 +159,11 @@ fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
             let message = run.outcome.failure().expect(call).message;
             assert_eq!(message, format!("script:1: {path}: {words}"), "{call}");
         }
+        // What stands before a pattern is a path with a slash at its end.
+        let source = format!("return fs.glob('{path}*')");
+        let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();
+        let message = run.outcome.failure().unwrap().message;
+        assert_eq!(message, format!("script:1: {path}: {words}"));
     }
     let exists = |path: &str| {
         let data = guest.data(json!({"operation": "exists", "path": path}));
@@ -165,6 +171,8 @@ fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
     };
     assert_eq!(exists("dir/"), (json!("/io/dir"), json!("directory")));
     assert_eq!(exists("none/"), (json!("/io/none"), json!(null)));
+    let found = guest.data(json!({"operation": "glob", "path": "none/", "pattern": "*"}));
+    assert_eq!((&found["path"], &found["matches"]), (&json!("/io/none"), &json!([])));
     for (operation, kind) in [
         (json!({"operation": "read", "path": "none/"}), "not_found"),
         (json!({"operation": "edit", "path": "none/", "old": "x", "new": "y"}), "not_found"),
@@ -455,10 +463,10 @@ fn os_errors_are_named() {
     }
     for operation in each_on("none/at/all") {
         let operation_name = operation["operation"].as_str().unwrap();
-        let makes = ["mkdir", "write", "exists"].contains(&operation_name)
+        let succeeds = ["mkdir", "write", "exists", "glob"].contains(&operation_name)
             || operation["force"] == true
             || operation["from"] == "file";
-        if !makes {
+        if !succeeds {
             assert_eq!(guest.kind(operation.clone()), "not_found", "{operation}");
         }
     }

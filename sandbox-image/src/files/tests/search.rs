@@ -16,7 +16,7 @@ fn fill(io: &Path, names: &[(&str, &[u8])]) {
     }
 }
 
-fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
+pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
     let options = GlobOptions { pattern, hidden: false, limit: None };
     let found = files.glob(path.as_bytes(), options, &watch())?;
     assert!(!found.truncated);

@@ -5,6 +5,7 @@ use sandbox_protocol::message::EntryKind;
 use super::operations::{
     APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, view, watch,
 };
+use super::search::glob;
 use super::*;
 use crate::files::{Absent, Existing, Parents, RemoveScope};
 
@@ -31,7 +32,7 @@ fn open(files: &Files, path: &str, mode: OpenMode) -> Result<(), FileError> {
 #[test]
 fn a_slash_at_the_end_means_a_directory_to_every_operation() {
     // The results of each operation for `dir/` and `none/`; all of them fail for the others.
-    let table: [(&str, Operation, Option<ErrorKind>, Option<ErrorKind>); 20] = [
+    let table: [(&str, Operation, Option<ErrorKind>, Option<ErrorKind>); 21] = [
         ("read", |files, path| get(files, path, 0, None).map(drop), IS_DIRECTORY, NOT_FOUND),
         ("view", |files, path| view(files, path).map(drop), IS_DIRECTORY, NOT_FOUND),
         ("edit", |files, path| edit(files, path, "x", "y", 1), IS_DIRECTORY, NOT_FOUND),
@@ -70,6 +71,7 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
         ),
         ("list", |files, path| list(files, path, None, None).map(drop), None, NOT_FOUND),
         ("io.list", |files, path| files.list(path.as_bytes()).map(drop), None, NOT_FOUND),
+        ("glob", |files, path| glob(files, path, "*").map(drop), None, None),
         ("exists", |files, path| files.exists(path.as_bytes()).map(drop), None, None),
         ("stat", |files, path| files.stat(path.as_bytes()).map(drop), None, NOT_FOUND),
         ("mkdir", |files, path| files.mkdir(path.as_bytes(), Parents::Make).map(drop), None, None),
@@ -149,6 +151,7 @@ fn path_below_a_file_does_not_exist() {
         for (path, there) in [("file/x", None), ("file/x/", None), ("none/x/", None)] {
             assert_eq!(files.exists(path.as_bytes()).unwrap().1, there, "{path}");
             forced(&files, path).unwrap();
+            assert_eq!(glob(&files, path, "*").unwrap(), [""; 0], "{path}");
         }
         assert_eq!(files.exists(b"file").unwrap().1, Some(EntryKind::File));
         let (path, there) = files.exists(b"none/").unwrap();
