@@ -223,6 +223,11 @@ fn strike(attack: &str, target: &Target) -> Answer {
     };
     let socket_of =
         |family: c_int, kind: c_int| call(libc::SYS_socket, [bits(family), bits(kind), 0]);
+    let pair_of = |kind: c_int| {
+        let mut pair = [0_i32; 2];
+        let args = [bits(libc::AF_UNIX), bits(kind), 0, &raw mut pair as usize];
+        call(libc::SYS_socketpair, args)
+    };
     let new_process = |flags: c_int| child(call(libc::SYS_clone, [bits(flags | libc::SIGCHLD)]));
     let execute = c("execute");
     let zero = 0_i32;
@@ -383,11 +388,9 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "socket-unix" => socket_of(libc::AF_UNIX, libc::SOCK_STREAM),
         "socket-unix-datagram" => socket_of(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC),
         "socket-unix-raw" => socket_of(libc::AF_UNIX, libc::SOCK_RAW),
-        "pair-unix-datagram" => {
-            let mut pair = [0_i32; 2];
-            let (family, kind) = (bits(libc::AF_UNIX), bits(libc::SOCK_DGRAM));
-            call(libc::SYS_socketpair, [family, kind, 0, &raw mut pair as usize])
-        }
+        "pair-unix-stream" => pair_of(libc::SOCK_STREAM),
+        "pair-unix-seqpacket" => pair_of(libc::SOCK_SEQPACKET),
+        "pair-unix-datagram" => pair_of(libc::SOCK_DGRAM),
         "socket-netlink" => socket_of(libc::AF_NETLINK, libc::SOCK_RAW),
         "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
         "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),

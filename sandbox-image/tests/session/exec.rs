@@ -8,7 +8,7 @@ use sandbox_protocol::WireString;
 use sandbox_protocol::argv::Proxy;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable,
+    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, UnixSockets, Variable,
 };
 
 use super::*;
@@ -627,6 +627,34 @@ fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
             .unwrap();
     }
     assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn agent_that_may_not_inspect_programs_leaves_them_pairs() {
+    let directory = elsewhere();
+    for call in [libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox-agent"));
+        command.args(arguments(directory.path(), Mode::Exec).to_args());
+        refuse(&mut command, call, Vec::new(), libc::EPERM);
+        let mut agent = Agent::start(&mut command);
+        let confinement = agent.greet(rules(directory.path())).confinement;
+        assert_eq!(confinement.unix_sockets, UnixSockets::Pairs, "{confinement:?}");
+        let [missing] = &confinement.missing[..] else { panic!("{confinement:?}") };
+        assert!(missing.starts_with("connections of programs cannot be supervised"), "{missing}");
+        for (name, expected) in [
+            ("socket-unix", Err(libc::EACCES)),
+            ("socket-unix-datagram", Err(libc::EACCES)),
+            ("pair-unix-datagram", Err(libc::ESOCKTNOSUPPORT)),
+            ("pair-unix-stream", Ok(())),
+            ("pair-unix-seqpacket", Ok(())),
+            ("socket-inet", Ok(())),
+        ] {
+            let ran = agent.ran(attack(name)).unwrap();
+            let said = expected.map_or_else(|errno| errno.to_string(), |()| "done".to_owned());
+            assert_eq!(ran.stdout.trim_end(), said, "{name}: {}", ran.stderr);
+        }
+        assert_eq!(agent.says("echo fine"), "fine\n");
+    }
 }
 
 /// An agent that is the first process of a PID namespace, in which it is alone with its programs, as in

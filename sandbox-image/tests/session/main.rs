@@ -766,6 +766,34 @@ fn agent_without_heartbeats_ends_itself_and_one_with_them_serves_on() {
 }
 
 #[test]
+fn agent_that_gets_any_byte_within_its_time_serves_on() {
+    let directory = temporary();
+    let silent = || {
+        let command = arguments(directory.path(), Mode::Script).to_args();
+        let mut agent =
+            Agent::silent(Command::new(env!("CARGO_BIN_EXE_sandbox-agent")).args(command));
+        agent.greet(rules(directory.path()));
+        agent
+    };
+    let mut slow = silent();
+    let request = ToAgent::Request { id: 3, request: script("return 1", LONG).into() };
+    let line = request.encode().unwrap();
+    let mut bytes = line.iter();
+    let mut send = |agent: &mut Agent| agent.raw(&[*bytes.next().expect("the line is long")]);
+    send(&mut slow);
+    std::thread::sleep(HEARTBEAT_INTERVAL);
+    // Hears of nothing later than the other one did of a whole message.
+    let mut unheard = silent();
+    while unheard.child.try_wait().unwrap().is_none() {
+        send(&mut slow);
+        std::thread::sleep(HEARTBEAT_INTERVAL);
+    }
+    slow.last_id = 3;
+    slow.raw(bytes.as_slice());
+    assert_eq!(returned(slow.reply::<Run>(3).unwrap()), "1");
+}
+
+#[test]
 fn requests_in_one_piece_are_answered_in_order() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());

@@ -54,6 +54,20 @@ fn the_cost_of_removing_a_tree_grows_with_its_entries_however_deep_they_are() {
 }
 
 #[test]
+fn the_calls_of_removing_a_tree_grow_with_its_entries_where_names_are_protected_too() {
+    on_both(|io, setup| {
+        let (files, _) = Setup { protected: vec![".git"], ..setup() }.open();
+        let calls = |depth: usize| {
+            chain(io, "d", depth);
+            cost(&files, "d", depth as u64).0
+        };
+        let (half, whole) = (calls(500), calls(1_000));
+        assert!(whole <= 2 * half * 11 / 10, "{half} {whole}");
+        assert!(names(io).is_empty());
+    });
+}
+
+#[test]
 fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
