@@ -48,11 +48,14 @@ impl<'a> Members<'a> {
     }
 
     /// The bytes of a path are sufficient: the text beside them is for people.
-    pub fn complete_path(&mut self) {
-        let has_bytes =
-            self.0.iter().any(|(key, value)| key == "path_b64" && value.get().starts_with('"'));
-        if has_bytes && !self.0.iter().any(|(key, _)| key == "path") {
-            self.0.push(("path".to_owned(), empty_text()));
+    pub fn complete_paths(&mut self) {
+        for (text, bytes) in [("path", "path_b64"), ("destination", "destination_b64")] {
+            let mut members = self.0.iter();
+            let has_bytes =
+                members.any(|(key, value)| key == bytes && value.get().starts_with('"'));
+            if has_bytes && !self.0.iter().any(|(key, _)| key == text) {
+                self.0.push((text.to_owned(), empty_text()));
+            }
         }
     }
 

@@ -395,6 +395,24 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
     assert_eq!((&info["name_b64"], &info["size"]), (&json!("Zv4="), &json!(1)), "{info:#}");
     let enveloped = server.data("sandbox_filesystem", given(json!({"operation": "read"})));
     assert_eq!(enveloped["data"]["content"], "x");
+    let found = server.data("sandbox_glob", c(json!({"path_b64": folder, "pattern": "*"})));
+    assert_eq!(found["matches"], json!([named]));
+    let found = server.data("sandbox_grep", c(json!({"path_b64": folder, "pattern": "x"})));
+    assert_eq!(found["lines"][0]["path_b64"], absolute, "{found:#}");
+    // `d\xff/g\xff`, by the tool of its own and by the envelope.
+    let copy = on_disk.with_file_name(std::ffi::OsStr::from_bytes(b"g\xff"));
+    for tool in ["sandbox_copy", "sandbox_filesystem"] {
+        let mut args = json!({"destination_b64": "ZP8vZ/8="});
+        if tool == "sandbox_filesystem" {
+            args["operation"] = json!("copy");
+        }
+        let data = server.data(tool, given(args));
+        let data = if tool == "sandbox_copy" { &data } else { &data["data"] };
+        assert_eq!(data["path_b64"], absolute, "{data:#}");
+        assert_eq!(data["destination_b64"], "L3dvcmtzcGFjZS9k/y9n/w==", "{data:#}");
+        assert_eq!(std::fs::read(&copy).unwrap(), b"x");
+        std::fs::remove_file(&copy).unwrap();
+    }
     let deleted = server.data("sandbox_delete", given(json!({})));
     assert_eq!(deleted["path_b64"], absolute);
     assert!(!on_disk.exists());
@@ -1044,7 +1062,9 @@ fn the_tools_are_listed_with_their_schemas() {
         assert_eq!(told, required.map(|name| name.as_str().unwrap()).collect(), "{tool}");
         // A name that is UTF-8 has no bytes beside it.
         let named = schema["properties"].as_object().unwrap().keys().map(String::as_str);
-        let named = named.filter(|name| !["path_b64", "name_b64"].contains(name)).collect();
+        let named = named
+            .filter(|name| !["path_b64", "name_b64", "destination_b64"].contains(name))
+            .collect();
         assert_eq!(told, named, "{tool}");
     }
     server.end_well();

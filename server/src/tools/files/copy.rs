@@ -6,7 +6,7 @@ use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::operation::{FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{FileArguments, FileTool, OperationOutput, file_arguments, path_bytes};
 
 pub(in crate::tools) struct Copy;
 
@@ -15,6 +15,10 @@ file_arguments! {
     "The file or directory to copy, absolute or relative to the mounted directory",
     /// The path of the copy, absolute or relative to the mounted directory
     destination: String,
+    /// Its bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "destination_b64")]
+    #[schemars(with = "Option<String>")]
+    destination_b64: Option<Base64>,
     /// Copy a directory with all that is in it
     #[serde(default)]
     recursive: bool,
@@ -34,6 +38,10 @@ pub(in crate::tools) struct CopyData {
     path_b64: Option<Base64>,
     /// The copy, absolute
     destination: String,
+    /// Its bytes as base64, where they are not UTF-8
+    #[serde(rename = "destination_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    destination_b64: Option<Base64>,
     /// The number of files and directories that were copied
     entries: u64,
     /// The number of bytes that were copied
@@ -58,12 +66,14 @@ impl FileTool for Copy {
         args: CopyArgs,
     ) -> Result<OperationOutput<CopyData>, Error> {
         let options = CopyOptions { recursive: args.recursive, overwrite: args.overwrite };
-        let copied = sandbox.copy(args.path(), &args.destination, options).await?;
+        let destination = path_bytes(&args.destination, args.destination_b64.as_ref());
+        let copied = sandbox.copy(args.path(), destination, options).await?;
         let (bytes_written, items) = (Some(copied.bytes), Some(copied.entries));
         let data = CopyData {
             path: copied.from,
             path_b64: copied.from_b64,
             destination: copied.to,
+            destination_b64: copied.to_b64,
             entries: copied.entries,
             bytes: copied.bytes,
         };

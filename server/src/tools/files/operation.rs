@@ -8,6 +8,7 @@ use sandbox_api::Encoding;
 use sandbox_api::GuestPath;
 use sandbox_api::files::EntryKind;
 use sandbox_controller::{Error, Sandbox};
+use sandbox_protocol::Base64;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -76,7 +77,7 @@ macro_rules! file_arguments {
                 tool: &str,
                 mut members: crate::tools::args::Members<'_>,
             ) -> Result<Self, crate::tools::error::ToolError> {
-                members.complete_path();
+                members.complete_paths();
                 members.decode(tool)
             }
 
@@ -87,15 +88,17 @@ macro_rules! file_arguments {
 
         impl crate::tools::files::operation::FileArguments for $name {
             fn path(&self) -> &[u8] {
-                match &self.path_b64 {
-                    Some(bytes) => &bytes.0,
-                    None => self.path.as_bytes(),
-                }
+                crate::tools::files::operation::path_bytes(&self.path, self.path_b64.as_ref())
             }
         }
     };
 }
 pub(in crate::tools) use file_arguments;
+
+/// A path that is given as text, or as bytes.
+pub(in crate::tools) fn path_bytes<'a>(text: &'a str, bytes: Option<&'a Base64>) -> &'a [u8] {
+    bytes.map_or(text.as_bytes(), |bytes| &bytes.0)
+}
 
 /// The mounted directory, where a path may be left out.
 pub(super) fn here() -> String {

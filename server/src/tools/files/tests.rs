@@ -123,6 +123,10 @@ fn a_path_is_given_as_text_or_as_bytes_and_the_bytes_count() {
             assert_eq!(enveloped(&format!(r#"{{"operation": "{operation}", {rest}"#)), read);
         }
     }
+    let copy = |to: &str| args::<Copy>(&format!(r#"{{"containerId": "c", "path": "a", {to}}}"#));
+    let copied = format!("{:?}", copy(r#""destination_b64": "Yf8=""#).unwrap());
+    assert!(copied.contains(r#"destination: "", destination_b64: Some("#), "{copied}");
+    assert!(copy(r#""destination_b64": null"#).unwrap_err().contains("`destination`"));
     let refusal = |json: &str| args::<Exists>(json).unwrap_err();
     for wrong in ["1", r#""Yf8""#, r#""a b""#] {
         let message = refusal(&format!(r#"{{"containerId": "c", "path_b64": {wrong}}}"#));
