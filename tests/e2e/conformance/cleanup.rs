@@ -4,7 +4,8 @@ use std::process::Child;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_api::{Outcome, Script};
+use sandbox_api::files::WriteOptions;
+use sandbox_api::{Outcome, SandboxSpec, Script};
 use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
 
@@ -146,6 +147,30 @@ fn sandbox_outlives_a_runtime_that_nobody_drives() {
     eventually("an agent would have ended", || (silent.elapsed() > longer).then_some(()));
     let result = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
     assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:#?}");
+}
+
+#[test]
+fn sandboxes_outlive_a_machine_that_is_busy() {
+    let guest = Guest::new();
+    let writing = guest.library.launch(SandboxSpec::new().io_dir(guest.place.path("written")));
+    let began = Instant::now();
+    let longer = HEARTBEAT_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
+    let is_over = || began.elapsed() > longer;
+    let processors = std::thread::available_parallelism().unwrap().get();
+    std::thread::scope(|scope| {
+        for _ in 0..2 * processors {
+            scope.spawn(|| while !is_over() {});
+        }
+        let content = vec![b'x'; 8 << 20];
+        while !is_over() {
+            let write = writing.write("large", &content, WriteOptions::default());
+            guest.wait(write).unwrap();
+        }
+    });
+    for sandbox in [&guest.sandbox, &writing] {
+        let result = guest.wait(sandbox.run(Script::new("return 1"))).unwrap();
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:#?}");
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
     let place = Fixture::new();
     let ended = place.sandboxctl(["doctor"]);
     let stdout = &ended.assert_code(0).stdout;
-    for line in ["ok    sandbox", "ok    io_dir", "limits.disk_reserve"] {
+    for line in ["ok    sandbox", "ok    io_dir", "unnamed_files", "limits.disk_reserve"] {
         assert!(stdout.contains(line), "{ended:#?}");
     }
     assert!(!stdout.contains("private_io"), "{ended:#?}");
