@@ -43,6 +43,9 @@ pub struct Config {
     /// Directories in `service_dir`, for the service itself: what is below them are io dirs of its
     /// sandboxes.
     pub service_io_dirs: Vec<PathBuf>,
+    /// Directories in [`private_dir`](Self::private_dir), for the server of an agent's tools itself:
+    /// what is below them are io dirs of its sandboxes.
+    pub private_io_dirs: Vec<PathBuf>,
     /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
     pub disk_reserve: DiskReserve,
 }
@@ -65,8 +68,18 @@ impl Config {
             reserved_files: Vec::new(),
             service_dir: None,
             service_io_dirs: Vec::new(),
+            private_io_dirs: Vec::new(),
             disk_reserve: DiskReserve::default(),
         }
+    }
+
+    /// The directory, beside the scratch directory, of io dirs that live as long as a server of an
+    /// agent's tools. No sandbox may mount it, except what is below `private_io_dirs`.
+    #[must_use]
+    pub fn private_dir(&self) -> PathBuf {
+        let mut name = self.scratch_dir.file_name().unwrap_or_default().to_owned();
+        name.push("-mcp");
+        self.scratch_dir.with_file_name(name)
     }
 
     pub(crate) fn reserved_dirs(&self) -> ReservedDirs {
@@ -76,6 +89,8 @@ impl Config {
             scratch_dir: self.scratch_dir.clone(),
             service_dir: self.service_dir.clone(),
             service_io_dirs: self.service_io_dirs.clone(),
+            private_dir: Some(self.private_dir()),
+            private_io_dirs: self.private_io_dirs.clone(),
             files: self.reserved_files.clone(),
         }
     }

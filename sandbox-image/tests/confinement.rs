@@ -203,6 +203,10 @@ const CALLS: &[&str] = &[
     "ioctl-reserve",
     "ioctl-reserve-64",
     "ioctl-zero-range",
+    "ioctl-create-subvolume",
+    "ioctl-snapshot",
+    "ioctl-subvolume-flags",
+    "ioctl-create-bcachefs-subvolume",
     "sendfile",
     "splice",
     "vmsplice",
@@ -616,6 +620,9 @@ fn programs_can_do_their_work_and_nothing_that_is_refused() {
                 let outcome = field.attack(layers, work);
                 assert_eq!(outcome, Outcome::Done, "{work} under {layers} as {}", field.uid);
             }
+            // The file system, or the descriptor, says no: not the filter.
+            let outcome = field.attack(layers, "ioctl-clone");
+            assert_eq!(outcome, Outcome::Errno(libc::EBADF), "{layers}");
             // It would have been executed, had it been a program.
             let outcome = field.attack(layers, "execute-in-mount");
             assert_eq!(outcome, Outcome::Errno(libc::ENOEXEC), "{layers}");

@@ -537,6 +537,11 @@ fn strike(attack: &str, target: &Target) -> Answer {
         }
         "ioctl-reserve" => call(libc::SYS_ioctl, [NO_FD, 0x4030_5828, BAD]),
         "ioctl-reserve-64" => call(libc::SYS_ioctl, [NO_FD, 0x4030_582a, BAD]),
+        "ioctl-create-subvolume" => call(libc::SYS_ioctl, [NO_FD, 0x5000_940e, BAD]),
+        "ioctl-snapshot" => call(libc::SYS_ioctl, [NO_FD, 0x5000_9417, BAD]),
+        "ioctl-subvolume-flags" => call(libc::SYS_ioctl, [NO_FD, 0x4008_941a, BAD]),
+        "ioctl-create-bcachefs-subvolume" => call(libc::SYS_ioctl, [NO_FD, 0x4020_bc10, BAD]),
+        "ioctl-clone" => call(libc::SYS_ioctl, [NO_FD, 0x4004_9409, NO_FD]),
         "ioctl-zero-range" => call(libc::SYS_ioctl, [NO_FD, 0x4030_5839, BAD]),
         "sendfile" => call(libc::SYS_sendfile, [NO_FD, NO_FD, 0, 1]),
         "splice" => call(libc::SYS_splice, [NO_FD, 0, NO_FD, 0, 1, 0]),

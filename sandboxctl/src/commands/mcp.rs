@@ -31,14 +31,17 @@ pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let mut mcp_settings = mcp_settings(args, &settings)?;
-    let config = context.controller(&settings);
+    let mut config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
     let io_dir = match (settings.io_enabled(), is_private) {
         (false, _) => IoDir::Off,
-        (true, true) => IoDir::Private(private_dir(&config.scratch_dir)?),
+        (true, true) => IoDir::Private(private_dir(&config.private_dir())?),
         (true, false) => IoDir::Named(settings.io_dir(&context.environment.working_directory)?),
     };
-    if let IoDir::Named(_) = &io_dir {
+    if let IoDir::Private(private) = &io_dir {
+        config.private_io_dirs.extend(private.path().parent().map(Path::to_owned));
+    }
+    if io_dir.path().is_some() {
         mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();
     }
     let mcp_settings = Arc::new(mcp_settings);
@@ -76,12 +79,9 @@ impl IoDir {
     }
 }
 
-/// A private io dir beside the scratch directory, in which the controller has its own.
-fn private_dir(scratch: &Path) -> Result<PrivateDir, Error> {
-    let mut name = scratch.file_name().unwrap_or_default().to_owned();
-    name.push("-mcp");
-    let parent = scratch.with_file_name(name);
-    PrivateDir::create(&parent)
+/// A private io dir in `parent`.
+fn private_dir(parent: &Path) -> Result<PrivateDir, Error> {
+    PrivateDir::create(parent)
         .map_err(|source| Error::System { what: parent.display().to_string(), source })
 }
 

@@ -33,6 +33,8 @@ impl PrivateDir {
     /// If it cannot be created.
     pub fn create(parent: &Path) -> io::Result<Self> {
         create_private_dir(parent)?;
+        // Its path has no links: a sandbox of another user's could change where they lead.
+        let parent = &parent.canonicalize()?;
         let opened = OwnedFd::from(fs::File::open(parent)?);
         reap(parent, &opened);
         let name = random_hex::<8>();

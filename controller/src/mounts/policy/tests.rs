@@ -29,6 +29,8 @@ impl Host {
             scratch_dir: self.path("own/scratch"),
             service_dir: Some(self.path("service")),
             service_io_dirs: vec![self.path("service/files")],
+            private_dir: Some(self.path("own/scratch-mcp")),
+            private_io_dirs: vec![self.path("own/scratch-mcp/1")],
             files: vec![self.path("runner/later/env")],
         };
         let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
@@ -50,7 +52,7 @@ fn own_folder_that_is_still_to_be_made_is_hidden_too() {
     assert!(!host.path("own/data").exists());
     let mut hidden = host.check("own", Access::Read).unwrap();
     hidden.sort_unstable();
-    assert_eq!(hidden, ["data", "scratch", "state"]);
+    assert_eq!(hidden, ["data", "scratch", "scratch-mcp", "state"]);
     let mode = fs::metadata(host.path("own/data")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }
@@ -82,6 +84,10 @@ fn own_folders_are_refused_whatever_they_are_called() {
         ("own/data", true),
         ("own/data/a/b", true),
         ("own/scratch/a", true),
+        ("own/scratch-mcp", true),
+        ("own/scratch-mcp/1", true),
+        ("own/scratch-mcp/1/files", false),
+        ("own/scratch-mcp/2/files", true),
         ("link/data/a", true),
         ("own/database", false),
         ("own", false),
@@ -165,7 +171,7 @@ fn parent_of_own_folder_is_refused_for_writing_and_hides_it_for_reading() {
         let refused = host.check(name, Access::Write).unwrap_err();
         assert!(matches!(refused, MountRefusal::ParentOfReservedDir { .. }), "{refused}");
     }
-    let all = ["state", "data", "scratch"].map(str::to_owned).to_vec();
+    let all = ["state", "data", "scratch", "scratch-mcp"].map(str::to_owned).to_vec();
     assert_eq!(host.check("own", Access::Read), Ok(all));
     // Someone with write access could still create the missing directory.
     fs::rename(host.path("own/state"), host.path("other/state")).unwrap();

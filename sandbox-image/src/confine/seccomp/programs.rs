@@ -147,6 +147,14 @@ const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_
 const SPACE_REQUESTS: u64 = 0x4030_5800;
 const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
 
+/// The types of the requests of `ioctl` by which btrfs and bcachefs create subvolumes and snapshots, or
+/// make them read-only: whoever may write to a directory may do so there.
+const SUBVOLUME_REQUESTS: [u64; 2] = [0x9400, 0xbc00];
+const REQUEST_TYPE_MASK: u64 = 0xff00;
+/// Of the same type, and of every file system that shares extents: `FICLONE`, `FICLONERANGE` and
+/// `FIDEDUPERANGE`.
+const SHARING: [u64; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
+
 /// Rules by call; at least one must match, with all of its conditions.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
@@ -276,6 +284,13 @@ fn hidden_space() -> Result<BpfProgram, BackendError> {
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
     let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
     rules.add(libc::SYS_ioctl, vec![request])?;
+    for kind in SUBVOLUME_REQUESTS {
+        let mut request = vec![argument(1, Dword, MaskedEq(REQUEST_TYPE_MASK), kind)?];
+        for sharing in SHARING {
+            request.push(argument(1, Dword, Ne, sharing)?);
+        }
+        rules.add(libc::SYS_ioctl, request)?;
+    }
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
