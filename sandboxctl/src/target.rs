@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, linkat, openat, renameat, unlinkat};
 use sandbox_controller::{Config, HostPlaces};
 use sandbox_dirfd::{Links, open_path, random_hex};
 
@@ -118,10 +118,16 @@ impl Place {
 impl FilePlace {
     fn begin(&self) -> io::Result<Temporary> {
         let temporary = OsString::from(format!(".sandboxctl-{}", random_hex::<8>()));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&self.directory, &temporary, flags, Mode::from_raw_mode(0o666))?;
+        let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o666));
+        // Without a name until it is complete, where that is supported: then nothing is left of it
+        // however this process ends.
+        let unnamed = openat(&self.directory, ".", flags | OFlags::TMPFILE, mode);
+        let is_named = unnamed.is_err();
+        let file = unnamed.or_else(|_| {
+            openat(&self.directory, &temporary, flags | OFlags::CREATE | OFlags::EXCL, mode)
+        })?;
         let (directory, name) = (self.directory.clone(), self.name.clone());
-        let temporary = Temporary { directory, temporary, name, file: file.into() };
+        let temporary = Temporary { directory, temporary, is_named, name, file: file.into() };
         if let Some(mode) = self.mode {
             fchmod(&temporary.file, mode)?;
         }
@@ -134,8 +140,21 @@ impl FilePlace {
 pub struct Temporary {
     directory: Arc<OwnedFd>,
     temporary: OsString,
+    /// Whether it has that name from the beginning.
+    is_named: bool,
     name: OsString,
     file: fs::File,
+}
+
+impl Temporary {
+    /// Gives it the name of what it replaces.
+    fn replace(&self) -> io::Result<()> {
+        if !self.is_named {
+            let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            linkat(CWD, file, &self.directory, &self.temporary, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        Ok(renameat(&self.directory, &self.temporary, &self.directory, &self.name)?)
+    }
 }
 
 impl Drop for Temporary {
@@ -183,9 +202,7 @@ impl Target {
     /// If it cannot be replaced; the old one stays.
     pub fn finish(self) -> io::Result<()> {
         match self {
-            Self::Replaces(new) => {
-                Ok(renameat(&new.directory, &new.temporary, &new.directory, &new.name)?)
-            }
+            Self::Replaces(new) => new.replace(),
             Self::Stream(_) => Ok(()),
         }
     }
@@ -344,6 +361,8 @@ mod tests {
         fs::write(&file, "the old one").unwrap();
         let target = Target::open(&file).unwrap();
         target.writer().unwrap().write_all(b"half").unwrap();
+        // As a killed process leaves it.
+        assert_eq!(names(folder.path()), ["image.tar"]);
         drop(target);
         assert_eq!(fs::read_to_string(&file).unwrap(), "the old one");
         assert_eq!(names(folder.path()), ["image.tar"]);

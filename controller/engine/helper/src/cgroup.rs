@@ -73,9 +73,14 @@ impl Hierarchies {
                     let known = super_options.split(',').filter(|&option| {
                         !matches!(option, "rw" | "ro" | "xattr") && !option.contains('=')
                     });
-                    found.v1.push((known.map(str::to_owned).collect(), point.clone()));
+                    let known: Vec<_> = known.map(str::to_owned).collect();
+                    // A hierarchy that is mounted twice is one: the first place is its own.
+                    if found.v1.iter().any(|(names, _)| !names.is_empty() && *names == known) {
+                        continue;
+                    }
+                    found.v1.push((known, point.clone()));
                 }
-                "cgroup2" => found.v2 = Some(point.clone()),
+                "cgroup2" if found.v2.is_none() => found.v2 = Some(point.clone()),
                 _ => continue,
             }
             if options.split(',').chain(super_options.split(',')).any(|option| option == "ro") {
