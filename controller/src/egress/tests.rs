@@ -439,6 +439,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
             "127.0.0.1:PORT (loopback address) 127.0.0.1:PORT",
             "[::1]:PORT (loopback address) [::1]:PORT",
             "169.254.169.254:80 (metadata service's address) ",
+            "0.0.0.0:80 (unspecified address) ",
             "ok.example%00.evil:80 (neither a host name nor an address) ",
             "fe80::1%lo:80 (neither a host name nor an address) ",
             "ok.example:PORT (loopback address) 127.0.0.1:PORT",

@@ -420,6 +420,15 @@ mod tests {
     }
 
     #[test]
+    fn control_groups_that_are_mounted_twice_are_used_at_their_first_place() {
+        let again = format!("{V1}{UNIFIED}").replace("/sys/fs/cgroup", "/mnt/sys/fs/cgroup");
+        let (once, twice) = (format!("{V1}{UNIFIED}"), format!("{V1}{UNIFIED}{again}"));
+        let groups = |table: &str| Hierarchies::parse(table).of("x");
+        assert_eq!(groups(&twice).all, groups(&once).all);
+        assert_eq!(groups(&twice).files, groups(&once).files);
+    }
+
+    #[test]
     fn a_hybrid_machine_keeps_limits_by_version_1_alone() {
         let hierarchies = Hierarchies::parse(&format!("{V1}{UNIFIED}"));
         assert_eq!(hierarchies.version(), "1 and 2 (hybrid)");
