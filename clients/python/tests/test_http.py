@@ -327,4 +327,4 @@ def test_server_needs_httpx_which_a_hint_names(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "sandboxctl._sync.http", None)
     with pytest.raises(SandboxError) as failure:
         Sandbox.create(server="http://127.0.0.1:1")
-    assert (failure.value.kind, failure.value.hint) == ("config", "pip install 'sandboxctl[http]'")
+    assert (failure.value.kind, failure.value.hint) == ("config", "pip install httpx")

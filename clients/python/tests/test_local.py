@@ -19,6 +19,7 @@ import pytest
 
 from sandboxctl import AsyncSandbox, NotFound, PolicyDenied, Sandbox, SandboxError, SandboxGone
 from sandboxctl._core import channel
+from sandboxctl.errors import error_of
 
 FAKE = Path(__file__).with_name("fake_sandboxctl.py")
 SRC = Path(__file__).parent.parent / "src"
@@ -69,6 +70,42 @@ def test_process_gets_no_variables_of_the_client(fake: Make, monkeypatch: pytest
     with Sandbox.create() as sandbox:
         names = [name for name in told(sandbox)["env"] if name.startswith("SANDBOXCTL")]
         assert names == ["SANDBOXCTL_PROGRAMS_PULL"]
+
+
+def test_wrong_arguments_are_told_by_what_is_expected(fake: Make) -> None:
+    with pytest.raises(SandboxError, match="engine: 'podman' is none of auto, docker, embedded") as failure:
+        Sandbox.create(binary=fake(), engine="podman")
+    assert (failure.value.kind, failure.value.hint) == ("usage", None)
+    with Sandbox.create(binary=fake()) as sandbox:
+        for timeout in (-1, 0, float("nan")):
+            with pytest.raises(ValueError, match="timeout: seconds above 0"):
+                sandbox.run_script("return 1", timeout=timeout)
+        with pytest.raises(TypeError, match="text or bytes are expected, not int"):
+            sandbox.run_script(5)  # pyright: ignore
+        with pytest.raises(TypeError, match=r"content: .* not int"):
+            sandbox.files.write("a", 5)  # pyright: ignore
+
+
+def test_process_that_refuses_its_settings_has_lost_no_sandbox(tmp_path: Path) -> None:
+    binary = tmp_path / "sandboxctl"
+    binary.write_text("#!/bin/sh\necho 'error: no such setting' >&2; exit 2\n")
+    binary.chmod(0o755)
+    with pytest.raises(SandboxError, match="no such setting") as failure:
+        Sandbox.create(binary=binary)
+    assert (failure.value.kind, failure.value.hint) == ("config", None)
+
+
+def test_hints_of_the_command_line_are_in_the_words_of_the_package() -> None:
+    for hint, words in [
+        ("--image (--rootfs or --image-archive on x) selects an image with programs", "image= selects an image"),
+        ("--timeout raises the limit", "timeout= raises the limit"),
+        ("`offset` reads a part; --max-file-size raises the limit", "`offset` reads a part; limits= raises"),
+        ("SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "limits= raises the limit"),
+        ("create another one", "create another one"),
+    ]:
+        told = error_of("limit", "", hint).hint
+        assert told is not None
+        assert told.startswith(words)
 
 
 def test_large_files_go_in_pieces_both_ways(fake: Make, tmp_path: Path) -> None:

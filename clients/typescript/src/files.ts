@@ -126,6 +126,14 @@ export class Files {
           : { content: toBase64(content), encoding: "base64" };
       return (await this.#do("write", path, { ...body, ...rest }, signal)) as unknown as Written;
     }
+    if (
+      typeof content !== "object" ||
+      content === null ||
+      !(Symbol.asyncIterator in content || Symbol.iterator in content)
+    ) {
+      const given = content === null ? "null" : typeof content;
+      throw new TypeError(`content: text, bytes or pieces of bytes are expected, not ${given}`);
+    }
     if (Object.values(rest).some((value) => value !== undefined)) {
       throw errorOf({
         kind: "usage",

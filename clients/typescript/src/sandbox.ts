@@ -96,12 +96,14 @@ export class Sandbox implements AsyncDisposable {
 
   /** Creates a sandbox. */
   static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
+    expect(options, ...PLACE);
     const transport = connect(options);
     return new Sandbox(transport, await transport.create(specOf(options), { signal: options.signal }));
   }
 
   /** Runs a Luau script. */
   async runScript(script: string | Uint8Array, options: RunScriptOptions = {}): Promise<ScriptResult> {
+    expect(options, ...SCRIPT);
     const transport = this.#open();
     return runScriptWith((request, how) => transport.execute(this.id, request, how), script, options);
   }
@@ -122,6 +124,18 @@ export class Sandbox implements AsyncDisposable {
     }
     return this.#transport;
   }
+}
+
+const PLACE = ["server", "token", "binary", "engine", "image", "ioDir", "limits", "network", "name", "signal"];
+const START = ["secrets", "timeoutMs", "limits", "signal", "args"];
+const SCRIPT = [...START, "check", "onLog"];
+const COMMAND = [...START, "env", "cwd", "stdin"];
+const RUN = [...COMMAND, "check", "onStdout", "onStderr"];
+
+/** Refuses an option that would be ignored, which the types tell only programs in TypeScript. */
+function expect(options: object, ...names: readonly string[]): void {
+  const odd = Object.keys(options).find((name) => !names.includes(name));
+  if (odd !== undefined) throw new TypeError(`there is no option '${odd}': there are ${names.join(", ")}`);
 }
 
 type Execute = (
@@ -217,12 +231,14 @@ export class Commands {
    * Runs a command to its end. With `args`, `command` is a program; without, it is a line for the shell of the image.
    */
   async run(command: string | Uint8Array, options: RunCommandOptions = {}): Promise<CommandResult> {
+    expect(options, ...RUN);
     const transport = this.#open();
     return runCommandWith((request, how) => transport.execute(this.#id, request, how), command, options);
   }
 
   /** Starts a command, and returns while it runs. */
   start(command: string | Uint8Array, options: CommandOptions & SignalOption = {}): CommandHandle {
+    expect(options, ...COMMAND);
     const transport = this.#open();
     return new CommandHandle((request, how) => transport.execute(this.#id, request, how), command, options);
   }
@@ -343,6 +359,7 @@ export async function runScript(
   script: string | Uint8Array,
   options: SandboxOptions & RunScriptOptions = {},
 ): Promise<ScriptResult> {
+  expect(options, ...PLACE, ...SCRIPT);
   const transport = connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });
@@ -354,6 +371,7 @@ export async function exec(
   command: string | Uint8Array,
   options: SandboxOptions & RunCommandOptions = {},
 ): Promise<CommandResult> {
+  expect(options, ...PLACE, ...RUN);
   const transport = connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });

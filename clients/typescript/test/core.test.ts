@@ -32,6 +32,20 @@ test("the version is that of the package", () => {
   assert.equal(VERSION, manifest.version);
 });
 
+test("hints of the command line are in the words of the package", () => {
+  for (const [hint, words] of [
+    [
+      "--image (--rootfs or --image-archive on x) selects an image with programs",
+      "`image` selects an image with programs",
+    ],
+    ["--timeout raises the limit", "`timeoutMs` raises the limit"],
+    ["SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "`limits` raises the limit"],
+    ["create another one", "create another one"],
+  ]) {
+    assert.equal(errorOf({ kind: "limit", message: "", hint }).hint, words);
+  }
+});
+
 test("bytes that are not UTF-8 are sent as base64, and others as text", () => {
   assert.deepEqual(pathMembers("path", "a"), { path: "a" });
   assert.deepEqual(pathMembers("path", new Uint8Array([0x61])), { path: "a" });

@@ -41,6 +41,31 @@ test("sandboxes share a process, and their files do not mix", async (t) => {
   assert.deepEqual((JSON.parse(await two.files.read("init")) as Record<string, unknown>).allow, ["example.org"]);
 });
 
+test("wrong arguments are told by what is expected", async (t) => {
+  const binary = fake(t);
+  const odd = (options: object) => options as never;
+  await assert.rejects(Sandbox.create(odd({ binary, engine: "podman" })), {
+    kind: "usage",
+    message: "engine: 'podman' is none of auto, docker, embedded",
+  });
+  await assert.rejects(Sandbox.create(odd({ binary, io_dir: "out" })), /there is no option 'io_dir': .*ioDir/);
+  await using s = await Sandbox.create({ binary });
+  await assert.rejects(s.runScript("return 1", odd({ timeout: 1 })), /there is no option 'timeout': .*timeoutMs/);
+  await assert.rejects(s.commands.run("true", odd({ onLog: null })), /there is no option 'onLog'/);
+  assert.throws(() => s.commands.start("true", odd({ check: true })), /there is no option 'check'/);
+  await assert.rejects(s.runScript(5 as never), /text or bytes are expected, not number/);
+  assert.equal((await s.files.write("a", [new Uint8Array(2), new Uint8Array(3)])).bytesWritten, 5);
+  await assert.rejects(s.files.write("a", 5 as never), /content: text, bytes or pieces of bytes .* not number/);
+});
+
+test("a process that refuses its settings has lost no sandbox", async (t) => {
+  const binary = fake(t);
+  writeFileSync(binary, "#!/bin/sh\necho 'error: no such setting' >&2; exit 2\n");
+  const error = await Sandbox.create({ binary }).catch((error: unknown) => error);
+  assert.ok(error instanceof SandboxError && error.kind === "config" && error.hint === undefined);
+  assert.match(error.message, /no such setting/);
+});
+
 test("large files go in pieces, both ways, and one that is left is given up", async (t) => {
   await using s = await Sandbox.create({ binary: fake(t) });
   const piece = new Uint8Array(1_000_000).fill(7);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias
 
 __all__ = [
@@ -132,6 +133,20 @@ _RETRYABLE = frozenset(
 )
 
 
+_WORDS = [
+    (re.compile(r"--image \(.*?\) selects"), "image= selects"),
+    (re.compile(r"--timeout raises the limit"), "timeout= raises the limit"),
+    (re.compile(r"(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit"), "limits= raises the limit"),
+]
+
+
+def _worded(hint: str) -> str:
+    """A hint of the command line, in the words of this package."""
+    for flag, argument in _WORDS:
+        hint = flag.sub(argument, hint)
+    return hint
+
+
 def error_of(
     kind: str,
     message: str,
@@ -142,6 +157,7 @@ def error_of(
     owner: TimeoutOwner = "server",
 ) -> SandboxError:
     """The error of a kind, in its class."""
+    hint = None if hint is None else _worded(hint)
     retryable = kind in _RETRYABLE if retryable is None else retryable
     error = _CLASSES.get(kind, SandboxError)(kind, message, hint=hint, retryable=retryable, status=status)
     if isinstance(error, Timeout):

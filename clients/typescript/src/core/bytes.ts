@@ -39,6 +39,9 @@ export function toBytes(text: string): Uint8Array {
 
 /** Text, or bytes as `{"b64"}`. Text that is no Unicode (a lone surrogate) cannot be sent. */
 export function toContent(value: string | Uint8Array): Content {
+  if (typeof value !== "string" && !(value instanceof Uint8Array)) {
+    throw new TypeError(`text or bytes are expected, not ${typeof value}`);
+  }
   return typeof value === "string" ? value : (textOf(value) ?? { b64: toBase64(value) });
 }
 

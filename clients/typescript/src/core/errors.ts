@@ -22,6 +22,17 @@ export interface ErrorDetails {
   cause?: unknown;
 }
 
+const WORDS: [RegExp, string][] = [
+  [/--image \(.*?\) selects/, "`image` selects"],
+  [/--timeout raises the limit/, "`timeoutMs` raises the limit"],
+  [/(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit/, "`limits` raises the limit"],
+];
+
+/** A hint of the command line, in the words of this package. */
+function worded(hint: string): string {
+  return WORDS.reduce((text, [flag, option]) => text.replace(flag, option), hint);
+}
+
 /** An error of sandboxctl. `kind` is stable and for programs; `message` and `hint` are for people. */
 export class SandboxError extends Error {
   /** What went wrong, for programs: `not_found`, `timeout`, … */
@@ -39,7 +50,7 @@ export class SandboxError extends Error {
     super(details.message, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = new.target.name;
     this.kind = details.kind;
-    this.hint = details.hint;
+    this.hint = details.hint === undefined ? undefined : worded(details.hint);
     this.retryable = details.retryable ?? RETRYABLE.has(details.kind);
     this.status = details.status;
     this.result = details.result;

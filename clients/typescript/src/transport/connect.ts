@@ -7,6 +7,8 @@ import type { Transport } from "./transport.js";
 const servers = new Map<string, HttpTransport>();
 const processes = new Map<string, LocalTransport>();
 
+const ENGINES = ["auto", "docker", "embedded"];
+
 interface Place {
   server?: string | undefined;
   token?: string | undefined;
@@ -21,6 +23,9 @@ export function connect(place: Place): Transport {
   const server = place.server ?? (isHere ? undefined : process.env.SANDBOXCTL_SERVER || undefined);
   if (server === undefined) {
     if (place.token !== undefined) throw errorOf({ kind: "usage", message: "token: it needs a server" });
+    if (place.engine !== undefined && !ENGINES.includes(place.engine)) {
+      throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is none of ${ENGINES.join(", ")}` });
+    }
     return shared(processes, JSON.stringify([place.binary, place.engine]), () => new LocalTransport(place));
   }
   for (const name of ["binary", "engine"] as const) {

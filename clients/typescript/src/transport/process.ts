@@ -195,18 +195,14 @@ export class ToolsProcess {
   #fail(how: string, cause: unknown, kill: boolean): void {
     const said = this.#stderr.trim();
     const message = `the process ${this.#binary} ${how}${said ? `: ${said}` : ""}`;
-    // Before it answered nothing was lost: it is not a sandbox that is gone.
-    const kind = this.#hello ? "engine" : "agent_lost";
-    this.#failWith(
-      errorOf({
-        kind,
-        message,
-        retryable: true,
-        cause,
-        hint: "what was in its sandboxes is gone, but not the io dirs",
-      }),
-      kill,
-    );
+    if (this.#hello) {
+      // Before it answered nothing was lost: it is not a sandbox that is gone.
+      const kind = this.#child.exitCode === 2 ? "config" : "engine";
+      this.#failWith(errorOf({ kind, message, cause }), kill);
+      return;
+    }
+    const hint = "what was in its sandboxes is gone, but not the io dirs";
+    this.#failWith(errorOf({ kind: "agent_lost", message, retryable: true, cause, hint }), kill);
   }
 
   #failWith(error: SandboxError, kill: boolean): void {

@@ -88,6 +88,8 @@ class AsyncFiles:
                 text = base64.b64encode(content).decode()
                 return results.written(await self._do("write", path, content=text, encoding="base64", **options))
             content = [bytes(content)]
+        elif not any(hasattr(content, name) for name in ("read", "__iter__", "__aiter__")):
+            raise TypeError(f"content: text, bytes or pieces of bytes are expected, not {type(content).__name__}")
         elif not plain:
             raise error_of(
                 "usage", "content in pieces replaces the file: mode, parents and atomic are for text and bytes"

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from .._core.requests import Path, Spec
+from .._core.requests import ENGINES, Path, Spec
 from .._core.waiting import AsyncPieces
 from ..errors import error_of
 from ..results import Json
@@ -87,9 +87,11 @@ def connect(
     if not server:
         if token is not None:
             raise error_of("usage", "token: it needs a server")
+        if engine is not None and engine not in ENGINES:
+            raise error_of("usage", f"engine: {engine!r} is none of {', '.join(ENGINES)}")
         return AsyncLocalTransport(binary, engine)
     try:
         from .http import AsyncHttpTransport
     except ImportError as error:
-        raise error_of("config", f"a server needs httpx: {error}", "pip install 'sandboxctl[http]'") from error
+        raise error_of("config", f"a server needs httpx: {error}", "pip install httpx") from error
     return AsyncHttpTransport(server, token or os.environ.get("SANDBOXCTL_TOKEN") or None)

@@ -421,10 +421,11 @@ class Process:
 
     def _ended(self, how: str) -> SandboxError:
         said = self._stderr.decode("utf-8", "replace").strip()
-        # Before it answered nothing was lost: it is not a sandbox that is gone.
-        kind = "agent_lost" if self.ready.done() else "engine"
         message = f"the process {self._binary} {how}{': ' if said else ''}{said}"
-        return error_of(kind, message, "what was in its sandboxes is gone, but not the io dirs")
+        if self.ready.done():
+            return error_of("agent_lost", message, "what was in its sandboxes is gone, but not the io dirs")
+        # Before it answered nothing was lost: it is not a sandbox that is gone.
+        return error_of("config" if self._child.returncode == 2 else "engine", message)
 
 
 class _Broken(Exception):

@@ -6,12 +6,13 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from . import wire
 
 __all__ = [
+    "ENGINES",
     "Limits",
     "Path",
     "Spec",
@@ -32,6 +33,10 @@ Path: TypeAlias = "str | bytes | os.PathLike[str]"
 
 Limits: TypeAlias = "wire.LimitsRequest | Mapping[str, int | float]"
 """The limits that are set, by their names, such as `memory_bytes`."""
+
+
+ENGINES: Final = ("auto", "docker", "embedded")
+"""The engines of this machine."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,16 @@ def path_members(name: str, path: Path) -> dict[str, str]:
         return {f"{name}_b64": base64.b64encode(raw).decode()}
 
 
-def _content(value: Text) -> wire.Content:
+def _content(value: object) -> wire.Content:
     if isinstance(value, str):
         return value
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"text or bytes are expected, not {type(value).__name__}")
+    raw = bytes(cast("bytes", value))
     try:
-        return bytes(value).decode()
+        return raw.decode()
     except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
+        return {"b64": base64.b64encode(raw).decode()}
 
 
 def _contents(values: Mapping[str, Text]) -> dict[str, wire.Content]:
@@ -90,6 +98,8 @@ def _common(secrets: Mapping[str, Text] | None, limits: Limits | None, timeout: 
     request: wire.ExecutionRequest = {}
     all_limits: dict[str, Any] = dict(limits or {})
     if timeout is not None:
+        if not timeout > 0:
+            raise ValueError(f"timeout: seconds above 0 are expected, not {timeout!r}")
         all_limits["timeout_ms"] = max(1, round(timeout * 1000))
     if all_limits:
         request["limits"] = cast("wire.LimitsRequest", all_limits)

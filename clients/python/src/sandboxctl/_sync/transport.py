@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from .._core.requests import Path, Spec
+from .._core.requests import ENGINES, Path, Spec
 from .._core.waiting import Pieces
 from ..errors import error_of
 from ..results import Json
@@ -88,9 +88,11 @@ def connect(
     if not server:
         if token is not None:
             raise error_of("usage", "token: it needs a server")
+        if engine is not None and engine not in ENGINES:
+            raise error_of("usage", f"engine: {engine!r} is none of {', '.join(ENGINES)}")
         return LocalTransport(binary, engine)
     try:
         from .http import HttpTransport
     except ImportError as error:
-        raise error_of("config", f"a server needs httpx: {error}", "pip install 'sandboxctl[http]'") from error
+        raise error_of("config", f"a server needs httpx: {error}", "pip install httpx") from error
     return HttpTransport(server, token or os.environ.get("SANDBOXCTL_TOKEN") or None)
