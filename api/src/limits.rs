@@ -173,7 +173,7 @@ pub enum LimitParseError {
         text: String,
     },
     /// Not a duration.
-    #[error("'{text}' is not a duration with a unit, such as 300ms, 30s or 10m")]
+    #[error("'{text}' is not a duration such as 300ms, 30s or 10m")]
     Time {
         /// The text as given.
         text: String,

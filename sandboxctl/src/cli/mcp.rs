@@ -11,7 +11,7 @@ use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
 use super::values::{Utf8, guest_path, text};
 use crate::clients;
-use crate::config::{Flags, Key, Value};
+use crate::config::{Flags, Key, MOST_PREWARMED, Value};
 
 /// How many sandboxes are started ahead by default.
 const DEFAULT_POOL: &str = "2";
@@ -34,7 +34,7 @@ pub struct McpArgs {
 
     /// Prewarm this many sandboxes
     #[arg(long, value_name = "NUMBER", default_value = DEFAULT_POOL,
-        value_parser = clap::value_parser!(u16).range(0..=64))]
+        value_parser = clap::value_parser!(u16).range(0..=MOST_PREWARMED.into()))]
     pub pool: u16,
 
     /// Run this many scripts and commands at once; more wait

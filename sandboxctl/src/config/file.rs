@@ -77,7 +77,12 @@ pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
     let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
     let text = match read_text(file, links) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Nor is there one below what is no directory: a service account's HOME may be /dev/null.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(None);
+        }
         Err(error) => return Err(unreadable(error)),
     };
     parse(file, &text).map(Some)
@@ -260,6 +265,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(read(&folder.path().join("missing"), Links::Refuse).unwrap().is_none());
+        assert!(read(Path::new("/dev/null/.config/x"), Links::Follow).unwrap().is_none());
         assert_eq!(refused(folder.path()), "not a regular file");
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(

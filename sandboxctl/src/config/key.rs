@@ -71,6 +71,9 @@ const TIME: Kind = Kind::Limit(LimitKey::Timeout);
 const SIZE: Kind = Kind::Limit(LimitKey::MaxFileSize);
 const COUNT: Kind = Kind::Limit(LimitKey::Entries);
 
+/// How many sandboxes of a kind are started ahead at most: each is a container.
+pub const MOST_PREWARMED: u16 = 64;
+
 fn text(text: &str) -> Option<Value> {
     Some(Value::Text(text.to_owned()))
 }
@@ -219,7 +222,7 @@ settings! {
         default: || Some(Value::Names(vec!["*".into()])),
         expects: "an array of images' names such as \"python:*\"",
     }
-    PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for" {
+    PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64" {
         kind: COUNT,
         flag: Some("--pool"),
         default: || count(0),

@@ -23,7 +23,7 @@ mod variables;
 
 pub use effective::resolved_parents;
 pub use error::Error;
-pub use key::{Key, Scope};
+pub use key::{Key, MOST_PREWARMED, Scope};
 pub use network::Allow;
 pub use origin::{Layer, Origin};
 pub use settings::{Flags, Settings};

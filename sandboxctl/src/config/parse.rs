@@ -12,7 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
-use super::key::{Key, Kind};
+use super::key::{Key, Kind, MOST_PREWARMED};
 use super::network::{self, AllowError};
 use super::value::{Value, ValueError};
 
@@ -27,6 +27,12 @@ impl Value {
             // No limit is 0, and this is none.
             Kind::Limit(_) if key == Key::PoolSize && text == "0" => {
                 Ok(Self::Limit(LimitValue::Count(0)))
+            }
+            Kind::Limit(_)
+                if key == Key::PoolSize
+                    && text.trim().parse().is_ok_and(|size: u64| size > MOST_PREWARMED.into()) =>
+            {
+                Err(ValueError::TooMany { text: text.into(), most: MOST_PREWARMED })
             }
             Kind::Limit(limit) => {
                 let text = if counts_bytes(key) && is_whole_number(text) {

@@ -175,8 +175,20 @@ fn config_error_names_file_and_line() {
     );
     insta::assert_snapshot!(
         refused("SANDBOXCTL_LIMITS_TIMEOUT", "30"),
-        @"SANDBOXCTL_LIMITS_TIMEOUT: limits.timeout: '30' is not a duration with a unit, such as 300ms, 30s or 10m"
+        @"SANDBOXCTL_LIMITS_TIMEOUT: limits.timeout: '30' is not a duration such as 300ms, 30s or 10m"
     );
+}
+
+#[test]
+fn pool_is_bounded_wherever_its_size_is_written() {
+    let most = MOST_PREWARMED;
+    let read = |number: u16| Value::from_text(Key::PoolSize, &number.to_string());
+    assert!(read(0).is_ok() && read(most).is_ok());
+    assert_eq!(read(most + 1).unwrap_err().to_string(), "'65' is too many: at most 64");
+    let machine = Machine::new("[pool]\nsize = 1000\n", "", "");
+    let refused = machine.refused(&[], Flags::default());
+    assert!(refused.contains("pool.size: '1000' is too many: at most 64"), "{refused}");
+    assert!(Key::PoolSize.description().ends_with(&format!("at most {most}")));
 }
 
 #[test]
@@ -259,6 +271,7 @@ fn any_line() -> impl Strategy<Value = String> {
                     [number as usize % 3]
                     .to_owned()
             }
+            (Key::PoolSize, _) => (number % 65).to_string(),
             (key, _) if matches!(key.kind(), Kind::Limit(_)) => match limit_of(key) {
                 LimitValue::Time(_) => format!("'{}s'", number + 1),
                 LimitValue::Size(_) => format!("'{}MiB'", number + 16),

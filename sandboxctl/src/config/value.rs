@@ -51,6 +51,14 @@ pub enum ValueError {
         /// The allowed values.
         words: &'static [&'static str],
     },
+    /// More than the largest number.
+    #[error("'{text}' is too many: at most {most}")]
+    TooMany {
+        /// As given.
+        text: String,
+        /// The largest number.
+        most: u16,
+    },
     /// The wrong TOML type.
     #[error("expected {expected}, found {found}")]
     Type {
