@@ -77,32 +77,35 @@ pub struct Workspace {
 #[derive(Debug)]
 struct IoDir {
     path: PathBuf,
-    /// It did not exist before: it is removed again if it is empty.
-    is_new: bool,
+    /// What did not exist before, outermost first: removed again where it is empty.
+    made: Vec<PathBuf>,
 }
 
 impl IoDir {
     fn open(path: PathBuf) -> Result<Self, WorkspaceError> {
-        let created = fs::DirBuilder::new().recursive(false).mode(0o755).create(&path);
-        let is_new = match created {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
-                made.map_err(|source| WorkspaceError::IoDir { path: path.clone(), source })?;
-                true
+        let is_missing = |dir: &&Path| fs::symlink_metadata(dir).is_err();
+        let dirs = path.ancestors().filter(|dir| !dir.as_os_str().is_empty());
+        let missing: Vec<PathBuf> = dirs.take_while(is_missing).map(Path::to_owned).collect();
+        // Dropped on an error, so that nothing is left of a path that cannot be created.
+        let mut io_dir = Self { path, made: Vec::new() };
+        for dir in missing.into_iter().rev() {
+            match fs::DirBuilder::new().mode(0o755).create(&dir) {
+                Ok(()) => io_dir.made.push(dir),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => {
+                    return Err(WorkspaceError::IoDir { path: io_dir.path.clone(), source });
+                }
             }
-            Err(source) => return Err(WorkspaceError::IoDir { path, source }),
-        };
-        Ok(Self { path, is_new })
+        }
+        Ok(io_dir)
     }
 }
 
 impl Drop for IoDir {
     fn drop(&mut self) {
-        if self.is_new {
+        for dir in self.made.iter().rev() {
             // Fails where there are files, which stay.
-            _ = fs::remove_dir(&self.path);
+            _ = fs::remove_dir(dir);
         }
     }
 }
@@ -445,11 +448,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let new = folder.path().join("a/new");
         drop(IoDir::open(new.clone()).unwrap());
-        assert!(!new.exists());
+        assert!(!folder.path().join("a").exists(), "nor what was made above it");
         let opened = IoDir::open(new.clone()).unwrap();
         fs::write(new.join("file"), "x").unwrap();
         drop(opened);
         assert!(new.join("file").exists());
+        // Nothing is left of what cannot be created.
+        let long = folder.path().join("b/c").join("n".repeat(300));
+        assert!(IoDir::open(long).is_err());
+        assert!(!folder.path().join("b").exists());
+        let below = new.join("file/x");
+        assert!(IoDir::open(below).is_err());
         // It was there before: it stays.
         let old = folder.path().join("old");
         fs::create_dir(&old).unwrap();
