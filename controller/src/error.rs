@@ -433,6 +433,9 @@ impl Error {
                 "--engine embedded makes one, as root; --io-dir names a directory in its place, and \
                  io.private = \"off\" takes the default one"
             }
+            Self::Input { name, .. } if name.starts_with('/') => {
+                "-v SRC:DST:ro takes a regular file or a directory, and a DST that is still free"
+            }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::Staging { .. } => "`sandboxctl gc` completes an interrupted commit",
             Self::KeepStaged { .. } => {

@@ -55,7 +55,10 @@ impl ArtifactsDir {
         let mut cursor = Cursor::new(root.as_fd(), MissingDir::Fail);
         let json = read(&mut cursor, MANIFEST).map_err(|error| Error::Manifest {
             path: path.to_owned(),
-            reason: format!("it has no readable manifest.json: {error}"),
+            reason: match error {
+                Error::Vanished { .. } => "it has no manifest.json".to_owned(),
+                error => format!("its manifest.json cannot be read: {error}"),
+            },
         })?;
         let manifest = manifest::decode(path, &json)?;
         let checksums = sums::checksums(&manifest, &json);
@@ -231,7 +234,7 @@ mod tests {
         assert_eq!(differences(&place), [(CHECKSUMS.to_owned(), CheckDifference::Missing)]);
         fs::remove_file(place.at("out/manifest.json")).unwrap();
         let error = ArtifactsDir::open(&place.at("out")).unwrap_err();
-        assert!(error.to_string().contains("no readable manifest.json"), "{error}");
+        assert!(error.to_string().contains("it has no manifest.json"), "{error}");
         assert!(ArtifactsDir::open(&place.at("nowhere")).is_err());
     }
 }

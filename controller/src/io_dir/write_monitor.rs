@@ -330,7 +330,7 @@ impl Baseline {
             }
             let grown = now.usage.bytes.saturating_sub(self.usage.bytes);
             let share = match (self.is_measured, ByteSize::b(grown >> 20 << 20)) {
-                (true, grown) => format!(", of which the sandbox has taken {grown}"),
+                (true, grown) => format!(", of which the sandbox has taken at least {grown}"),
                 (false, _) => String::new(),
             };
             let fallen = ByteSize::b(self.fallen(now) >> 20 << 20);

@@ -68,7 +68,7 @@ impl Plan {
                     false => None,
                 };
                 match taken {
-                    Some(taken) => Err(refuse(format!("{path} and {taken} overlap"))),
+                    Some(taken) => Err(refuse(format!("the sandbox has its own {taken}"))),
                     None => Ok(path),
                 }
             })

@@ -122,7 +122,10 @@ impl Files {
     ) -> Result<u64, FileError> {
         let fail = |errno| FileError::system(errno, written);
         let found = entry(located, written).and_then(|entry| {
-            let entry = entry.ok_or_else(|| FileError::mount_root(written))?;
+            let entry = entry.ok_or_else(|| FileError {
+                reason: "the io dir itself cannot be removed, only what is in it".to_owned(),
+                ..FileError::mount_root(written)
+            })?;
             let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
             Ok((entry, kind))
         });

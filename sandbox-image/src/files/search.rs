@@ -230,7 +230,7 @@ impl Pattern {
         let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
         glob.and_then(|glob| GlobSetBuilder::new().add(glob).build())
             .map(Self)
-            .map_err(|error| invalid(&format!("not a glob: {error}"), written))
+            .map_err(|error| invalid(&format!("not a glob: {}", error.kind()), pattern.as_bytes()))
     }
 
     fn matches(&self, path: &[u8]) -> bool {
@@ -256,7 +256,7 @@ fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Regex, FileEr
             let text = error.to_string();
             let cause = text.lines().last().unwrap_or_default();
             let cause = cause.strip_prefix("error: ").unwrap_or(cause);
-            invalid(&format!("not a regular expression: {cause}"), written)
+            invalid(&format!("not a regular expression: {cause}"), options.pattern.as_bytes())
         })
 }
 

@@ -89,13 +89,18 @@ impl ReceiptArgs {
 #[command(next_help_heading = "Reproducibility")]
 pub struct ReproducibleArgs {
     /// Seed of math.random, 0 to 4294967295
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed)]
     pub seed: Option<u32>,
 
     /// Fixed time for os.time and os.date: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or
     /// seconds since 1970; os.clock begins at 0
     #[arg(long, value_name = "TIME", value_parser = text::<UnixSeconds>())]
     pub now: Option<UnixSeconds>,
+}
+
+/// What clap says by itself names no range for what is no number at all.
+fn seed(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "expected a whole number, 0 to 4294967295")
 }
 
 /// A time in seconds since 1970.

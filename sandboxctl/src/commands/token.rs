@@ -19,7 +19,15 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
             let data_dir = path(context, &data_dir)?;
             let store = match Store::attach(&data_dir) {
                 // The first token of a service may be made before its first start.
-                Err(StoreError::Missing { .. }) => Store::open(&data_dir),
+                Err(StoreError::Missing { .. }) => {
+                    let store = Store::open(&data_dir)?;
+                    let dir = data_dir.display().to_string();
+                    let shown = escaped_line(&dir);
+                    context
+                        .output
+                        .notice(&format!("no service has used {shown} yet: it was created"));
+                    Ok(store)
+                }
                 attached => attached,
             };
             create(context, &store?, subject, scopes, expires, json)?;

@@ -223,8 +223,10 @@ fn io(
     config: &ServiceConfig,
 ) -> Result<PlannedIo, ServiceError> {
     let forbidden = |problem: &str| {
-        Err(ServiceError::forbidden("io", problem)
-            .with_hint("io.enabled or --io-dir of the server allows it"))
+        Err(ServiceError::forbidden("io", problem).with_hint(
+            "`[io] enabled = true` in the service's configuration, or SANDBOXCTL_IO_ENABLED=true \
+                 in its environment, allows it",
+        ))
     };
     let io = match (asked.mode, kind, &config.io) {
         (None | Some(IoMode::Private), ExecutionKind::Command, _)

@@ -75,6 +75,9 @@ fn hint(why: &str) -> &'static str {
          is found; or the name is wrong"
     } else if says(&["manifest", "not found", "invalid reference"]) {
         "the name, its tag or its digest is wrong"
+    } else if says(&["no such host", "timeout", "refused", "unreachable", "name resolution"]) {
+        "the engine cannot reach the registry: check its network or proxy; `docker load` brings an \
+         image without one"
     } else {
         "with --pull never, only images that the engine has are used"
     }
@@ -172,6 +175,22 @@ mod tests {
             assert_eq!(split(reference), Some(expected), "{reference}");
         }
         assert_eq!(split("sha256:12"), None);
+    }
+
+    #[test]
+    fn registry_that_is_not_reached_is_no_wrong_name() {
+        for (why, expected) in [
+            (
+                "Get https://registry.example/v2/: dial tcp: lookup registry.example: no such host",
+                "network",
+            ),
+            ("dial tcp 10.0.0.1:443: connect: connection refused", "network"),
+            ("pull access denied for a", "password"),
+            ("manifest for a:9 not found: manifest unknown", "its tag"),
+            ("no space left on device", "--pull never"),
+        ] {
+            assert!(hint(why).contains(expected), "{why}: {}", hint(why));
+        }
     }
 
     #[test]

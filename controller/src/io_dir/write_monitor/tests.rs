@@ -108,7 +108,7 @@ fn unmeasurable_io_dir_is_judged_by_free_space() {
     assert_eq!(
         message,
         "the io dir's file system has less than 1.0 GiB left (limits.disk_reserve): 9GiB less \
-             than at the beginning, of which the sandbox has taken 5MiB"
+             than at the beginning, of which the sandbox has taken at least 5MiB"
     );
 }
 

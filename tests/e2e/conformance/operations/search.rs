@@ -144,7 +144,13 @@ fn command_line_prints_paths_and_lines() {
     );
     assert_eq!(fs(&["grep", "nowhere"]).assert_code(1).stdout, "");
     assert_eq!(fs(&["grep", "x", "none"]).stdout, "");
-    assert!(fs(&["grep", "("]).assert_code(2).stderr.contains("not a regular expression"));
+    assert!(
+        fs(&["grep", "("])
+            .assert_code(2)
+            .stderr
+            .contains("error: (: not a regular expression: unclosed group")
+    );
+    assert!(fs(&["glob", "["]).assert_code(2).stderr.contains("error: [: not a glob: "));
     assert!(fs(&["cp", ":src", ":copy"]).stderr.contains("-r copies it"));
     fs(&["cp", "-r", ":src", ":copy"]).assert_code(0);
     fs(&["cp", "-r", ":src/lib", ":copy/"]).assert_code(0);
