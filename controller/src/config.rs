@@ -40,12 +40,9 @@ pub struct Config {
     pub reserved_files: Vec<PathBuf>,
     /// What a service of this user keeps, which no sandbox may use.
     pub service_dir: Option<PathBuf>,
-    /// Directories in `service_dir`, for the service itself: what is below them are io dirs of its
-    /// sandboxes.
+    /// Directories in `service_dir` or [`private_dir`](Self::private_dir), for the service or the
+    /// server itself: what is below them are io dirs of its sandboxes.
     pub service_io_dirs: Vec<PathBuf>,
-    /// Directories in [`private_dir`](Self::private_dir), for the server of an agent's tools itself:
-    /// what is below them are io dirs of its sandboxes.
-    pub private_io_dirs: Vec<PathBuf>,
     /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
     pub disk_reserve: DiskReserve,
 }
@@ -68,7 +65,6 @@ impl Config {
             reserved_files: Vec::new(),
             service_dir: None,
             service_io_dirs: Vec::new(),
-            private_io_dirs: Vec::new(),
             disk_reserve: DiskReserve::default(),
         }
     }
@@ -90,7 +86,6 @@ impl Config {
             service_dir: self.service_dir.clone(),
             service_io_dirs: self.service_io_dirs.clone(),
             private_dir: Some(self.private_dir()),
-            private_io_dirs: self.private_io_dirs.clone(),
             files: self.reserved_files.clone(),
         }
     }

@@ -291,31 +291,25 @@ struct Messages {
     head: [u8; 4],
     have: usize,
     /// The number of bytes of the message still to come.
-    left: usize,
+    left: u32,
 }
 
 impl Messages {
     /// Whether a ClientHello begins in these bytes of handshake records.
-    fn has_hello(&mut self, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
+    fn has_hello(&mut self, bytes: &[u8]) -> bool {
+        bytes.iter().any(|&byte| {
             if self.left > 0 {
-                let count = bytes.len().min(self.left);
-                self.left -= count;
-                bytes = &bytes[count..];
-                continue;
+                self.left -= 1;
+                return false;
             }
-            self.head[self.have] = bytes[0];
+            self.head[self.have] = byte;
             self.have += 1;
-            bytes = &bytes[1..];
-            if self.head[0] == CLIENT_HELLO {
-                return true;
-            }
             if self.have == self.head.len() {
                 let [_, a, b, c] = self.head;
-                (self.have, self.left) = (0, u32::from_be_bytes([0, a, b, c]) as usize);
+                (self.have, self.left) = (0, u32::from_be_bytes([0, a, b, c]));
             }
-        }
-        false
+            self.head[0] == CLIENT_HELLO
+        })
     }
 }
 

@@ -59,12 +59,10 @@ pub(crate) struct ReservedDirs {
     pub scratch_dir: PathBuf,
     /// What a service keeps, if there is one.
     pub service_dir: Option<PathBuf>,
-    /// Directories in `service_dir`: what is below them are io dirs of this service's sandboxes.
-    pub service_io_dirs: Vec<PathBuf>,
     /// Io dirs that live as long as a server.
     pub private_dir: Option<PathBuf>,
-    /// Directories in `private_dir`: what is below them are io dirs of this server's sandboxes.
-    pub private_io_dirs: Vec<PathBuf>,
+    /// Directories in these two: what is below them are io dirs of this controller's sandboxes.
+    pub service_io_dirs: Vec<PathBuf>,
     /// Files of the caller's that no sandbox may write. They may not exist yet.
     pub files: Vec<PathBuf>,
 }
@@ -125,7 +123,7 @@ impl MountPolicy {
             own.push(reserve("service's data directory", path, &folders.service_io_dirs)?);
         }
         if let Some(path) = &folders.private_dir {
-            own.push(reserve("directory of agents' io dirs", path, &folders.private_io_dirs)?);
+            own.push(reserve("directory of agents' io dirs", path, &folders.service_io_dirs)?);
         }
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
         // One that is nowhere cannot be written.

@@ -39,7 +39,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         (true, false) => IoDir::Named(settings.io_dir(&context.environment.working_directory)?),
     };
     if let IoDir::Private(private) = &io_dir {
-        config.private_io_dirs.extend(private.path().parent().map(Path::to_owned));
+        config.service_io_dirs.extend(private.path().parent().map(Path::to_owned));
     }
     if io_dir.path().is_some() {
         mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();

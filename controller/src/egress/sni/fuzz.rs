@@ -119,16 +119,13 @@ fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
                 let (hello, _) = message(rest).expect("and so does a second one");
                 return names(host, &hello);
             }
-            // What follows in its records is for the tests: messages may begin anywhere.
             HANDSHAKE => return assert_ne!(rest.get(5), Some(&CLIENT_HELLO), "a further hello"),
-            // Before a second hello there may be early data; without one the rest is encrypted.
             CHANGE_CIPHER_SPEC | APPLICATION_DATA if !is_retry => return,
             _ => rest = after_record(rest),
         }
     }
 }
 
-/// What follows a stream's first record, of which at least the header is there.
 fn after_record(stream: &[u8]) -> &[u8] {
     let length = usize::from(u16::from_be_bytes([stream[3], stream[4]]));
     &stream[stream.len().min(5 + length)..]

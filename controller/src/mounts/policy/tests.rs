@@ -28,9 +28,8 @@ impl Host {
             data_dir: self.path("own/data"),
             scratch_dir: self.path("own/scratch"),
             service_dir: Some(self.path("service")),
-            service_io_dirs: vec![self.path("service/files")],
+            service_io_dirs: vec![self.path("service/files"), self.path("own/scratch-mcp/1")],
             private_dir: Some(self.path("own/scratch-mcp")),
-            private_io_dirs: vec![self.path("own/scratch-mcp/1")],
             files: vec![self.path("runner/later/env")],
         };
         let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
