@@ -187,7 +187,7 @@ fn an_image_that_cannot_be_fetched_says_why() {
         (named("none:1"), "cannot be fetched: ", "its tag or its digest is wrong"),
         (named("private/x:1"), "cannot be fetched: ", "without a password"),
         // Nobody listens there.
-        ("127.0.0.1:1/x:1".to_owned(), "cannot be fetched: ", "--pull never"),
+        ("127.0.0.1:1/x:1".to_owned(), "cannot be fetched: ", "cannot reach the registry"),
         ("No/Such Name".to_owned(), "'No/Such Name' ", ""),
     ] {
         let ended = exec(&place, &name, &[], "true");
