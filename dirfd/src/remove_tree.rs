@@ -9,14 +9,13 @@
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, ResolveFlags, chmod, fstat, openat, openat2, renameat, unlinkat,
-};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, chmod, fstat, openat, renameat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use crate::walk::{ScanCoverage, Visit, WalkBounds, walk};
+use crate::walk::{ScanCoverage, Visit, WalkBounds, open_child, walk};
 use crate::{random_hex, retry};
 
 /// How many entries of a directory are read before they are removed.
@@ -37,7 +36,7 @@ const COUNT: WalkBounds =
 ///
 /// If something cannot be removed; the rest may be removed. `EAGAIN` if another process adds to it.
 pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
-    empty(&open(parent, name)?, UNCOUNTED, || {})?;
+    empty(&open(parent, name.as_bytes())?, UNCOUNTED, || {})?;
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
@@ -97,7 +96,6 @@ impl Budget<'_> {
 /// Removes everything in a directory. The first `round` entries are removed without counting what is
 /// there; `each` is called before each entry.
 fn empty(top: &OwnedFd, round: u64, mut each: impl FnMut()) -> Result<()> {
-    let device = fstat(top)?.st_dev;
     let mut budget = Budget { top, left: round, round, counted: None, lost_rounds: 0 };
     let mut take = || {
         each();
@@ -113,10 +111,7 @@ fn empty(top: &OwnedFd, round: u64, mut each: impl FnMut()) -> Result<()> {
             if !is_directory_after_unlink(top.as_fd(), &name)? {
                 continue;
             }
-            let directory = open(top.as_fd(), &name)?;
-            if fstat(&directory)?.st_dev != device {
-                return Err(Errno::XDEV);
-            }
+            let directory = open(top.as_fd(), name.to_bytes())?;
             loop {
                 flatten(&directory, top.as_fd(), &mut take)?;
                 match unlinkat(top, &name, AtFlags::REMOVEDIR) {
@@ -144,7 +139,7 @@ fn flatten(
             take()?;
             if is_directory_after_unlink(directory.as_fd(), &name)? {
                 // A directory that moves is written to: its `..` changes.
-                drop(open(directory.as_fd(), &name)?);
+                drop(open(directory.as_fd(), name.to_bytes())?);
                 renameat(directory, &name, top, random_hex::<16>())?;
             }
         }
@@ -161,28 +156,15 @@ fn is_directory_after_unlink(parent: BorrowedFd<'_>, name: &CString) -> Result<b
 }
 
 /// Opens a directory, and gives its owner access to it if it has none.
-fn open(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd> {
+fn open(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Not the root of a mount: its mode is another's.
-    let found = open_unmounted(parent, name, flags | OFlags::PATH)?;
+    let found = retry(|| open_child(parent, name, flags | OFlags::PATH))?;
     if Mode::from_raw_mode(fstat(&found)?.st_mode) & Mode::RWXU != Mode::RWXU {
         // By its descriptor: a path could be another file's by now.
         chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
     }
     retry(|| openat(&found, ".", flags | OFlags::RDONLY, Mode::empty()))
-}
-
-/// Opens an entry, which is `EXDEV` where something is mounted.
-fn open_unmounted(
-    parent: BorrowedFd<'_>,
-    name: impl rustix::path::Arg + Copy,
-    flags: OFlags,
-) -> Result<OwnedFd> {
-    match retry(|| openat2(parent, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)) {
-        // There the caller compares devices.
-        Err(Errno::NOSYS | Errno::PERM) => openat(parent, name, flags, Mode::empty()),
-        opened => opened,
-    }
 }
 
 /// The names of some entries; empty for an empty directory.
@@ -221,7 +203,7 @@ mod tests {
         for _ in 0..DEPTH {
             mkdirat(&at, "d", Mode::RWXU).unwrap();
             mkdirat(&at, "e", Mode::RWXU).unwrap();
-            at = open(at.as_fd(), "d").unwrap();
+            at = open(at.as_fd(), b"d").unwrap();
         }
         drop(at);
         removed(&dir).unwrap();
