@@ -26,6 +26,15 @@ pub use console::Console;
 pub use patterns::{MASK, Patterns};
 pub use stream::Stream;
 
+impl Patterns {
+    /// The patterns of all of these secrets.
+    #[must_use]
+    pub fn of<'a>(secrets: impl IntoIterator<Item = &'a Secrets>) -> Self {
+        let all = secrets.into_iter().flat_map(Secrets::iter);
+        Self::new(all.map(|(_, value)| value.as_bytes()))
+    }
+}
+
 /// The secrets that a sandbox has been given so far. What one command has written another one may
 /// print, so all of them are replaced until the sandbox ends.
 #[derive(Debug, Default)]
@@ -48,8 +57,7 @@ impl Redactions {
             return;
         }
         known.secrets.push(secrets.clone());
-        let all = known.secrets.iter().flat_map(Secrets::iter);
-        known.patterns = Some(Arc::new(Patterns::new(all.map(|(_, value)| value.as_bytes()))));
+        known.patterns = Some(Arc::new(Patterns::of(&known.secrets)));
     }
 
     /// What is looked for; `None` without any secret.

@@ -122,7 +122,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
 fn title(line: &CommandLine, secrets: &Secrets) -> String {
     let CommandLine::Program(program, _) = line else { return "sh".to_owned() };
     let mut program = program.to_string_lossy().into_owned();
-    Patterns::new(secrets.iter().map(|(_, value)| value.as_bytes())).text(&mut program);
+    Patterns::of([secrets]).text(&mut program);
     launch::title(&program)
 }
 

@@ -36,7 +36,7 @@ pub fn command(line: &CommandLine, secrets: &Secrets) -> Subject {
             words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         }
     };
-    Patterns::new(secrets.iter().map(|(_, value)| value.as_bytes())).text(&mut name);
+    Patterns::of([secrets]).text(&mut name);
     Subject { name, source: None, is_file: false }
 }
 
