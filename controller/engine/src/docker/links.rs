@@ -214,6 +214,9 @@ async fn check(
         known.insert(path.to_owned(), component);
     }
     for path in LOOKED_UP {
+        if known.contains_key(*path) {
+            continue;
+        }
         let mut found = look(docker, container, path).await?;
         // The engine follows a link, and has resolved it whole.
         if let Some(link) = found.take_if(|stat| leads_elsewhere(stat, path)) {

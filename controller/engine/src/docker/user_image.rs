@@ -15,27 +15,21 @@ pub(super) async fn find(
     pull: Pull,
     progress: Progress<'_>,
 ) -> Result<Prepared, EngineError> {
-    let missing = |hint| EngineError::ProgramImage {
+    let refused = |reason: String, hint| EngineError::ProgramImage {
         reference: reference.to_owned(),
-        reason: "is not there".to_owned(),
-        hint: Some(hint),
+        reason,
+        hint,
     };
+    let missing = |hint| refused("is not there".to_owned(), Some(hint));
     if !is_image_reference(reference) {
-        return Err(EngineError::ProgramImage {
-            reference: reference.to_owned(),
-            reason: "is not the name of an image".to_owned(),
-            hint: Some("a name is like python:3.13-slim or registry.example.org/team/tool:1"),
-        });
+        let hint = "a name is like python:3.13-slim or registry.example.org/team/tool:1";
+        return Err(refused("is not the name of an image".to_owned(), Some(hint)));
     }
     let inspect = async || match docker.inspect_image(reference).await.map_err(engine_error) {
         Ok(image) => Ok(Some(image)),
         Err(EngineError::NotFound(_)) => Ok(None),
         // An invalid image name is refused with that message, which comes from no registry.
-        Err(EngineError::Refused(why)) => Err(EngineError::ProgramImage {
-            reference: reference.to_owned(),
-            reason: format!("cannot be inspected: {why}"),
-            hint: None,
-        }),
+        Err(EngineError::Refused(why)) => Err(refused(format!("cannot be inspected: {why}"), None)),
         Err(error) => Err(error),
     };
     let there = match pull {
@@ -53,11 +47,7 @@ pub(super) async fn find(
             fetched.ok_or_else(|| missing("it was fetched, and has been removed since"))?
         }
     };
-    prepared(reference, image).map_err(|reason| EngineError::ProgramImage {
-        reference: reference.to_owned(),
-        reason,
-        hint: None,
-    })
+    prepared(reference, image).map_err(|reason| refused(reason, None))
 }
 
 /// The required facts about an image; the reason if a sandbox cannot be made from it.
