@@ -361,6 +361,16 @@ impl Bench {
         let path = self.place.path().to_owned();
         self.place.close().map_err(Error::file("remove", path))
     }
+
+    /// Whether an engine can be measured. If not, a row says why.
+    pub fn can_use(&self, on: On, rows: &mut Vec<Row>) -> bool {
+        let usable = match on {
+            On::Docker => &self.docker,
+            On::Embedded => &self.embedded,
+        };
+        rows.extend(usable.as_ref().err().map(|why| Row::missing(on.to_string(), why)));
+        usable.is_ok()
+    }
 }
 
 async fn take_turns(

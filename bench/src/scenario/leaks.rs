@@ -63,9 +63,8 @@ fn measure(bench: &Bench, _: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Erro
     async move {
         let executions = bench.executions;
         let mut rows = Vec::new();
-        for (on, usable) in [(On::Docker, &bench.docker), (On::Embedded, &bench.embedded)] {
-            if let Err(why) = usable {
-                rows.push(Row::missing(on.to_string(), why));
+        for on in [On::Docker, On::Embedded] {
+            if !bench.can_use(on, &mut rows) {
                 continue;
             }
             let job = Job { on, executions };

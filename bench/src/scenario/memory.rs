@@ -45,9 +45,8 @@ struct Parked {
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
         let mut rows = Vec::new();
-        for (on, usable) in [(On::Docker, &bench.docker), (On::Embedded, &bench.embedded)] {
-            if let Err(why) = usable {
-                rows.push(Row::missing(on.to_string(), why));
+        for on in [On::Docker, On::Embedded] {
+            if !bench.can_use(on, &mut rows) {
                 continue;
             }
             let mut parked = Vec::new();

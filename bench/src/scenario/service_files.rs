@@ -27,9 +27,8 @@ const SIZES: [(&str, u64, Option<f64>); 2] =
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
         let mut rows = Vec::new();
-        for (on, usable) in [(On::Docker, &bench.docker), (On::Embedded, &bench.embedded)] {
-            if let Err(why) = usable {
-                rows.push(Row::missing(on.to_string(), why));
+        for on in [On::Docker, On::Embedded] {
+            if !bench.can_use(on, &mut rows) {
                 continue;
             }
             let folder = bench.folder(&format!("p6-http-{on}"))?;
