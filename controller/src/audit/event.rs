@@ -33,8 +33,8 @@ pub(crate) struct Event<'a> {
     pub path: Option<&'a [u8]>,
     /// The new path of a rename.
     pub to: Option<&'a [u8]>,
-    /// The program of a command, as given, without secrets. Never its arguments or environment, which may contain
-    /// secrets.
+    /// The program of a command, as given, without secrets. Never its arguments or environment, which
+    /// may contain secrets.
     pub program: Option<&'a [u8]>,
     /// `ok`, an error's kind, or a run's status.
     pub outcome: &'a str,

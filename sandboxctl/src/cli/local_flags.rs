@@ -95,14 +95,7 @@ fn local_hint(flag: &Arg) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::cli::{Cli, Command as Which};
-
-    fn run(args: &[&str]) -> RemoteArgs {
-        let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
-        let Which::Run(args) = Cli::read(all).unwrap().command else { panic!("it is run") };
-        args.remote
-    }
+    use super::super::remote::tests::run;
 
     #[test]
     fn local_flag_is_refused_with_a_service() {

@@ -94,13 +94,14 @@ impl RemoteArgs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::cli::{Cli, Command as Which};
 
-    fn run(args: &[&str]) -> RemoteArgs {
+    /// The arguments of `run` of a script.
+    pub fn run(args: &[&str]) -> RemoteArgs {
         let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
         let Which::Run(args) = Cli::read(all).unwrap().command else { panic!("it is run") };
         args.remote
