@@ -80,7 +80,7 @@ fn images() -> String {
 /// The image that some pages name. The tests have no registry: [`StandIn`] takes its place.
 const IMAGE: &str = "python:3.13-slim";
 
-/// An image of this machine's packages, which is removed at the end.
+/// An image of this machine's packages. It is removed at the end, with all that the pages made.
 struct StandIn {
     name: String,
 }
@@ -99,7 +99,11 @@ impl StandIn {
 
 impl Drop for StandIn {
     fn drop(&mut self) {
-        _ = Command::new("docker").args(["rmi", &self.name]).output();
+        let list = format!("--filter=reference={}*", images());
+        let list = ["image", "ls", "--format={{.Repository}}:{{.Tag}}", &list];
+        let Ok(listed) = Command::new("docker").args(list).output() else { return };
+        let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+        _ = Command::new("docker").args(["image", "rm"]).args(names.lines()).output();
     }
 }
 

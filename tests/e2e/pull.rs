@@ -138,6 +138,12 @@ impl Drop for Fetched {
             if !docker_lines(&["images", "--quiet", name]).is_empty() {
                 docker(&["rmi", "--force", name]);
             }
+            // An image whose tag went to a later one keeps its digest.
+            let repository = name.rsplit_once(':').map_or(&**name, |(repository, _)| repository);
+            let format = "--format={{.Repository}}@{{.Digest}}";
+            for left in docker_lines(&["image", "ls", "--digests", format, repository]) {
+                docker(&["rmi", "--force", &left]);
+            }
         }
     }
 }
