@@ -144,10 +144,11 @@ impl Core {
         self.kept.restore(&self.records, &self.config).await?;
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
+            let (engine, limits) = (running.engine, running.limits);
             let live = self.live_of(running);
             let message = "the server was stopped while it ran";
             let failure = Failure::new(ErrorKind::Killed, message, None);
-            self.end_unseen(&live, failure).await;
+            self.end_unseen(&live, engine, limits, failure).await;
         }
         for queued in recovered.queued {
             let has_secrets = queued.has_secrets;

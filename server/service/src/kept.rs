@@ -168,8 +168,9 @@ impl KeptSandbox {
         lock(&self.info)
     }
 
-    pub fn supports_exec(&self) -> Result<bool, ServiceError> {
-        Ok(self.spec.as_ref().map_err(Clone::clone)?.supports_exec())
+    /// What it is started from.
+    pub fn spec(&self) -> Result<&SandboxSpec, ServiceError> {
+        self.spec.as_ref().map_err(Clone::clone)
     }
 
     fn view(&self) -> SandboxView {
@@ -416,7 +417,7 @@ impl Core {
         kept: &KeptSandbox,
         generation: u64,
     ) -> Result<Arc<dyn Machine>, ServiceError> {
-        let spec = kept.spec.clone()?;
+        let spec = kept.spec()?.clone();
         // Durable before anything of it runs: no two containers have one generation.
         let (now, expires_at) = (Time::now(), kept.info().expires_at);
         self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;

@@ -10,7 +10,7 @@ use sandbox_api::service::{
 };
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
-    SandboxRecord, Store, StoreError, StoredEvent, StoredExecution, UsedGeneration,
+    SandboxRecord, Start, Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, oneshot};
@@ -71,13 +71,8 @@ impl Records {
         Ok(self.change(|store, then| store.accept_then(new, then)).await?)
     }
 
-    pub async fn mark_running(
-        &self,
-        id: &str,
-        since: Time,
-        of: Option<UsedGeneration>,
-    ) -> Result<(), ServiceError> {
-        Ok(self.change(|store, then| store.mark_running_then(id, since, of, then)).await?)
+    pub async fn mark_running(&self, id: &str, start: Start) -> Result<(), ServiceError> {
+        Ok(self.change(|store, then| store.mark_running_then(id, start, then)).await?)
     }
 
     /// Stores the end, unless it is stored already.
@@ -389,7 +384,7 @@ mod tests {
             has_secrets: false,
             key: None,
             created_at: time,
-            started_at: None,
+            start: None,
             metadata: serde_json::Map::new(),
             sandbox: None,
             generation: None,

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 #[cfg(test)]
 use sandbox_api::ErrorKind;
 use sandbox_api::files::{WriteData, WriteOptions};
-use sandbox_api::{Envelope, Failure, Operation, SandboxSpec};
+use sandbox_api::{EngineKind, Envelope, Failure, Operation, SandboxSpec};
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{Controller, Error, Sandbox};
 use sandbox_server::execution::{self, Told, Work};
@@ -23,6 +23,9 @@ pub(crate) trait Runner: Send + Sync + 'static {
 
     /// Has sandboxes like this one started ahead, if there is a pool.
     fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>>;
+
+    /// The engine that sandboxes run on.
+    fn engine(&self) -> EngineKind;
 
     /// Whether the engine answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), String>>;
@@ -152,6 +155,10 @@ impl Runner for Arc<Controller> {
 
     fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
         async move { Ok(Controller::prewarm(self, spec).await?) }.boxed()
+    }
+
+    fn engine(&self) -> EngineKind {
+        Controller::engine(self).kind
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -667,7 +667,7 @@ impl Core {
         // What was accepted before is found whatever has changed since.
         let (kind, plan) = match &place {
             Some(place) => {
-                let supports_exec = self.kept.check(&subject, place)?.supports_exec()?;
+                let supports_exec = self.kept.check(&subject, place)?.spec()?.supports_exec();
                 (plan_in_sandbox(checked, supports_exec, &self.config)?.kind(), None)
             }
             None => {
@@ -682,7 +682,7 @@ impl Core {
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
         let plan = plan.filter(|_| reserved.begin());
-        let started_at = plan.is_some().then_some(created_at);
+        let start = plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None));
         let live = Arc::new(Live {
             span: span(&id, &subject),
             id: id.clone(),
@@ -696,7 +696,9 @@ impl Core {
             used: OnceLock::new(),
             feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
             cancel: watch::Sender::new(Cancel::No),
-            phase: watch::Sender::new(started_at.map_or(Phase::Queued, Phase::Running)),
+            phase: watch::Sender::new(
+                start.map_or(Phase::Queued, |start| Phase::Running(start.at)),
+            ),
         });
         // Its sandbox is started while it is stored. If it is not accepted, nothing runs in it.
         let begun = plan.map(|plan| Box::new(self.begin(&live, plan)));
@@ -709,7 +711,7 @@ impl Core {
             key: key.map(|key| (key.as_str().to_owned(), digest)),
             created_at,
             // One flush in place of two for what does not wait.
-            started_at,
+            start,
             metadata,
             sandbox: live.sandbox.clone(),
             generation,
@@ -719,7 +721,7 @@ impl Core {
             other => return submitted(other),
         }
         live.feed.push(EventBody::Queued);
-        if started_at.is_some() {
+        if start.is_some() {
             live.feed.push(EventBody::Start);
         }
         let work = match begun {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sandbox_api::service::{EventBody, ExecutionDocuments, FileKind, FileList, OutputStream};
 use sandbox_api::{
-    DEFAULT_COLLECTED_BYTES, Failure, FileOp, LogEntry, OutputEncoding, Status, TestCase,
-    TouchedFile, TouchedSource,
+    DEFAULT_COLLECTED_BYTES, EngineKind, Failure, FileOp, Limits, LogEntry, OutputEncoding, Status,
+    TestCase, TouchedFile, TouchedSource,
 };
 
 use crate::error::ServiceError;
@@ -55,10 +55,13 @@ impl Told {
 
 impl Core {
     /// The document of an execution that ran when its service was killed, and whether its files are
-    /// kept. What it told last is stored nowhere, and its files are, only if it had ended.
+    /// kept. What it told last is stored nowhere, and its files are, only if it had ended. What it used
+    /// is not known: nobody measured it to its end.
     pub(crate) async fn unseen_document(
         self: &Arc<Self>,
         live: &Live,
+        engine: Option<EngineKind>,
+        limits: Option<Limits>,
         failure: Failure,
     ) -> (ExecutionDocuments, bool) {
         let mut document = ExecutionDocuments::failed(live.kind, &live.id, Status::Killed, failure);
@@ -85,6 +88,7 @@ impl Core {
                 &mut it.execution
             }
         };
+        (execution.engine, execution.limits) = (engine, limits);
         let (core, id) = (self.clone(), live.id.clone());
         let files = crate::blocking(move || core.files.kept(&id)).await;
         let files = files.unwrap_or_else(|error| {

@@ -8,9 +8,9 @@ use futures_util::FutureExt as _;
 use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
 };
-use sandbox_api::{ErrorKind, Failure, SandboxSpec, Status, Usage, millis};
+use sandbox_api::{EngineKind, ErrorKind, Failure, Limits, SandboxSpec, Status, Usage, millis};
 use sandbox_server::execution::Work;
-use sandbox_store::{Finish, UsedGeneration};
+use sandbox_store::{Finish, Start, UsedGeneration};
 use serde_json::value::RawValue;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -113,8 +113,14 @@ impl Core {
     }
 
     /// Ends an execution that ran when its service was killed, with what is stored of it.
-    pub async fn end_unseen(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
-        let (document, keeps_files) = self.unseen_document(live, failure).await;
+    pub async fn end_unseen(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        engine: Option<EngineKind>,
+        limits: Option<Limits>,
+        failure: Failure,
+    ) {
+        let (document, keeps_files) = self.unseen_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
         let (status, usage, machine) = (Status::Killed, None, None);
@@ -140,8 +146,10 @@ impl Core {
         match &live.sandbox {
             None => {
                 // Nothing of it has run before it is known to run, and the two need each other's time.
-                let begun = self.begin(live, plan(request, &self.config)?);
-                self.mark_running(live, None).await?;
+                let plan = plan(request, &self.config)?;
+                let limits = plan.spec.limits;
+                let begun = self.begin(live, plan);
+                self.mark_running(live, limits, None).await?;
                 self.execute_alone(live, begun, queued_ms).await
             }
             Some(sandbox) => {
@@ -230,7 +238,8 @@ impl Core {
         request: ExecutionRequest,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
-        let supports_exec = self.kept.check(&live.subject, place)?.supports_exec()?;
+        let kept = self.kept.check(&live.subject, place)?;
+        let (supports_exec, of_sandbox) = (kept.spec()?.supports_exec(), kept.spec()?.limits);
         let work = plan_in_sandbox(request, supports_exec, &self.config)?;
         let mut cancel = live.cancel.subscribe();
         let used = tokio::select! {
@@ -238,7 +247,9 @@ impl Core {
             _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
         };
         let (generation, is_restart) = (used.generation(), used.is_restart());
-        self.mark_running(live, Some(UsedGeneration { generation, is_restart })).await?;
+        let timeout = work.timeout().unwrap_or(of_sandbox.timeout);
+        let limits = Limits { timeout, ..of_sandbox };
+        self.mark_running(live, limits, Some(UsedGeneration { generation, is_restart })).await?;
         used.told();
         let is_started_for_it = used.is_new();
         let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
@@ -259,17 +270,23 @@ impl Core {
         self.events_due.notify_one();
     }
 
+    /// The start of an execution, with what is known of it.
+    pub fn start_of(&self, at: Time, limits: Limits, used: Option<UsedGeneration>) -> Start {
+        Start { at, engine: self.runner.engine(), limits, used }
+    }
+
     async fn mark_running(
         &self,
         live: &Live,
-        of: Option<UsedGeneration>,
+        limits: Limits,
+        used: Option<UsedGeneration>,
     ) -> Result<(), ServiceError> {
-        let now = Time::now();
-        self.records.mark_running(&live.id, now, of).await?;
-        if let Some(of) = of {
-            _ = live.used.set(of);
+        let start = self.start_of(Time::now(), limits, used);
+        self.records.mark_running(&live.id, start).await?;
+        if let Some(used) = used {
+            _ = live.used.set(used);
         }
-        live.phase.send_replace(Phase::Running(now));
+        live.phase.send_replace(Phase::Running(start.at));
         self.report(live, EventBody::Start);
         Ok(())
     }

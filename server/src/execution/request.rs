@@ -1,5 +1,7 @@
 //! What a request says is to run: a script or a command. Pure.
 
+use std::time::Duration;
+
 use sandbox_api::service::{
     CommandRequest, Content, ExecutionKind, ExecutionRequest, RequestSecrets,
 };
@@ -96,6 +98,15 @@ impl Work {
             Self::Command(command) => command.timeout = timeout,
         }
         Ok(work)
+    }
+
+    /// Its time limit, if it is not that of its sandbox.
+    #[must_use]
+    pub const fn timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Script(script) => script.timeout,
+            Self::Command(command) => command.timeout,
+        }
     }
 
     /// Which of the two.

@@ -75,7 +75,7 @@ fn execution(id: String) -> Result<NewExecution, String> {
         has_secrets: false,
         key: None,
         created_at: Time::now(),
-        started_at: None,
+        start: None,
         metadata: serde_json::Map::new(),
         sandbox: None,
         generation: None,

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types};
 use sandbox_api::service::{ExecutionKind, ExecutionStatus, ExecutionSummary, Subject, Time};
-use sandbox_api::{Status, Usage};
+use sandbox_api::{EngineKind, Limits, Status, Usage};
 use serde_json::{Map, Value};
 
 use crate::error::StoreError;
@@ -38,8 +38,8 @@ pub struct NewExecution {
     pub key: Option<(String, String)>,
     /// When it was accepted.
     pub created_at: Time,
-    /// When it began to run, if it does so at once: it is never stored as one that waits then.
-    pub started_at: Option<Time>,
+    /// Its start, if it runs at once: it is never stored as one that waits then.
+    pub start: Option<Start>,
     /// What its caller said about it.
     pub metadata: Map<String, Value>,
     /// The kept sandbox that it runs in.
@@ -66,6 +66,20 @@ pub struct UsedGeneration {
     pub generation: u64,
     /// Whether the execution started it, in place of an earlier one.
     pub is_restart: bool,
+}
+
+/// The start of an execution, with what is known then of how it runs. Its result says the same; this is
+/// for an execution whose result nobody saw.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Start {
+    /// When it began to run.
+    pub at: Time,
+    /// The engine that it runs on.
+    pub engine: EngineKind,
+    /// The limits in force.
+    pub limits: Limits,
+    /// The generation of its kept sandbox.
+    pub used: Option<UsedGeneration>,
 }
 
 /// The end of an execution.
@@ -126,10 +140,10 @@ pub struct ExecutionQuery {
     pub limit: usize,
 }
 
-/// Where a page ends: its last execution. It tells nothing of others, as a row's number would.
+/// Where a page ends: the time and the id of its last execution, by which lists are sorted. Both stay
+/// what they are, and tell nothing of others, as a row's number would.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
-    /// When that was accepted, for the time after it is forgotten.
     created_at: Time,
     id: String,
 }
@@ -180,6 +194,10 @@ pub struct RecoveredExecution {
     pub has_secrets: bool,
     /// The number of its last event.
     pub last_event: u64,
+    /// The engine that it ran on, if an earlier version did not start it.
+    pub engine: Option<EngineKind>,
+    /// The limits that it ran under, likewise.
+    pub limits: Option<Limits>,
 }
 
 /// Is called with what became of a change when that is durable.
@@ -234,31 +252,20 @@ impl Store {
         })
     }
 
-    /// Records that an execution runs, and in which generation of its kept sandbox.
+    /// Records that an execution runs.
     ///
     /// # Errors
     ///
     /// [`StoreError::State`] if it does not wait: none runs twice.
-    pub fn mark_running(
-        &self,
-        id: &str,
-        since: Time,
-        of: Option<UsedGeneration>,
-    ) -> Result<(), StoreError> {
+    pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
         let id = id.to_owned();
-        self.write(move |connection| mark_running(connection, &id, since, of))
+        self.write(move |connection| mark_running(connection, &id, &start))
     }
 
     /// The same without a wait.
-    pub fn mark_running_then(
-        &self,
-        id: &str,
-        since: Time,
-        of: Option<UsedGeneration>,
-        then: impl Then<()>,
-    ) {
+    pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
         let id = id.to_owned();
-        self.write_then(move |connection| mark_running(connection, &id, since, of), then);
+        self.write_then(move |connection| mark_running(connection, &id, &start), then);
     }
 
     /// Records the end of an execution, with its last events.
@@ -378,7 +385,8 @@ impl Store {
         })
     }
 
-    /// Lists executions of a subject, newest first.
+    /// Lists executions of a subject, newest first. Whoever goes from page to page finds each execution
+    /// that is there all the time exactly once, whatever is accepted, ends or is forgotten meanwhile.
     ///
     /// # Errors
     ///
@@ -388,16 +396,13 @@ impl Store {
         subject: &Subject,
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
-        let before = match &query.cursor {
-            Some(cursor) => self.read(|connection| Ok(place(connection, subject, cursor)?))?,
-            None => i64::MAX,
-        };
-        let mut sql = format!(
-            "SELECT {SUMMARY} FROM executions
-             WHERE subject = ? AND seq < ? AND NOT is_expired"
-        );
-        let mut values: Vec<types::Value> =
-            vec![subject.as_str().to_owned().into(), types::Value::Integer(before)];
+        let mut sql =
+            format!("SELECT {SUMMARY} FROM executions WHERE subject = ? AND NOT is_expired");
+        let mut values: Vec<types::Value> = vec![subject.as_str().to_owned().into()];
+        if let Some(Cursor { created_at, id }) = &query.cursor {
+            sql.push_str(" AND (created_at, id) < (?, ?)");
+            values.extend([created_at.unix_millis().into(), id.clone().into()]);
+        }
         let mut with = |condition: &str, value: types::Value| {
             sql.push_str(condition);
             values.push(value);
@@ -436,7 +441,7 @@ impl Store {
             }
         }
         let limit = query.limit.clamp(1, EXECUTION_PAGE);
-        sql.push_str(" ORDER BY seq DESC LIMIT ?");
+        sql.push_str(" ORDER BY created_at DESC, id DESC LIMIT ?");
         values.push(types::Value::Integer(signed(limit as u64 + 1)));
         self.read(|connection| {
             let mut query = connection.prepare_cached(&sql)?;
@@ -463,7 +468,7 @@ impl Store {
     pub fn recover(&self) -> Result<Recovered, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare(&format!(
-                "SELECT {SUMMARY}, subject, has_secrets, last_event
+                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits
                  FROM executions INDEXED BY executions_under_way
                  WHERE ended_at IS NULL ORDER BY seq"
             ))?;
@@ -475,6 +480,8 @@ impl Store {
                     subject: Subject::new(row.get::<_, String>(10)?).map_err(StoreError::row)?,
                     has_secrets: row.get(11)?,
                     last_event: unsigned(row.get(12)?),
+                    engine: row.get::<_, Option<String>>(13)?.as_deref().and_then(engine),
+                    limits: row.get::<_, Option<String>>(14)?.as_deref().and_then(limits),
                 };
                 match execution.summary.status {
                     ExecutionStatus::Queued => recovered.queued.push(execution),
@@ -494,15 +501,15 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         return Ok(accepted);
     }
     let metadata = Value::Object(new.metadata).to_string();
-    let status = match new.started_at {
+    let status = match new.start {
         Some(_) => ExecutionStatus::Running,
         None => ExecutionStatus::Queued,
     };
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
             (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-             started_at, generation)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+             started_at, generation, engine, limits)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     )?;
     let seq = insert.insert(params![
         id,
@@ -514,8 +521,10 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         metadata,
         new.sandbox,
         new.created_at.unix_millis(),
-        new.started_at.map(Time::unix_millis),
+        new.start.map(|start| start.at.unix_millis()),
         new.generation.map(signed),
+        new.start.map(|start| start.engine.as_str()),
+        new.start.map(|start| limits_json(&start.limits)).transpose()?,
     ])?;
     if let Some((key, digest)) = key {
         // That of an execution that is about to be forgotten is free.
@@ -526,19 +535,16 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     Ok(Accepted::New)
 }
 
-fn mark_running(
-    connection: &Connection,
-    id: &str,
-    since: Time,
-    of: Option<UsedGeneration>,
-) -> Result<(), StoreError> {
+fn mark_running(connection: &Connection, id: &str, start: &Start) -> Result<(), StoreError> {
+    let Start { at, engine, limits, used } = start;
     let mut update = connection.prepare_cached(
         "UPDATE executions SET status = 'running', started_at = ?2, generation = ?3,
-            is_restart = ?4
+            is_restart = ?4, engine = ?5, limits = ?6
          WHERE id = ?1 AND status = 'queued'",
     )?;
-    let (generation, is_restart) = of.map(|of| (signed(of.generation), of.is_restart)).unzip();
-    match update.execute(params![id, since.unix_millis(), generation, is_restart])? {
+    let (generation, is_restart) = used.map(|of| (signed(of.generation), of.is_restart)).unzip();
+    let (at, limits) = (at.unix_millis(), limits_json(limits)?);
+    match update.execute(params![id, at, generation, is_restart, engine.as_str(), limits])? {
         1 => Ok(()),
         _ => Err(state(id, "queued")),
     }
@@ -568,22 +574,6 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
     let (seq, subject) = ended.ok_or_else(|| state(&id, "queued or running"))?;
     insert_events(connection, seq, &events)?;
     usage::add(connection, &subject, ended_at, &usage.unwrap_or_default())
-}
-
-/// Below which number a list goes on. Where the last execution of the page is forgotten by now, it
-/// goes on with those that were accepted in its millisecond or before: some come twice, and none is
-/// left out.
-fn place(connection: &Connection, subject: &Subject, cursor: &Cursor) -> rusqlite::Result<i64> {
-    let mut query =
-        connection.prepare_cached("SELECT seq FROM executions WHERE id = ?1 AND subject = ?2")?;
-    let found = query.query_row([&cursor.id, subject.as_str()], |row| row.get(0)).optional()?;
-    if let Some(seq) = found {
-        return Ok(seq);
-    }
-    let mut query = connection.prepare_cached(
-        "SELECT coalesce(max(seq) + 1, 0) FROM executions WHERE subject = ?1 AND created_at <= ?2",
-    )?;
-    query.query_row(params![subject.as_str(), cursor.created_at.unix_millis()], |row| row.get(0))
 }
 
 fn find_key(
@@ -652,6 +642,19 @@ fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
         generation: row.get::<_, Option<i64>>(8)?.map(unsigned),
         restarted: row.get(9)?,
     })
+}
+
+fn limits_json(limits: &Limits) -> Result<String, StoreError> {
+    serde_json::to_string(limits).map_err(StoreError::row)
+}
+
+/// Limits as they are stored; those of a version that had others are not known.
+fn limits(json: &str) -> Option<Limits> {
+    serde_json::from_str(json).ok()
+}
+
+fn engine(name: &str) -> Option<EngineKind> {
+    [EngineKind::Docker, EngineKind::Embedded].into_iter().find(|kind| kind.as_str() == name)
 }
 
 const SCRIPT: &str = "script";

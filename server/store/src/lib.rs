@@ -36,7 +36,7 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 pub use error::StoreError;
 pub use executions::{
     Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
-    NewExecution, Recovered, RecoveredExecution, StoredEvent, StoredExecution, Then,
+    NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then,
     UsedGeneration,
 };
 pub use sandboxes::{NamedSandbox, SandboxRecord};

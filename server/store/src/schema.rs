@@ -114,6 +114,22 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE executions ADD COLUMN generation INTEGER;
     ALTER TABLE executions ADD COLUMN is_restart INTEGER;
     ",
+    // 5: the engine that an execution runs on, and the limits in force, as JSON.
+    "
+    ALTER TABLE executions ADD COLUMN engine TEXT;
+    ALTER TABLE executions ADD COLUMN limits TEXT;
+    ",
+    // 6: lists by time and id, which a cursor has whole, whatever has been forgotten since.
+    "
+    DROP INDEX executions_by_subject;
+    DROP INDEX executions_under_way;
+    DROP INDEX executions_by_sandbox;
+    CREATE INDEX executions_by_subject ON executions (subject, created_at, id);
+    CREATE INDEX executions_under_way ON executions (subject, created_at, id)
+        WHERE ended_at IS NULL;
+    CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, created_at, id)
+        WHERE sandbox IS NOT NULL;
+    ",
 ];
 
 /// The newest version.
@@ -226,6 +242,9 @@ mod tests {
             let stored: i64 =
                 old.query_row("SELECT bytes FROM stored", [], |it| it.get(0)).unwrap();
             assert_eq!(stored, 6 + 7);
+            let unknown = "SELECT count(*) FROM executions WHERE engine IS NULL AND limits IS NULL";
+            let unknown: i64 = old.query_row(unknown, [], |it| it.get(0)).unwrap();
+            assert_eq!(unknown, 2);
         }
     }
 

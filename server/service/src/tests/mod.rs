@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_api::service::{
-    EventBody, Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, Subject, Time,
+    EventBody, Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, SandboxRequest,
+    Subject, Time,
 };
-use sandbox_api::{ByteSize, ErrorKind, RootFs};
+use sandbox_api::{ByteSize, ErrorKind, Limits, RootFs};
 use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::runtime::Runtime;
 
@@ -290,7 +291,8 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
     };
     let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
     let ((holds, begun), (release, held)) = (mpsc::channel(), mpsc::channel::<()>());
-    store.mark_running_then("nothing", Time::now(), None, move |_| {
+    let start = world.service().core.start_of(Time::now(), Limits::default(), None);
+    store.mark_running_then("nothing", start, move |_| {
         holds.send(()).unwrap();
         _ = held.recv();
     });
@@ -305,7 +307,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
             has_secrets: false,
             key: Some(("k".to_owned(), "of another request".to_owned())),
             created_at: Time::now(),
-            started_at: None,
+            start: None,
             metadata: serde_json::Map::new(),
             sandbox: None,
             generation: None,
@@ -461,11 +463,24 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     let mut world = World::with(|config| {
         config.default_root = RootFs::Directory("/programs".into());
     });
-    let script = world.submit("log-and-wait a b");
+    let mut request = script("log-and-wait a b");
+    request.limits = serde_json::from_value(serde_json::json!({ "pids": 20 })).unwrap();
+    let script = world.block_on(world.service().submit(me(), request, None)).unwrap().id;
     let line = serde_json::json!({ "command": { "shell": "log-and-wait a b" } });
     let line: ExecutionRequest = serde_json::from_value(line).unwrap();
     let command = world.block_on(world.service().submit(me(), line, None)).unwrap().id;
-    for id in [&script, &command] {
+    let in_sandbox = {
+        let request = SandboxRequest::default();
+        let created = world.block_on(world.service().create_sandbox(me(), request)).unwrap();
+        let wait = ExecutionRequest {
+            limits: serde_json::from_value(serde_json::json!({ "timeout_ms": 4000 })).unwrap(),
+            ..self::script("log-and-wait a b")
+        };
+        let sandbox = created.sandbox.id;
+        let submitted = world.service().submit_in(me(), &sandbox, None, wait, None);
+        world.block_on(submitted).unwrap().id
+    };
+    for id in [&script, &command, &in_sandbox] {
         let stored = || world.block_on(world.service().core.records.events(me(), id, 0, 10));
         // Queued, started, and what it told.
         world.until_true(|| stored().unwrap().len() == 4);
@@ -506,6 +521,15 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     );
     let files = world.block_on(world.service().files(me(), &script)).unwrap();
     assert_eq!(files.files[0].path, "out.txt");
+    // The engine and the limits were known before; nobody measured what it used.
+    for (id, limit, value) in
+        [(&script, "pids", 20), (&command, "timeout_ms", 30_000), (&in_sandbox, "timeout_ms", 4000)]
+    {
+        let document = document(id);
+        assert_eq!(document["engine"], "embedded", "{document:#}");
+        assert_eq!(document["limits"][limit], value, "{document:#}");
+        assert!(document["usage"].is_null(), "{document:#}");
+    }
 }
 
 fn files_below(dir: &Path) -> Vec<PathBuf> {
@@ -636,8 +660,8 @@ fn results_and_files_are_removed_together_when_their_time_is_over() {
 fn list_is_in_pages_with_the_latest_first() {
     let world = World::new();
     let mut ids: Vec<_> = (0..5).map(|_| world.submit("return 1")).collect();
-    ids.iter().for_each(|id| drop(world.wait(id)));
-    ids.reverse();
+    let created = |id: &String| world.wait(id).summary.created_at;
+    ids.sort_by_key(|id| std::cmp::Reverse((created(id), id.clone())));
     let mut found = Vec::new();
     let mut cursor = None;
     loop {

@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 use sandbox_api::files::WriteOptions;
 use sandbox_api::service::{EventBody, OutputStream};
 use sandbox_api::{
-    Command, CommandLine, Envelope, ErrorKind, Failure, LogLevel, Operation, ResultDocument,
-    SandboxSpec, Status, Usage,
+    Command, CommandLine, EngineKind, Envelope, ErrorKind, Failure, LogLevel, Operation,
+    ResultDocument, SandboxSpec, Status, Usage,
 };
 use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::sync::Semaphore;
@@ -106,6 +106,10 @@ impl Runner for Shared {
     fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
         self.0.prewarmed.lock().unwrap().push(spec);
         async { Ok(()) }.boxed()
+    }
+
+    fn engine(&self) -> EngineKind {
+        EngineKind::Embedded
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
