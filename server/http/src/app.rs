@@ -1,52 +1,21 @@
-//! The application: state, and what stands around every request.
+//! The state of the application: what all handlers share.
 
-use std::collections::BTreeSet;
-use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
-};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
-use hyper::body::{Body as _, Frame, SizeHint};
-use sandbox_api::ProblemKind;
-use sandbox_api::service::Subject;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
-use crate::access::{
-    AccessDecision, Authenticate, Caller, InFlight, InFlightRequest, Peer, Reason, Scope, Sites,
-    Unauthenticated, challenge, lacks,
-};
-use crate::answer::AcceptedAnswer;
+use crate::access::{Authenticate, InFlight, Sites};
 use crate::backend::Backend;
-use crate::config::{HttpConfig, Mount};
-use crate::memory::{Held, Memory};
+use crate::config::HttpConfig;
+use crate::limit::Limit;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::refusal::{Refusal, Result};
-use crate::request::id::{self, RequestId, X_REQUEST_ID};
-use crate::request::{Metered, Parsers, content_length, media_type, too_large};
-use crate::route::{Limit, Route};
-use crate::serve::body::BoundedBody;
-use crate::{openapi, routes};
+use crate::openapi::page::{self, Page};
+use crate::request::json::Parsers;
 
 /// Bodies of a few members.
 const SMALL_BODY: u64 = 64 << 10;
-/// The route of what has none, in figures.
-const NO_ROUTE: &str = "none";
 
 /// The state of all handlers.
 #[derive(Clone)]
@@ -64,26 +33,8 @@ struct Inner {
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     openapi: Bytes,
-    reference: openapi::page::Page,
+    reference: Page,
 }
-
-/// What a route asks of a request before it is handled.
-#[derive(Clone)]
-struct RouteAccess {
-    name: &'static str,
-    scope: Option<Scope>,
-    limit: Option<Limit>,
-    /// Whether its query is read: otherwise it has no parameters.
-    has_query: bool,
-    /// The path of what is mounted, or nothing: what it is as a resource of OAuth.
-    resource: &'static str,
-    /// The statuses in the document; `None` for what is mounted, which has none.
-    statuses: Option<Arc<BTreeSet<u16>>>,
-}
-
-/// Which route a request went to.
-#[derive(Clone, Copy)]
-struct RouteName(&'static str);
 
 impl App {
     pub fn new(
@@ -91,9 +42,9 @@ impl App {
         backend: Arc<dyn Backend>,
         auth: Arc<dyn Authenticate>,
         stop: CancellationToken,
+        document: &serde_json::Value,
     ) -> Self {
-        let document = openapi::document(&routes::table());
-        let mut openapi = serde_json::to_vec_pretty(&document).unwrap_or_default();
+        let mut openapi = serde_json::to_vec_pretty(document).unwrap_or_default();
         openapi.push(b'\n');
         Self(Arc::new(Inner {
             sites: Sites::new(&config.hosts, &config.origins),
@@ -103,7 +54,7 @@ impl App {
             parsers: Parsers::default(),
             metrics: Arc::new(Metrics::new(Some(Arc::clone(&backend)))),
             openapi: openapi.into(),
-            reference: openapi::page::page(&document),
+            reference: page::page(document),
             backend,
             auth,
             config,
@@ -136,11 +87,35 @@ impl App {
         &self.0.openapi
     }
 
-    pub fn reference(&self) -> &openapi::page::Page {
+    pub fn reference(&self) -> &Page {
         &self.0.reference
     }
 
-    fn limit(&self, limit: Limit) -> u64 {
+    pub fn auth(&self) -> &dyn Authenticate {
+        &*self.0.auth
+    }
+
+    pub fn sites(&self) -> &Sites {
+        &self.0.sites
+    }
+
+    /// The requests that are handled now.
+    pub fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
+    }
+
+    /// The memory of bodies.
+    pub fn requests(&self) -> &Memory {
+        &self.0.requests
+    }
+
+    /// The memory of answers.
+    pub fn answers(&self) -> &Memory {
+        &self.0.answers
+    }
+
+    /// The most bytes of a body.
+    pub fn limit(&self, limit: Limit) -> u64 {
         match limit {
             Limit::Small => SMALL_BODY,
             Limit::Request => self.0.config.max_request.as_u64(),
@@ -148,379 +123,4 @@ impl App {
             Limit::Bytes(bytes) => bytes,
         }
     }
-
-    /// The router of all routes, and of what is mounted beside them.
-    pub fn router(&self, mount: Option<Mount>) -> Router {
-        let mut router = Router::new();
-        for route in routes::table() {
-            let path = route.router_path();
-            // Pages for anybody may be asked for with anything, as those that watch a server do.
-            let has_query = route.has_query() || route.scope.is_none();
-            let statuses = Some(Arc::new(route.statuses()));
-            let Route { name, scope, body, handler, .. } = route;
-            let limit = body.map(|body| body.limit);
-            let gate = RouteAccess { name, scope, limit, has_query, resource: "", statuses };
-            let gated = from_fn_with_state((self.clone(), gate), pass);
-            router = router.route(&path, handler.route_layer(gated));
-        }
-        let mut router = router.with_state(self.clone());
-        if let Some(Mount { path, service, scope, max_request }) = mount {
-            let gate = RouteAccess {
-                name: path,
-                scope: Some(scope),
-                limit: Some(Limit::Bytes(max_request.as_u64())),
-                has_query: true,
-                resource: path,
-                statuses: None,
-            };
-            let gated = from_fn_with_state((self.clone(), gate), pass);
-            // Its own routes have the path; the fallbacks are those of the API.
-            router = router.merge(service.route_layer(gated));
-        }
-        router
-            .method_not_allowed_fallback(async |method: Method| {
-                let detail = format!("this path has no {method}");
-                Refusal::new(ProblemKind::MethodNotAllowed, detail)
-            })
-            .fallback(async || {
-                Refusal::new(ProblemKind::NotFound, "there is no such path")
-                    .hint(Some("/v1/openapi.json lists all of them"))
-            })
-            // Ours says more, and bounds the time too.
-            .layer(DefaultBodyLimit::disable())
-            .layer(from_fn_with_state(self.clone(), around))
-            .layer(from_fn(identify))
-    }
-}
-
-/// The outermost: every answer, refusals of the rest included, has an id.
-async fn identify(request: Request, next: Next) -> Response {
-    let id = RequestId::of(request.headers());
-    let header = id.header();
-    let mut response = id.scope(next.run(request)).await;
-    if let Some(header) = header {
-        response.headers_mut().insert(X_REQUEST_ID, header);
-    }
-    response
-}
-
-/// Hosts and origins, spans, figures, the audit, and headers of answers.
-async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let in_flight = app.metrics().request_begun();
-    let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = request.headers().get(ORIGIN).cloned();
-    let trace_id = id::trace(request.headers()).map(|(trace, _)| trace.to_owned());
-    let span = span(request.headers(), &method, &path, peer);
-
-    let handled = handle(&app, peer, request, next).instrument(span.clone());
-    let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
-        Ok(response) => response,
-        Err(_) => Refusal::internal("a handler has panicked").into_response(),
-    };
-
-    let status = response.status().as_u16();
-    let extensions = response.extensions_mut();
-    let route = extensions.remove::<RouteName>().map(|route| route.0);
-    let subject = extensions.remove::<Subject>();
-    let refused = extensions.remove::<ProblemKind>();
-    let reason = extensions.remove::<Reason>();
-    app.metrics().request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
-    drop(in_flight);
-    span.record("status", status);
-    if let Some(subject) = &subject {
-        span.record("subject", subject.as_str());
-    }
-    span.in_scope(|| tracing::debug!(took = ?started.elapsed(), "answered"));
-    if let Some(audit) = &app.config().audit {
-        let request = id::current().map(|id| id.to_string());
-        audit(&AccessDecision {
-            request: request.as_deref().unwrap_or_default(),
-            peer,
-            trace_id: trace_id.as_deref(),
-            subject: subject.as_ref(),
-            method: &method,
-            path: &path,
-            route,
-            status,
-            refused,
-            reason: reason.as_ref().map(|reason| reason.0.as_str()),
-        });
-    }
-    add_headers(&app, origin.as_ref(), response.headers_mut());
-    response
-}
-
-fn span(headers: &HeaderMap, method: &Method, path: &str, peer: Peer) -> tracing::Span {
-    let trace = id::trace(headers);
-    let id_of_request = id::current();
-    tracing::info_span!(
-        "request",
-        id = id_of_request.as_ref().map(tracing::field::display),
-        %method,
-        path,
-        %peer,
-        trace_id = trace.map(|(trace, _)| trace),
-        parent_span_id = trace.map(|(_, span)| span),
-        subject = tracing::field::Empty,
-        status = tracing::field::Empty,
-    )
-}
-
-async fn handle(app: &App, peer: Peer, request: Request, next: Next) -> Response {
-    if let Err(refusal) = app.0.sites.check(peer, request.uri(), request.headers()) {
-        return refusal.into_response();
-    }
-    if is_preflight(app, &request) {
-        return StatusCode::NO_CONTENT.into_response();
-    }
-    next.run(request).await
-}
-
-/// Whether a browser asks what pages of a configured origin may do.
-fn is_preflight(app: &App, request: &Request) -> bool {
-    let headers = request.headers();
-    request.method() == Method::OPTIONS
-        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-        && headers.get(ORIGIN).is_some_and(|origin| app.0.sites.allows_origin(origin))
-}
-
-/// Authentication, scope, bounds: a request that passes is handled.
-async fn pass(
-    State((app, gate)): State<(App, RouteAccess)>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let mut subject = None;
-    let mut response = match admit(&app, &gate, &mut request, &mut subject).await {
-        Err((refusal, reason)) => {
-            let mut response = refusal.into_response();
-            if let Some(reason) = reason {
-                response.extensions_mut().insert(reason);
-            }
-            response
-        }
-        Ok(Admitted { in_flight, refused }) => {
-            let mut response = next.run(request).await;
-            // Whatever its handler makes of a body that it could not read.
-            if let Some(refusal) = refused.get() {
-                response = refusal.clone().into_response();
-            }
-            match (in_flight, &subject) {
-                // Its place is free when its last byte is sent.
-                (Some(held), Some(subject)) => answer(&app, subject, held, response),
-                _ => response,
-            }
-        }
-    };
-    let status = response.status().as_u16();
-    debug_assert!(
-        gate.statuses.as_ref().is_none_or(|documented| documented.contains(&status)),
-        "{}: {status} is not documented",
-        gate.name,
-    );
-    response.extensions_mut().insert(RouteName(gate.name));
-    if let Some(subject) = subject {
-        response.extensions_mut().insert(subject);
-    }
-    response
-}
-
-/// A request that is to be handled.
-struct Admitted {
-    in_flight: Option<InFlightRequest>,
-    /// Why its body is not read to its end, if it is not.
-    refused: Arc<OnceLock<Refusal>>,
-}
-
-async fn admit(
-    app: &App,
-    gate: &RouteAccess,
-    request: &mut Request,
-    subject: &mut Option<Subject>,
-) -> Result<Admitted, (Refusal, Option<Reason>)> {
-    let mut in_flight = None;
-    if let Some(scope) = gate.scope {
-        let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
-        let caller = app.0.auth.authenticate(request.headers(), peer).await;
-        let caller: Caller = caller.map_err(|error| refuse_caller(app, gate, error))?;
-        *subject = Some(caller.subject.clone());
-        if !caller.may(scope) {
-            return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
-        }
-        let begun = app.0.in_flight.begin(&caller.subject);
-        in_flight = Some(begun.map_err(|refusal| (refusal, None))?);
-        request.extensions_mut().insert(caller);
-    }
-    if let (false, Some(query @ [_, ..])) =
-        (gate.has_query, request.uri().query().map(str::as_bytes))
-    {
-        let name = query.split(|byte| matches!(byte, b'=' | b'&')).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let refusal = Refusal::new(ProblemKind::Invalid, "this route has no parameters");
-        return Err((refusal.at(name, "unknown parameter"), None));
-    }
-    let limit = gate.limit.map_or(0, |limit| app.limit(limit));
-    let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
-    if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
-        return Err((too_large(limit), None));
-    }
-    let body = std::mem::take(request.body_mut());
-    let mut body = Body::new(BoundedBody::new(body, limit));
-    let refused = Arc::default();
-    // An upload is passed on as it comes.
-    if let (Some(subject), true) = (&*subject, gate.limit != Some(Limit::Upload)) {
-        let held = app.0.requests.hold(subject);
-        let metered = Metered { held, refused: Arc::clone(&refused) };
-        let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
-        body = metered.meter(body, !is_form);
-        request.extensions_mut().insert(metered);
-    }
-    *request.body_mut() = body;
-    Ok(Admitted { in_flight, refused })
-}
-
-fn refuse_caller(
-    app: &App,
-    gate: &RouteAccess,
-    error: Unauthenticated,
-) -> (Refusal, Option<Reason>) {
-    let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
-    let (refusal, reason) = error.into();
-    if refusal.problem().kind != ProblemKind::Unauthenticated {
-        return (refusal, reason);
-    }
-    (challenge(refusal, gate.scope, metadata_url(app, gate).as_deref(), is_invalid), reason)
-}
-
-/// Where a client finds out where its tokens come from, if it is told.
-fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
-    app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
-}
-
-/// An answer to this subject. One that is in memory whole takes its share before it is sent, and a
-/// piece of a stream when it comes.
-fn answer(
-    app: &App,
-    subject: &Subject,
-    in_flight: InFlightRequest,
-    mut response: Response,
-) -> Response {
-    let memory = app.0.answers.hold(subject);
-    let whole = response.body().size_hint().exact();
-    if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
-        // Who is refused sends it again: not what was done.
-        return match response.extensions_mut().remove::<AcceptedAnswer>() {
-            Some(accepted) => accepted.into_response(),
-            None => refusal.into_response(),
-        };
-    }
-    let is_stream = whole.is_none();
-    let (rest, adding) = (Bytes::new(), None);
-    let _in_flight = in_flight;
-    response.map(|body| Body::new(HeldBody { body, is_stream, rest, adding, memory, _in_flight }))
-}
-
-/// The most bytes of an answer that are sent at one time.
-const PIECE: usize = 64 << 10;
-
-/// An answer whose request is in flight, and whose memory is held, until its last byte is sent: it is
-/// given to the connection in pieces.
-struct HeldBody {
-    body: Body,
-    is_stream: bool,
-    /// What was not sent yet of what the body gave.
-    rest: Bytes,
-    /// The wait for the memory of that.
-    adding: Option<BoxFuture<'static, Result<()>>>,
-    memory: Held,
-    _in_flight: InFlightRequest,
-}
-
-impl hyper::body::Body for HeldBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if this.rest.is_empty() {
-            if this.is_stream {
-                this.memory.release();
-            }
-            let frame = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                other => return Poll::Ready(other),
-            };
-            match frame.into_data() {
-                Ok(data) => this.rest = data,
-                Err(frame) => return Poll::Ready(Some(Ok(frame))),
-            }
-            if this.is_stream {
-                let (memory, bytes) = (this.memory.clone(), this.rest.len() as u64);
-                // What broke off here may be the answer to something that was done.
-                this.adding = Some(Box::pin(async move { memory.add(bytes).await }));
-            }
-        }
-        if let Some(adding) = &mut this.adding {
-            let added = ready!(adding.as_mut().poll(context));
-            this.adding = None;
-            if let Err(refusal) = added {
-                return Poll::Ready(Some(Err(axum::Error::new(refusal))));
-            }
-        }
-        let piece = this.rest.len().min(PIECE);
-        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(piece)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let (hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
-        let mut size = SizeHint::new();
-        size.set_lower(hint.lower() + rest);
-        if let Some(upper) = hint.upper() {
-            size.set_upper(upper + rest);
-        }
-        size
-    }
-}
-
-const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
-    HeaderName::from_static("cross-origin-resource-policy");
-
-/// What browsers are told, and what no cache may keep.
-fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let mut add = |name: HeaderName, value: &'static str| {
-        headers.entry(name).or_insert(HeaderValue::from_static(value));
-    };
-    add(X_CONTENT_TYPE_OPTIONS, "nosniff");
-    add(CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'");
-    add(REFERRER_POLICY, "no-referrer");
-    add(CACHE_CONTROL, "no-store");
-    let allowed = origin.filter(|origin| app.0.sites.allows_origin(origin));
-    let Some(origin) = allowed else {
-        add(CROSS_ORIGIN_RESOURCE_POLICY, "same-origin");
-        return;
-    };
-    add(CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin");
-    add(VARY, "origin");
-    add(ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE");
-    add(
-        ACCESS_CONTROL_ALLOW_HEADERS,
-        "authorization, content-type, idempotency-key, if-none-match, last-event-id, mcp-method, \
-         mcp-name, mcp-protocol-version, mcp-session-id, range, traceparent, x-request-id",
-    );
-    add(
-        ACCESS_CONTROL_EXPOSE_HEADERS,
-        "content-disposition, content-range, etag, location, mcp-session-id, retry-after, \
-         sandbox-generation, sandbox-restarted, x-request-id",
-    );
-    add(ACCESS_CONTROL_MAX_AGE, "600");
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
 }

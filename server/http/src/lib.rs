@@ -11,12 +11,14 @@ mod answer;
 mod app;
 mod backend;
 mod config;
+mod limit;
 mod memory;
 mod metrics;
 mod openapi;
 mod refusal;
 mod request;
 mod route;
+mod router;
 mod routes;
 mod serve;
 
@@ -67,8 +69,9 @@ impl Http {
         mount: Option<Mount>,
         shutdown: Shutdown,
     ) -> Self {
-        let app = App::new(config, backend, auth, shutdown.stop.clone());
-        let router = app.router(mount);
+        let stop = shutdown.stop.clone();
+        let app = App::new(config, backend, auth, stop, &openapi_document());
+        let router = router::router(&app, mount);
         Self { app, router, shutdown }
     }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::access::Scope;
 use crate::app::App;
+use crate::limit::Limit;
 
 /// A schema in a document.
 pub(crate) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
@@ -98,19 +99,6 @@ pub(crate) struct RequestBody {
     pub content: Vec<Content>,
     /// Its most bytes.
     pub limit: Limit,
-}
-
-/// How large a body may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// A few members.
-    Small,
-    /// A request with its inputs.
-    Request,
-    /// A file.
-    Upload,
-    /// So many bytes.
-    Bytes(u64),
 }
 
 /// Content of one type.

@@ -7,10 +7,11 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use sandbox_api::service::{ExecutionEvent, Subject};
 
+use crate::core::Core;
 use crate::error::ServiceError;
-use crate::feed::Found;
+use crate::feed::FeedRead;
 use crate::live::Live;
-use crate::service::{Core, Service};
+use crate::service::Service;
 
 /// How many events are read at one time: a reader that takes none has them in memory.
 const PIECE: usize = 16;
@@ -85,12 +86,12 @@ impl Reader {
             // Before it looks: what comes after is noticed.
             last.borrow_and_update();
             match live.feed.after(self.after, PIECE) {
-                Found::Events(events) => {
+                FeedRead::Events(events) => {
                     self.ready = events.into();
                     return Ok(());
                 }
-                Found::Ended => return Ok(()),
-                Found::InStore => {
+                FeedRead::Ended => return Ok(()),
+                FeedRead::InStore => {
                     let events = self
                         .core
                         .records
@@ -103,7 +104,7 @@ impl Reader {
                     self.live = None;
                 }
                 // The feed lives as long as this reader.
-                Found::NotYet => _ = last.changed().await,
+                FeedRead::NotYet => _ = last.changed().await,
             }
         }
         let events = self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;

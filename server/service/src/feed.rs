@@ -46,7 +46,7 @@ struct State {
 
 /// What a reader finds.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FeedRead {
     /// The next events, at least one.
     Events(Vec<Arc<ExecutionEvent>>),
     /// They are in the store only.
@@ -169,24 +169,24 @@ impl Feed {
     }
 
     /// The events after this one, at most `most`.
-    pub fn after(&self, seq: u64, most: usize) -> Found {
+    pub fn after(&self, seq: u64, most: usize) -> FeedRead {
         let state = self.lock();
         let told = *self.last.borrow();
         if seq >= told {
             return match state.has_ended && told + 1 == state.next {
-                true => Found::Ended,
-                false => Found::NotYet,
+                true => FeedRead::Ended,
+                false => FeedRead::NotYet,
             };
         }
         match state.recent.front() {
             Some(first) if first.seq <= seq + 1 => {
                 let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
                 let told = |event: &&Arc<ExecutionEvent>| event.seq <= told;
-                Found::Events(
+                FeedRead::Events(
                     state.recent.iter().skip(skip).take_while(told).take(most).cloned().collect(),
                 )
             }
-            _ => Found::InStore,
+            _ => FeedRead::InStore,
         }
     }
 
@@ -215,9 +215,9 @@ mod tests {
         EventBody::Log { level: LogLevel::Print, text: "x".repeat(bytes) }
     }
 
-    fn names(found: Found) -> Vec<(u64, &'static str)> {
+    fn names(found: FeedRead) -> Vec<(u64, &'static str)> {
         match found {
-            Found::Events(events) => events.iter().map(|it| (it.seq, it.body.name())).collect(),
+            FeedRead::Events(events) => events.iter().map(|it| (it.seq, it.body.name())).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -236,15 +236,15 @@ mod tests {
         assert_eq!(names(feed.after(0, 10)), [(1, "queued"), (2, "start"), (3, "log")]);
         assert_eq!(names(feed.after(1, 1)), [(2, "start")]);
         assert_eq!(feed.end(end()).seq, 4);
-        assert!(matches!(feed.after(3, 10), Found::NotYet));
+        assert!(matches!(feed.after(3, 10), FeedRead::NotYet));
         assert_eq!(feed.unsaved().len(), 3);
         feed.publish_end();
         assert_eq!(names(feed.after(3, 10)), [(4, "end")]);
-        assert!(matches!(feed.after(4, 10), Found::Ended));
-        assert!(matches!(feed.after(7, 10), Found::Ended));
+        assert!(matches!(feed.after(4, 10), FeedRead::Ended));
+        assert!(matches!(feed.after(7, 10), FeedRead::Ended));
         // Nothing comes after it.
         feed.push(log(1));
-        assert!(matches!(feed.after(4, 10), Found::Ended));
+        assert!(matches!(feed.after(4, 10), FeedRead::Ended));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         }
         assert_eq!(names(feed.after(0, 1)), [(1, "log")]);
         feed.mark_saved(9);
-        assert!(matches!(feed.after(0, 1), Found::InStore));
+        assert!(matches!(feed.after(0, 1), FeedRead::InStore));
         assert_eq!(names(feed.after(9, 10)), [(10, "log")]);
     }
 }

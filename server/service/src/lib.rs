@@ -9,43 +9,46 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod archive;
 mod background;
 mod config;
+mod core;
 mod counters;
+mod disk_usage;
 mod error;
 mod events;
 mod feed;
 mod files;
-mod kept;
 mod live;
-mod operate;
+mod permits;
 mod plan;
 mod rate;
 mod readers;
 mod records;
+mod recovery;
 mod runner;
+mod sandboxes;
 mod schedule;
 mod service;
-mod size;
+mod shutdown;
 #[cfg(test)]
 mod tests;
-mod turn;
-mod unseen;
 mod work;
 
+pub use self::core::RunPermit;
+pub use admission::{IdempotencyKey, Submitted};
 pub use archive::Archive;
 pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
 pub use counters::Counters;
 pub use error::{ServiceError, ServiceErrorKind};
 pub use events::Events;
 pub use files::OpenFile;
-pub use kept::{CreatedSandbox, UseOutcome};
-pub use operate::{KeptReader, KeptWriter};
+pub use permits::SandboxPermit;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_store::StoredExecution;
-pub use service::{IdempotencyKey, ListQuery, Service, Submitted};
-pub use turn::{SandboxPlace, Turn};
+pub use sandboxes::{CreatedSandbox, KeptReader, KeptWriter, UseOutcome};
+pub use service::{ListQuery, Service};
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

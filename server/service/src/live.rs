@@ -3,19 +3,22 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use sandbox_api::Failure;
 use sandbox_api::service::{
     Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, ExecutionSummary, RequestSecrets,
     Subject, Time,
 };
+use sandbox_server::execution::Work;
 use sandbox_store::UsedGeneration;
 use serde_json::{Map, Value};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tracing::Span;
 
+use crate::error::ServiceError;
 use crate::feed::Feed;
-use crate::runner::Cancel;
-use crate::turn::Turn;
-use crate::work::Begun;
+use crate::plan::PlannedIo;
+use crate::runner::{Cancel, Failed, Machine};
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -130,11 +133,43 @@ pub(crate) enum Waits {
     Begun(Box<Begun>),
 }
 
-/// What waits for its turn.
+/// A sandbox that is being started for an execution, and what is to run in it.
 #[derive(Debug)]
-pub(crate) enum Queued {
-    /// An execution of this service.
-    Execution(Waiting),
-    /// Something that a front end runs itself.
-    Turn(oneshot::Sender<Turn>),
+pub(crate) struct Begun {
+    pub work: Work,
+    pub io: PlannedIo,
+    pub launching: Launching,
+}
+
+/// The start of a sandbox. Dropping it ends the sandbox.
+pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Machine>, NotRun>>);
+
+impl std::fmt::Debug for Launching {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Launching").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Why an execution did not run.
+pub(crate) enum NotRun {
+    Cancelled,
+    Failed(Failure),
+}
+
+impl From<Failed> for NotRun {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(*failed.failure)
+    }
+}
+
+impl From<ServiceError> for NotRun {
+    fn from(error: ServiceError) -> Self {
+        Self::Failed(error.failure())
+    }
 }

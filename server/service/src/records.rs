@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionList, ExecutionRequest,
-    Subject, Time, UsageTotals,
+    KeptSpec, Subject, Time, UsageTotals,
 };
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
     SandboxRecord, Start, Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
-use crate::kept::KeptRecord;
 
 /// The store of a service.
 #[derive(Debug, Clone)]
@@ -24,6 +24,22 @@ pub(crate) struct Records {
     store: Store,
     /// For those who read a document, which may be large.
     documents: Arc<Semaphore>,
+}
+
+/// A kept sandbox, in the types of this crate.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptRecord {
+    pub id: String,
+    pub subject: Subject,
+    pub name: Option<String>,
+    pub spec: KeptSpec,
+    pub metadata: Map<String, Value>,
+    pub generation: u64,
+    pub idle: Option<Duration>,
+    pub created_at: Time,
+    pub last_used_at: Time,
+    pub expires_at: Time,
+    pub max_expires_at: Time,
 }
 
 /// How many documents are read at one time.
@@ -385,7 +401,7 @@ mod tests {
             key: None,
             created_at: time,
             start: None,
-            metadata: serde_json::Map::new(),
+            metadata: Map::new(),
             sandbox: None,
             generation: None,
         };

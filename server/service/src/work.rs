@@ -9,21 +9,20 @@ use sandbox_api::service::{
     EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
 };
 use sandbox_api::{EngineKind, ErrorKind, Failure, Limits, SandboxSpec, Status, Usage, millis};
-use sandbox_server::execution::Work;
 use sandbox_store::{Finish, Start, UsedGeneration};
 use serde_json::value::RawValue;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::IoPosture;
+use crate::core::{Core, HasRun};
 use crate::counters::Counting;
 use crate::error::ServiceError;
-use crate::live::{Live, Phase, Waiting, Waits};
+use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
-use crate::service::{Core, HasRun, SandboxTarget, cancelled, failed_document};
+use crate::sandboxes::registry::SandboxTarget;
 
 /// The pause before an engine that did not answer is asked again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -41,50 +40,15 @@ struct Ended {
     machine: Option<Arc<dyn Machine>>,
 }
 
-/// A sandbox that is being started for an execution, and what is to run in it.
-#[derive(Debug)]
-pub(crate) struct Begun {
-    work: Work,
-    io: PlannedIo,
-    launching: Launching,
-}
-
-/// The start of a sandbox. Dropping it ends the sandbox.
-struct Launching(JoinHandle<Result<Arc<dyn Machine>, NotRun>>);
-
-impl std::fmt::Debug for Launching {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Launching").finish_non_exhaustive()
-    }
-}
-
-impl Drop for Launching {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Why an execution did not run.
-enum NotRun {
-    Cancelled,
-    Failed(Failure),
-}
-
-impl From<Failed> for NotRun {
-    fn from(failed: Failed) -> Self {
-        Self::Failed(*failed.failure)
-    }
-}
-
-impl From<ServiceError> for NotRun {
-    fn from(error: ServiceError) -> Self {
-        Self::Failed(error.failure())
-    }
+/// Runs an execution whose turn has come, on a task of its own.
+pub(crate) fn begin(core: Arc<Core>, waiting: Waiting) {
+    let span = waiting.live.span.clone();
+    _ = tokio::spawn(core.work(waiting).instrument(span));
 }
 
 impl Core {
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
-    pub async fn work(self: Arc<Self>, waiting: Waiting) {
+    async fn work(self: Arc<Self>, waiting: Waiting) {
         let live = waiting.live.clone();
         let executed = AssertUnwindSafe(self.execute(waiting)).catch_unwind().await;
         let ended = match executed {
@@ -113,14 +77,14 @@ impl Core {
     }
 
     /// Ends an execution that ran when its service was killed, with what is stored of it.
-    pub async fn end_unseen(
+    pub async fn end_killed(
         self: &Arc<Self>,
         live: &Arc<Live>,
         engine: Option<EngineKind>,
         limits: Option<Limits>,
         failure: Failure,
     ) {
-        let (document, keeps_files) = self.unseen_document(live, engine, limits, failure).await;
+        let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
         let (status, usage, machine) = (Status::Killed, None, None);
@@ -433,4 +397,23 @@ fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     let (document, exit_code) =
         failed_document(live.kind, &live.id, status, failure).unwrap_or_default();
     Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
+}
+
+/// The document of an execution that did not run.
+fn failed_document(
+    kind: ExecutionKind,
+    id: &str,
+    status: Status,
+    failure: Failure,
+) -> Result<(String, u8), ServiceError> {
+    let document = ExecutionDocuments::failed(kind, id, status, failure);
+    let json = document
+        .to_json()
+        .map_err(|_| ServiceError::Internal { detail: "a result cannot be stored" })?;
+    Ok((json, document.process_exit_code()))
+}
+
+/// Why an execution that was cancelled did not run.
+fn cancelled() -> Failure {
+    Failure::new(ErrorKind::Cancelled, "cancelled before it began", None)
 }

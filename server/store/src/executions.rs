@@ -14,6 +14,7 @@ use sandbox_api::{EngineKind, Limits, Status, Usage};
 use serde_json::{Map, Value};
 
 use crate::error::StoreError;
+use crate::integer::{signed, unsigned};
 use crate::{Store, usage};
 
 /// The most executions of one page of a list.
@@ -669,13 +670,4 @@ const fn kind_name(kind: ExecutionKind) -> &'static str {
 
 fn state(id: &str, expected: &'static str) -> StoreError {
     StoreError::State { id: id.to_owned(), expected }
-}
-
-/// SQLite's integers have a sign.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
 }

@@ -11,6 +11,7 @@
 
 mod error;
 mod executions;
+mod integer;
 mod readers;
 mod retention;
 mod sandboxes;

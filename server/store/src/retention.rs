@@ -6,7 +6,7 @@ use sandbox_api::service::Time;
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::executions::signed;
+use crate::integer::signed;
 
 /// The most executions that one call expires.
 const BATCH: i64 = 500;

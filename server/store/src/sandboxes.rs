@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::executions::{signed, unsigned};
+use crate::integer::{signed, unsigned};
 
 /// A kept sandbox.
 #[derive(Debug, Clone, PartialEq)]

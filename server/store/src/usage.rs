@@ -3,8 +3,9 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use sandbox_api::service::{Subject, Time};
 
+use crate::Store;
 use crate::error::StoreError;
-use crate::{Store, executions};
+use crate::integer::{signed, unsigned};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
@@ -70,7 +71,7 @@ impl Store {
             let mut query =
                 connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
             let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
-            Ok(bytes.map_or(0, executions::unsigned))
+            Ok(bytes.map_or(0, unsigned))
         })
     }
 
@@ -84,11 +85,11 @@ impl Store {
             )?;
             let usage = query.query_row(params![subject.as_str(), day], |row| {
                 Ok(Usage {
-                    executions: executions::unsigned(row.get(0)?),
-                    cpu_ms: executions::unsigned(row.get(1)?),
-                    wall_ms: executions::unsigned(row.get(2)?),
-                    written_bytes: executions::unsigned(row.get(3)?),
-                    stored_bytes: executions::unsigned(row.get(4)?),
+                    executions: unsigned(row.get(0)?),
+                    cpu_ms: unsigned(row.get(1)?),
+                    wall_ms: unsigned(row.get(2)?),
+                    written_bytes: unsigned(row.get(3)?),
+                    stored_bytes: unsigned(row.get(4)?),
                 })
             })?;
             Ok(usage)
@@ -115,8 +116,7 @@ pub(crate) fn add(
             written_bytes = min(written_bytes + excluded.written_bytes, ?6)",
     )?;
     let (cpu, written) = (used.cpu_ms.unwrap_or(0), used.written_bytes.unwrap_or(0));
-    let [cpu, wall, written] =
-        [cpu, used.wall_ms, written].map(|figure| executions::signed(figure).min(MAX));
+    let [cpu, wall, written] = [cpu, used.wall_ms, written].map(|figure| signed(figure).min(MAX));
     insert.execute(params![subject, day(ended_at), cpu, wall, written, MAX])?;
     Ok(())
 }

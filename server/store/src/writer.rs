@@ -23,9 +23,9 @@ const MAX_LOG_PAGES: u32 = 4 * LOG_PAGES;
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Tells the caller of a change whether it is durable.
-type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+type Completion = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Makes a change, or learns why it cannot be made.
-type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Answer + Send>;
+type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Completion + Send>;
 
 /// The pages of the log that are to be copied to the database.
 pub(crate) struct LogSize(Arc<AtomicU32>);
@@ -122,19 +122,19 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize)
             first(Err(error.into()))(Ok(()));
             continue;
         }
-        let mut answers = vec![first(Ok(connection))];
+        let mut completions = vec![first(Ok(connection))];
         // SQLite itself ends a transaction after some failures, such as a full disk. A change that
         // came after it would be a transaction of its own, durable although its caller is told that
         // it is not.
-        while answers.len() < BATCH
+        while completions.len() < BATCH
             && !connection.is_autocommit()
             && let Ok(change) = changes.try_recv()
         {
-            answers.push(change(Ok(connection)));
+            completions.push(change(Ok(connection)));
         }
         let committed = commit(connection);
-        for answer in answers {
-            answer(committed.clone());
+        for completed in completions {
+            completed(committed.clone());
         }
     }
 }

@@ -67,12 +67,12 @@ fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
 struct ServiceQuotas(Service);
 
 /// A turn of the service.
-struct ServiceTurn(sandbox_service::Turn);
+struct ServiceTurn(sandbox_service::RunPermit);
 
 impl Quotas for ServiceQuotas {
     fn turn<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<Box<dyn Turn>, Failure>> {
         async move {
-            let turn = self.0.turn(subject).await.map_err(|error| refused(&error))?;
+            let turn = self.0.run_permit(subject).await.map_err(|error| refused(&error))?;
             Ok(Box::new(ServiceTurn(turn)) as Box<dyn Turn>)
         }
         .boxed()
@@ -83,7 +83,7 @@ impl Quotas for ServiceQuotas {
     }
 
     fn sandbox_place(&self, subject: &Subject) -> Result<Box<dyn Any + Send>, Failure> {
-        let place = self.0.sandbox_place(subject).map_err(|error| refused(&error))?;
+        let place = self.0.sandbox_permit(subject).map_err(|error| refused(&error))?;
         Ok(Box::new(place))
     }
 }

@@ -9,8 +9,9 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::access::Scope;
+use crate::limit::Limit;
 use crate::refusal::PROBLEM_JSON;
-use crate::route::{Content, Limit, ParamLocation, Route, Tag};
+use crate::route::{Content, ParamLocation, Route, Tag};
 
 const COMPONENTS: &str = "/components/schemas";
 

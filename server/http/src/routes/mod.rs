@@ -22,8 +22,9 @@ use self::params::{
     event_headers, file_headers, key_header,
 };
 use crate::access::Scope;
+use crate::limit::Limit;
 use crate::metrics::OPENMETRICS;
-use crate::route::{Limit, Route, Tag};
+use crate::route::{Route, Tag};
 
 /// Of an answer 202.
 const ACCEPTED: &str =

@@ -1,8 +1,8 @@
 //! Tests of the whole service, with a real store and a runner without containers.
 
-mod kept;
+mod permits;
 mod runner;
-mod turn;
+mod sandboxes;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,18 +1,26 @@
-//! The document of an execution whose end nobody saw: what is stored of it, and what is missing said
-//! to be.
+//! What a service finds on its store when it starts: what waits is queued again, and what ran is killed,
+//! with a document of what is stored of it, which says what may be missing.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use sandbox_api::service::{EventBody, ExecutionDocuments, FileKind, FileList, OutputStream};
-use sandbox_api::{
-    DEFAULT_COLLECTED_BYTES, EngineKind, Failure, FileOp, Limits, LogEntry, OutputEncoding, Status,
-    TestCase, TouchedFile, TouchedSource,
+use sandbox_api::service::{
+    EventBody, ExecutionDocuments, FileKind, FileList, OutputStream, RequestSecrets, Time,
 };
+use sandbox_api::{
+    DEFAULT_COLLECTED_BYTES, EngineKind, ErrorKind, Failure, FileOp, Limits, LogEntry,
+    OutputEncoding, Status, TestCase, TouchedFile, TouchedSource,
+};
+use sandbox_store::RecoveredExecution;
+use tokio::sync::watch;
 
+use crate::core::Core;
 use crate::error::ServiceError;
-use crate::live::Live;
-use crate::service::Core;
+use crate::feed::Feed;
+use crate::live::{Live, Phase, Waiting, Waits, span};
+use crate::runner::Cancel;
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
@@ -54,10 +62,84 @@ impl Told {
 }
 
 impl Core {
+    /// Continues where the last service on this store ended.
+    pub async fn recover(self: &Arc<Self>) -> Result<(), ServiceError> {
+        let recovered = self.records.recover().await?;
+        // What waits may begin as soon as something else has ended, and needs its sandbox.
+        self.kept.restore(&self.records, &self.config).await?;
+        for running in recovered.running {
+            tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
+            let (engine, limits) = (running.engine, running.limits);
+            let live = self.live_of(running);
+            let message = "the server was stopped while it ran";
+            let failure = Failure::new(ErrorKind::Killed, message, None);
+            self.end_killed(&live, engine, limits, failure).await;
+        }
+        for queued in recovered.queued {
+            let has_secrets = queued.has_secrets;
+            let live = self.live_of(queued);
+            if has_secrets {
+                let message =
+                    "the server was stopped before it ran, and its secrets are stored nowhere";
+                let hint = Some("submit it again".to_owned());
+                let failure = Failure::new(ErrorKind::Internal, message, hint);
+                self.end_not_run(&live, failure).await;
+                continue;
+            }
+            let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
+            self.restore(Waiting { live, work });
+        }
+        self.remove_unknown_files().await
+    }
+
+    fn live_of(&self, recovered: RecoveredExecution) -> Arc<Live> {
+        let RecoveredExecution { summary, subject, last_event, .. } = recovered;
+        let waited = Time::now().since(summary.created_at);
+        let phase = match summary.started_at {
+            Some(since) => Phase::Running(since),
+            None => Phase::Queued,
+        };
+        Arc::new(Live {
+            span: span(&summary.id, &subject),
+            id: summary.id,
+            subject,
+            kind: summary.kind,
+            created_at: summary.created_at,
+            accepted: Instant::now().checked_sub(waited).unwrap_or_else(Instant::now),
+            metadata: summary.metadata,
+            sandbox: summary.sandbox,
+            generation: summary.generation,
+            used: OnceLock::new(),
+            feed: Feed::new(last_event, self.config.max_event_bytes.as_u64()),
+            cancel: watch::Sender::new(Cancel::No),
+            phase: watch::Sender::new(phase),
+        })
+    }
+
+    /// Removes directories that no execution and no sandbox has.
+    async fn remove_unknown_files(self: &Arc<Self>) -> Result<(), ServiceError> {
+        let core = self.clone();
+        let failed = |error| ServiceError::Files(Arc::new(error));
+        let ids = crate::blocking(move || core.files.ids().map_err(failed)).await?;
+        let known = self.records.known(ids.clone()).await?;
+        let known: HashSet<String> = known.into_iter().chain(self.kept.ids()).collect();
+        let core = self.clone();
+        crate::blocking(move || {
+            for id in ids.iter().filter(|id| !known.contains(*id)) {
+                tracing::info!(id, "removing the files of nothing");
+                if let Err(error) = core.files.remove(id) {
+                    tracing::warn!(id, %error, "files were not removed");
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// The document of an execution that ran when its service was killed, and whether its files are
     /// kept. What it told last is stored nowhere, and its files are, only if it had ended. What it used
     /// is not known: nobody measured it to its end.
-    pub(crate) async fn unseen_document(
+    pub(crate) async fn killed_document(
         self: &Arc<Self>,
         live: &Live,
         engine: Option<EngineKind>,

@@ -11,9 +11,9 @@ use sandbox_api::{Envelope, Operation};
 use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::registry::{SandboxTarget, Use};
 use crate::error::ServiceError;
-use crate::kept::{Use, UseOutcome};
-use crate::service::{SandboxTarget, Service};
+use crate::service::Service;
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
 pub struct KeptReader {
@@ -79,6 +79,18 @@ impl std::fmt::Debug for KeptWriter {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("KeptWriter").finish_non_exhaustive()
     }
+}
+
+/// What was done in a kept sandbox.
+#[derive(Debug)]
+pub struct UseOutcome<T> {
+    /// What it gave.
+    pub value: T,
+    /// The generation that did it.
+    pub generation: u64,
+    /// Whether that generation was started in place of an earlier one and nobody was told before:
+    /// earlier processes are gone.
+    pub restarted: bool,
 }
 
 impl Service {

@@ -1,15 +1,21 @@
 //! The sizes of directories that change: each is measured again when it may be another one, and that
 //! costs a small part of the time, however large it is and however often it is asked for.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use sandbox_api::service::Subject;
+
+use crate::files::bytes_below;
 
 /// A directory is measured again after so many times as long as the last time took.
 const PAUSE: u32 = 10;
 
 /// The size of a directory.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Size(Arc<Inner>);
+pub(crate) struct DiskUsage(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -32,7 +38,7 @@ struct Measured {
     not_before: Option<Instant>,
 }
 
-impl Size {
+impl DiskUsage {
     fn lock(&self) -> MutexGuard<'_, Measured> {
         self.0.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,6 +99,33 @@ impl Size {
     }
 }
 
+/// The sizes of the directories of subjects, of those that have one.
+#[derive(Debug, Default)]
+pub(crate) struct SubjectDirs(Mutex<HashMap<Subject, DiskUsage>>);
+
+impl SubjectDirs {
+    fn sizes(&self) -> MutexGuard<'_, HashMap<Subject, DiskUsage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn changed(&self, subject: &Subject) {
+        if let Some(size) = self.sizes().get(subject) {
+            size.changed();
+        }
+    }
+
+    /// The bytes below the directory of a subject, which changes all the time while it is in use.
+    pub async fn bytes_of(&self, subject: &Subject, directory: PathBuf, is_in_use: bool) -> u64 {
+        let size = self.sizes().entry(subject.clone()).or_default().clone();
+        let bytes = size.bytes(is_in_use, move || bytes_below(&directory)).await;
+        let mut sizes = self.sizes();
+        if bytes == 0 && size.is_unshared() {
+            sizes.remove(subject);
+        }
+        bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn measurement_goes_on_without_its_caller_and_others_wait_for_it() {
-        let size = Size::default();
+        let size = DiskUsage::default();
         let (end, measure) = held(7);
         let mut caller = Box::pin(size.bytes(false, measure));
         assert!((&mut caller).now_or_never().is_none());
@@ -130,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn directory_that_changes_while_it_is_measured_is_measured_again() {
-        let size = Size::default();
+        let size = DiskUsage::default();
         let (end, measure) = held(1);
         let mut caller = Box::pin(size.bytes(false, measure));
         assert!((&mut caller).now_or_never().is_none());
@@ -145,7 +178,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_that_ask_at_one_time_measure_once() {
-        let (size, count) = (Size::default(), Arc::<AtomicUsize>::default());
+        let (size, count) = (DiskUsage::default(), Arc::<AtomicUsize>::default());
         let ask = |_| {
             let count = Arc::clone(&count);
             size.bytes(true, move || {

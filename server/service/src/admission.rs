@@ -1,0 +1,317 @@
+//! How requests are accepted: their keys, their quotas, a place in the queue, and the store.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use sandbox_api::service::{EventBody, ExecutionRequest, Subject, Time};
+use sandbox_dirfd::{hex, random_hex};
+use sandbox_store::{Accepted, NewExecution};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+use tracing::Instrument as _;
+
+use crate::core::{Core, Queued};
+use crate::counters::Counting;
+use crate::error::ServiceError;
+use crate::feed::Feed;
+use crate::live::{Live, Phase, Waiting, Waits, span};
+use crate::plan::{plan, plan_in_sandbox};
+use crate::runner::Cancel;
+use crate::sandboxes::registry::SandboxTarget;
+
+/// The largest request that stays in memory while it waits; others are read from the store again.
+const MAX_WAITING_BYTES: usize = 64 << 10;
+/// The longest idempotency key.
+const MAX_KEY_BYTES: usize = 255;
+
+/// A day, as quotas have it.
+const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+
+/// What makes a repeated request the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// A key of a caller's choice, unique among those of its subject.
+    ///
+    /// # Errors
+    ///
+    /// If it is empty, longer than 255 bytes, or has something else than visible ASCII characters.
+    pub fn new(key: impl Into<String>) -> Result<Self, ServiceError> {
+        let key = key.into();
+        let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
+        match is_valid && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(key)),
+            false => Err(ServiceError::invalid(
+                "Idempotency-Key",
+                "a key has 1 to 255 visible ASCII characters",
+            )),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A request that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitted {
+    /// The execution's id.
+    pub id: String,
+    /// Whether it is new: otherwise its key was used before, with the same request.
+    pub is_new: bool,
+}
+
+/// A key that is in use while its request is being accepted.
+struct KeyInUse {
+    core: Arc<Core>,
+    key: (Subject, String),
+}
+
+impl Drop for KeyInUse {
+    fn drop(&mut self) {
+        self.core.state().keys.remove(&self.key);
+    }
+}
+
+/// A place in the queue, or among what runs, that is not used yet.
+pub(crate) struct Reserved {
+    core: Arc<Core>,
+    subject: Subject,
+    of: Reservation,
+}
+
+/// What is reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reservation {
+    Queue,
+    Run,
+    /// Nothing any more: it was used.
+    Used,
+}
+
+impl Reserved {
+    /// Makes it a place among what runs, if that which it is for would be the next to run.
+    fn begin(&mut self) -> bool {
+        let begins = self.core.state().schedule.begin(&self.subject);
+        if begins {
+            self.of = Reservation::Run;
+        }
+        begins
+    }
+
+    /// Queues an execution, and starts what may run; starts it at once in a place among what runs.
+    fn fill_with(mut self, waiting: Waiting) {
+        match self.of {
+            Reservation::Run => {
+                self.of = Reservation::Used;
+                let live = waiting.live.clone();
+                self.core.state().live.insert(live.id.clone(), live);
+                Counting::add(&self.core.counting.accepted);
+                self.core.begin_work(waiting);
+            }
+            Reservation::Queue | Reservation::Used => {
+                self.fill(waiting.live.id.clone(), Queued::Execution(waiting));
+            }
+        }
+    }
+
+    /// Queues what it was reserved for, and starts what may run.
+    pub fn fill(mut self, id: String, queued: Queued) {
+        self.of = Reservation::Used;
+        let mut state = self.core.state();
+        if let Queued::Execution(waiting) = &queued {
+            state.live.insert(id.clone(), waiting.live.clone());
+        }
+        state.schedule.fill(&self.subject, id, queued);
+        drop(state);
+        Counting::add(&self.core.counting.accepted);
+        self.core.dispatch();
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        match self.of {
+            Reservation::Queue => self.core.state().schedule.release(&self.subject),
+            Reservation::Run => self.core.release_run(&self.subject),
+            Reservation::Used => {}
+        }
+    }
+}
+
+impl Core {
+    pub async fn submit(
+        self: Arc<Self>,
+        subject: Subject,
+        request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+        place: Option<SandboxTarget>,
+    ) -> Result<Submitted, ServiceError> {
+        // A caller that goes away does not leave a request half accepted.
+        let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
+        let failed = |_| ServiceError::Internal { detail: "a request could not be accepted" };
+        accepting.await.map_err(failed)?
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        subject: Subject,
+        mut request: ExecutionRequest,
+        key: Option<IdempotencyKey>,
+        place: Option<SandboxTarget>,
+    ) -> Result<Submitted, ServiceError> {
+        let _accepts = self.accepts.read().await;
+        if !self.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::ShuttingDown);
+        }
+        let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
+        let checked = request.clone();
+        let secrets = std::mem::take(&mut request.secrets);
+        let names: Vec<&str> = secrets.0.keys().map(String::as_str).collect();
+        let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
+        let json = serde_json::to_string(&request)
+            .map_err(|_| ServiceError::Internal { detail: "a request cannot be stored" })?;
+        let generation = place.as_ref().and_then(|place| place.generation);
+        let generation_text = generation.map(|generation| generation.to_string());
+        let of = names.iter().copied().chain(sandbox).chain(generation_text.as_deref());
+        let digest = digest(&json, of);
+        if let Some(key) = &key
+            && let Some(accepted) = self.records.find_key(&subject, key.as_str(), &digest).await?
+        {
+            return submitted(accepted);
+        }
+        // What was accepted before is found whatever has changed since.
+        let (kind, plan) = match &place {
+            Some(place) => {
+                let supports_exec = self.kept.check(&subject, place)?.spec()?.supports_exec();
+                (plan_in_sandbox(checked, supports_exec, &self.config)?.kind(), None)
+            }
+            None => {
+                let plan = plan(checked, &self.config)?;
+                (plan.work.kind(), Some(plan))
+            }
+        };
+        let mut reserved = self.admit(&subject).await?;
+        let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
+        let has_secrets = !secrets.is_empty();
+        let metadata = request.metadata.clone();
+        let is_large = json.len() > MAX_WAITING_BYTES;
+        // One in a kept sandbox runs when that is in use, and no earlier.
+        let plan = plan.filter(|_| reserved.begin());
+        let start = plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None));
+        let live = Arc::new(Live {
+            span: span(&id, &subject),
+            id: id.clone(),
+            subject: subject.clone(),
+            kind,
+            created_at,
+            accepted,
+            metadata: metadata.clone(),
+            sandbox: place.map(|place| place.sandbox),
+            generation,
+            used: OnceLock::new(),
+            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
+            cancel: watch::Sender::new(Cancel::No),
+            phase: watch::Sender::new(
+                start.map_or(Phase::Queued, |start| Phase::Running(start.at)),
+            ),
+        });
+        // Its sandbox is started while it is stored. If it is not accepted, nothing runs in it.
+        let begun = plan.map(|plan| Box::new(self.begin(&live, plan)));
+        let record = NewExecution {
+            id: id.clone(),
+            subject: subject.clone(),
+            kind,
+            request: json,
+            has_secrets,
+            key: key.map(|key| (key.as_str().to_owned(), digest)),
+            created_at,
+            // One flush in place of two for what does not wait.
+            start,
+            metadata,
+            sandbox: live.sandbox.clone(),
+            generation,
+        };
+        match self.records.accept(record).await? {
+            Accepted::New => {}
+            other => return submitted(other),
+        }
+        live.feed.push(EventBody::Queued);
+        if start.is_some() {
+            live.feed.push(EventBody::Start);
+        }
+        let work = match begun {
+            Some(begun) => Waits::Begun(begun),
+            None => Waits::Queued { request: (!is_large).then(|| Box::new(request)), secrets },
+        };
+        reserved.fill_with(Waiting { live, work });
+        self.events_due.notify_one();
+        Ok(Submitted { id, is_new: true })
+    }
+
+    fn use_key(
+        self: &Arc<Self>,
+        subject: &Subject,
+        key: &IdempotencyKey,
+    ) -> Result<KeyInUse, ServiceError> {
+        let key = (subject.clone(), key.as_str().to_owned());
+        match self.state().keys.insert(key.clone()) {
+            true => Ok(KeyInUse { core: self.clone(), key }),
+            false => Err(ServiceError::KeyInFlight),
+        }
+    }
+
+    /// A place in the queue, if the subject may have one.
+    pub async fn admit(self: &Arc<Self>, subject: &Subject) -> Result<Reserved, ServiceError> {
+        self.check_stored(subject).await?;
+        let quotas = self.quotas();
+        let now = Time::now();
+        if let Some(quota) = quotas.cpu_per_day
+            && self.records.cpu_of_day(subject, now).await? >= quota
+        {
+            Counting::add(&self.counting.refused_quota);
+            let next_day = (now.unix_millis().div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS;
+            let retry_after = Some(Time::from_unix_millis(next_day).since(now));
+            return Err(ServiceError::QuotaExceeded { what: "processor time", retry_after });
+        }
+        let mut state = self.state();
+        if let Err(retry_after) = state.rates.take(subject, quotas.rate_per_minute, Instant::now())
+        {
+            drop(state);
+            Counting::add(&self.counting.refused_quota);
+            return Err(ServiceError::TooFast { retry_after });
+        }
+        if !state.schedule.reserve(subject) {
+            let queued = state.schedule.waiting();
+            drop(state);
+            Counting::add(&self.counting.refused_full);
+            return Err(ServiceError::Full { queued });
+        }
+        drop(state);
+        let of = Reservation::Queue;
+        Ok(Reserved { core: self.clone(), subject: subject.clone(), of })
+    }
+}
+
+fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
+    match accepted {
+        Accepted::Same(id) => Ok(Submitted { id, is_new: false }),
+        Accepted::Other => Err(ServiceError::KeyReused),
+        Accepted::New => Err(ServiceError::Internal { detail: "a new request is not new" }),
+    }
+}
+
+/// The digest of a request, to tell another one from the same one. It has the names of secrets and
+/// not their values: a digest of something short can be guessed.
+fn digest<'a>(json: &str, parts: impl Iterator<Item = &'a str>) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.update(json);
+    hex(&hasher.finalize())
+}

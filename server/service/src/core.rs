@@ -1,0 +1,291 @@
+//! The core of a service: what waits and runs, and what everything in this crate needs to know of it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbox_api::service::{Execution, Subject};
+use tokio::sync::{Notify, RwLock, oneshot};
+
+use crate::config::{Quotas, ServiceConfig};
+use crate::counters::Counting;
+use crate::disk_usage::SubjectDirs;
+use crate::error::ServiceError;
+use crate::files::Files;
+use crate::live::{Live, Waiting};
+use crate::rate::Rates;
+use crate::readers::Readers;
+use crate::records::Records;
+use crate::runner::Runner;
+use crate::sandboxes::registry::KeptSandboxes;
+use crate::schedule::{Bounds, Schedule};
+
+/// What all parts of a service share.
+pub(crate) struct Core {
+    pub config: ServiceConfig,
+    pub runner: Arc<dyn Runner>,
+    pub records: Records,
+    pub files: Arc<Files>,
+    pub counting: Counting,
+    pub kept: KeptSandboxes,
+    pub readers: Readers,
+    pub subject_dirs: SubjectDirs,
+    /// Runs an execution whose turn has come, on a task of its own.
+    work: fn(Arc<Core>, Waiting),
+    state: Mutex<State>,
+    /// Events wait for the store.
+    pub events_due: Arc<Notify>,
+    /// Something has ended that may have to be removed some day.
+    pub ended: Arc<Notify>,
+    pub is_accepting: AtomicBool,
+    /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
+    pub accepts: RwLock<()>,
+}
+
+/// The tasks beside requests end when they find that it is gone.
+impl Drop for Core {
+    fn drop(&mut self) {
+        for task in [&self.events_due, &self.ended, &self.kept.changed] {
+            task.notify_one();
+        }
+    }
+}
+
+pub(crate) struct State {
+    pub schedule: Schedule<Queued>,
+    pub live: HashMap<String, Arc<Live>>,
+    /// Keys whose requests are just being accepted.
+    pub keys: HashSet<(Subject, String)>,
+    pub rates: Rates,
+    quotas: Quotas,
+}
+
+impl Core {
+    /// A service that does nothing yet; `work` runs an execution on a task of its own.
+    pub fn new(
+        config: ServiceConfig,
+        runner: Arc<dyn Runner>,
+        records: Records,
+        files: Files,
+        work: fn(Arc<Self>, Waiting),
+    ) -> Self {
+        let quotas = config.quotas;
+        let state = State {
+            schedule: Schedule::new(bounds(&config, &quotas)),
+            live: HashMap::new(),
+            keys: HashSet::new(),
+            rates: Rates::default(),
+            quotas,
+        };
+        Self {
+            config,
+            runner,
+            records,
+            files: Arc::new(files),
+            counting: Counting::default(),
+            kept: KeptSandboxes::default(),
+            readers: Readers::default(),
+            subject_dirs: SubjectDirs::default(),
+            work,
+            state: Mutex::new(state),
+            events_due: Arc::default(),
+            ended: Arc::default(),
+            is_accepting: AtomicBool::new(true),
+            accepts: RwLock::default(),
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn find_live(&self, subject: &Subject, id: &str) -> Option<Arc<Live>> {
+        self.state().live.get(id).filter(|live| live.subject == *subject).cloned()
+    }
+
+    /// Everything that waits or runs.
+    pub fn all_live(&self) -> Vec<Arc<Live>> {
+        self.state().live.values().cloned().collect()
+    }
+
+    pub fn quotas(&self) -> Quotas {
+        self.state().quotas
+    }
+
+    pub fn set_quotas(self: &Arc<Self>, quotas: Quotas) {
+        let mut state = self.state();
+        state.quotas = quotas;
+        state.schedule.set_bounds(bounds(&self.config, &quotas));
+        drop(state);
+        self.dispatch();
+    }
+
+    /// Whether something of a subject runs, or a front end keeps a sandbox of it.
+    pub fn is_active(&self, subject: &Subject) -> bool {
+        self.state().schedule.of(subject).1 > 0 || self.kept.has_place(subject)
+    }
+
+    /// Starts what may run now.
+    pub fn dispatch(self: &Arc<Self>) {
+        loop {
+            if !self.is_accepting.load(Ordering::Acquire) {
+                return;
+            }
+            let Some((subject, _, queued)) = self.state().schedule.next() else { return };
+            match queued {
+                Queued::Execution(waiting) => self.begin_work(waiting),
+                // Where nobody waits for it any more it is given back at once.
+                Queued::FrontEnd(granted) => {
+                    _ = granted.send(RunPermit { core: self.clone(), subject });
+                }
+            }
+        }
+    }
+
+    /// An execution has ended, and its end is durable.
+    pub fn retire(self: &Arc<Self>, live: &Live, has_run: HasRun) {
+        let mut state = self.state();
+        state.live.remove(&live.id);
+        if has_run == HasRun::Yes {
+            state.schedule.done(&live.subject);
+        }
+        drop(state);
+        self.ended.notify_one();
+        self.dispatch();
+    }
+
+    /// Runs an execution that counts as one that runs.
+    pub fn begin_work(self: &Arc<Self>, waiting: Waiting) {
+        (self.work)(self.clone(), waiting);
+    }
+
+    /// Something that had a place among what runs is over.
+    pub fn release_run(self: &Arc<Self>, subject: &Subject) {
+        self.state().schedule.done(subject);
+        self.dispatch();
+    }
+
+    /// The executions that run or are about to, and the ids of those that wait.
+    pub fn running_and_queued(&self) -> (Vec<Arc<Live>>, Vec<String>) {
+        let state = self.state();
+        let is_execution = |id: &&str| state.live.contains_key(*id);
+        let queued: HashSet<&str> = state.schedule.ids().filter(is_execution).collect();
+        let running = state.live.values().filter(|live| !queued.contains(&*live.id)).cloned();
+        (running.collect(), queued.iter().map(|&id| id.to_owned()).collect())
+    }
+
+    /// Takes an execution out of the queue; `None` if it does not wait.
+    pub fn unqueue(&self, live: &Live) -> Option<Waiting> {
+        match self.state().schedule.remove(&live.subject, &live.id) {
+            Some(Queued::Execution(waiting)) => Some(waiting),
+            Some(Queued::FrontEnd(_)) | None => None,
+        }
+    }
+
+    /// Takes what a front end does not wait for any more out of the queue.
+    pub fn unqueue_front_end(&self, subject: &Subject, id: &str) {
+        self.state().schedule.remove(subject, id);
+    }
+
+    /// Queues what was accepted before this service started.
+    pub fn restore(&self, waiting: Waiting) {
+        let live = waiting.live.clone();
+        let mut state = self.state();
+        state.live.insert(live.id.clone(), live.clone());
+        state.schedule.restore(&live.subject, live.id.clone(), Queued::Execution(waiting));
+    }
+
+    /// The bytes that are kept of a subject now: its results, and all files.
+    pub async fn stored_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
+        let results = self.records.stored_bytes(subject).await?;
+        let kept = self.kept.bytes_of(subject, &self.files).await;
+        let directory = self.config.subject_dirs().join(subject.directory_name());
+        let is_in_use = self.is_active(subject);
+        let own = self.subject_dirs.bytes_of(subject, directory, is_in_use).await;
+        Ok(results.saturating_add(kept).saturating_add(own))
+    }
+
+    /// Refuses what would store more for a subject that has as much as it may.
+    pub async fn check_stored(self: &Arc<Self>, subject: &Subject) -> Result<(), ServiceError> {
+        if let Some(stored) = self.quotas().stored
+            && self.stored_bytes(subject).await? >= stored.as_u64()
+        {
+            Counting::add(&self.counting.refused_quota);
+            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
+        }
+        Ok(())
+    }
+
+    /// An execution that has ended, from the store.
+    pub async fn stored(
+        self: &Arc<Self>,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Execution>, ServiceError> {
+        self.records.get(subject, id).await.map(Arc::new)
+    }
+
+    /// Itself, if this execution has ended.
+    pub async fn with_files(
+        self: &Arc<Self>,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Arc<Self>, ServiceError> {
+        // Its end is told before it leaves the list.
+        let live = self.find_live(subject, id);
+        if live.is_some_and(|live| !live.has_ended()) {
+            return Err(ServiceError::NotEnded { id: id.to_owned() });
+        }
+        let execution = self.records.stored(subject, id).await?;
+        match execution.summary.sandbox {
+            Some(_) => Err(ServiceError::NoFiles { id: id.to_owned() }),
+            None => Ok(self.clone()),
+        }
+    }
+}
+
+/// Whether an execution had a place among those that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HasRun {
+    /// It had.
+    Yes,
+    /// It only waited.
+    No,
+}
+
+/// What waits for its turn.
+#[derive(Debug)]
+pub(crate) enum Queued {
+    /// An execution of this service.
+    Execution(Waiting),
+    /// Something that a front end runs itself.
+    FrontEnd(oneshot::Sender<RunPermit>),
+}
+
+/// A place among what runs, for something that a front end runs itself. It counts as a running execution of its subject
+/// until it is dropped.
+pub struct RunPermit {
+    pub(crate) core: Arc<Core>,
+    pub(crate) subject: Subject,
+}
+
+impl Drop for RunPermit {
+    fn drop(&mut self) {
+        self.core.subject_dirs.changed(&self.subject);
+        self.core.release_run(&self.subject);
+    }
+}
+
+impl std::fmt::Debug for RunPermit {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("RunPermit").field("subject", &self.subject).finish_non_exhaustive()
+    }
+}
+
+const fn bounds(config: &ServiceConfig, quotas: &Quotas) -> Bounds {
+    Bounds {
+        running: config.concurrency,
+        running_of_one: quotas.concurrency,
+        waiting: config.max_queued,
+    }
+}

@@ -1,0 +1,107 @@
+//! Permits for what a front end runs and keeps itself, such as the tools of agents. It has the queue, the
+//! quotas and the usage of executions and kept sandboxes, and is neither: it is not stored, and nobody
+//! finds it by an id. What it leaves is in a directory of its subject.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sandbox_api::service::{Subject, Time};
+use sandbox_api::{Status, Usage};
+use sandbox_dirfd::random_hex;
+use tokio::sync::oneshot;
+
+use crate::core::{Core, Queued, RunPermit};
+use crate::counters::Counting;
+use crate::error::ServiceError;
+use crate::service::Service;
+
+/// A sandbox that a front end keeps itself. It counts as a kept sandbox of its subject until this is
+/// dropped.
+pub struct SandboxPermit {
+    core: Arc<Core>,
+    subject: Subject,
+}
+
+/// Leaves the queue when nobody waits any more.
+struct Waiter<'a> {
+    core: &'a Core,
+    subject: &'a Subject,
+    id: String,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.core.unqueue_front_end(self.subject, &self.id);
+    }
+}
+
+impl Drop for SandboxPermit {
+    fn drop(&mut self) {
+        self.core.subject_dirs.changed(&self.subject);
+        self.core.kept.end_place(&self.subject);
+    }
+}
+
+impl RunPermit {
+    /// It has ended: what it used is added to what its subject has used, durably.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn end(self, status: Status, used: Usage) -> Result<(), ServiceError> {
+        self.core.counting.ended(status);
+        self.core.records.add_usage(&self.subject, Time::now(), used).await
+    }
+}
+
+impl std::fmt::Debug for SandboxPermit {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("SandboxPermit")
+            .field("subject", &self.subject)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Waits until a subject may run something that is no execution of this service, by the same queue
+    /// and quotas. Whoever stops waiting leaves the queue.
+    ///
+    /// # Errors
+    ///
+    /// As of [`submit`](Self::submit).
+    pub async fn run_permit(&self, subject: &Subject) -> Result<RunPermit, ServiceError> {
+        let core = &self.core;
+        if !core.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::ShuttingDown);
+        }
+        let reserved = core.admit(subject).await?;
+        let (sender, granted) = oneshot::channel();
+        let waiter = Waiter { core, subject, id: random_hex::<12>() };
+        reserved.fill(waiter.id.clone(), Queued::FrontEnd(sender));
+        granted.await.map_err(|_| ServiceError::ShuttingDown)
+    }
+
+    /// Refuses what would make the files that a front end keeps of a subject larger, if the subject has
+    /// as much as it may.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::QuotaExceeded`]; if the store fails.
+    pub async fn check_stored(&self, subject: &Subject) -> Result<(), ServiceError> {
+        self.core.check_stored(subject).await
+    }
+
+    /// Counts a sandbox that a front end keeps itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::QuotaExceeded`].
+    pub fn sandbox_permit(&self, subject: &Subject) -> Result<SandboxPermit, ServiceError> {
+        let core = &self.core;
+        let (quota, most) = (core.quotas().sandboxes, core.config.kept.sandboxes);
+        let begun = core.kept.begin_place(subject, quota, most);
+        begun.inspect_err(|_| Counting::add(&core.counting.refused_quota))?;
+        Ok(SandboxPermit { core: core.clone(), subject: subject.clone() })
+    }
+}

@@ -1,0 +1,203 @@
+//! The life of kept sandboxes: containers that start with a use and end for idleness, and the end of the
+//! sandbox.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sandbox_api::service::{SandboxStatus, Subject, Time};
+use tracing::Instrument as _;
+
+use super::registry::{Due, KeptSandbox, SandboxTarget, Use};
+use crate::core::Core;
+use crate::counters::Counting;
+use crate::error::ServiceError;
+use crate::runner::Machine;
+
+/// The longest sleep, in case the clock is set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// How long the removal of a container may take at a shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Core {
+    /// Begins a use, and starts a container if there is none.
+    pub async fn use_kept(
+        self: &Arc<Self>,
+        subject: &Subject,
+        place: &SandboxTarget,
+    ) -> Result<Use, ServiceError> {
+        let kept = self.kept.find(subject, &place.sandbox)?;
+        // A launch goes on if its caller does not wait: the next use has it.
+        let (core, generation) = (self.clone(), place.generation);
+        let using = async move { core.begin_use(kept, generation).await };
+        let using = tokio::spawn(using.in_current_span());
+        let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
+        using.await.map_err(failed)?
+    }
+
+    /// The same, which ends if its caller does not wait.
+    pub async fn begin_use(
+        self: &Arc<Self>,
+        kept: Arc<KeptSandbox>,
+        asked: Option<u64>,
+    ) -> Result<Use, ServiceError> {
+        let mut container = kept.container.lock().await;
+        if kept.is_deleted.load(Ordering::Acquire) || kept.info().expires_at <= Time::now() {
+            return Err(kept.gone());
+        }
+        if let Some(machine) = &*container
+            && machine.has_ended()
+        {
+            self.remove(machine.clone());
+            *container = None;
+            kept.info().status = SandboxStatus::Stopped;
+        }
+        let current = kept.info().generation;
+        let stale = |asked| ServiceError::StaleGeneration { id: kept.record.id.clone(), asked };
+        if let Some(asked) = asked
+            && (asked != current || container.is_none())
+        {
+            return Err(stale(asked));
+        }
+        let (machine, is_new) = match &*container {
+            Some(machine) => (machine.clone(), false),
+            None => {
+                let machine = self.start_kept(&kept, current + 1).await?;
+                *container = Some(machine.clone());
+                (machine, true)
+            }
+        };
+        let used = Use::begin(kept.clone(), machine, is_new, self.kept.changed.clone());
+        drop(container);
+        Ok(used)
+    }
+
+    async fn start_kept(
+        self: &Arc<Self>,
+        kept: &KeptSandbox,
+        generation: u64,
+    ) -> Result<Arc<dyn Machine>, ServiceError> {
+        let spec = kept.spec()?.clone();
+        // Durable before anything of it runs: no two containers have one generation.
+        let (now, expires_at) = (Time::now(), kept.info().expires_at);
+        self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
+        {
+            let mut info = kept.info();
+            info.generation = generation;
+            info.is_untold = generation > 1;
+            info.status = SandboxStatus::Starting;
+        }
+        let left = kept.record.max_expires_at.since(Time::now());
+        let spec = match spec.io_is_off {
+            true => spec,
+            false => spec.io_dir(self.files.path(&kept.record.id)),
+        };
+        let spec = spec.lifetime(left).title("sandbox");
+        let spec = match &kept.record.name {
+            Some(name) => spec.container_name(name),
+            None => spec,
+        };
+        let launched = self.runner.launch(spec).await;
+        kept.info().status = match launched {
+            Ok(_) => SandboxStatus::Ready,
+            Err(_) => SandboxStatus::Stopped,
+        };
+        self.kept.changed.notify_one();
+        launched.map_err(|failed| ServiceError::Sandbox(*failed.failure))
+    }
+
+    /// Removes its container, if nothing uses it.
+    async fn stop_kept(self: &Arc<Self>, kept: &KeptSandbox) {
+        let mut container = kept.container.lock().await;
+        if kept.info().uses > 0 {
+            return;
+        }
+        if let Some(machine) = container.take() {
+            kept.info().status = SandboxStatus::Stopped;
+            self.remove(machine);
+        }
+    }
+
+    /// Removes a sandbox that could not be started, unless another creator of its name has started it.
+    pub async fn delete_unstarted(
+        self: &Arc<Self>,
+        kept: Arc<KeptSandbox>,
+    ) -> Result<(), ServiceError> {
+        let container = kept.container.lock().await;
+        if container.is_some() || kept.info().uses > 0 {
+            return Ok(());
+        }
+        // Whoever waits for it does not start it any more.
+        kept.is_deleted.store(true, Ordering::Release);
+        drop(container);
+        self.delete_kept(kept).await
+    }
+
+    /// Removes a sandbox with its files, whatever uses it.
+    pub async fn delete_kept(self: &Arc<Self>, kept: Arc<KeptSandbox>) -> Result<(), ServiceError> {
+        self.records.remove_sandbox(&kept.record.id).await?;
+        kept.is_deleted.store(true, Ordering::Release);
+        if !self.kept.take(&kept) {
+            return Ok(());
+        }
+        let machine = kept.container.lock().await.take();
+        if let Some(machine) = machine
+            && let Err(error) = machine.close().await
+        {
+            Counting::add(&self.counting.failed_removals);
+            tracing::warn!(id = kept.record.id, error, "a sandbox was not removed");
+        }
+        let (core, id) = (self.clone(), kept.record.id.clone());
+        crate::blocking(move || {
+            core.files.remove(&id).map_err(|error| ServiceError::Files(Arc::new(error)))
+        })
+        .await
+    }
+
+    /// Removes all containers. Those that could not be removed, and why.
+    pub async fn close_kept(self: &Arc<Self>) -> Vec<String> {
+        let close = |kept: Arc<KeptSandbox>| async move {
+            let machine = kept.container.lock().await.take()?;
+            kept.info().status = SandboxStatus::Stopped;
+            let closed = tokio::time::timeout(CLOSE_TIMEOUT, machine.close()).await;
+            let closed = closed.unwrap_or_else(|_| Err("it takes too long".to_owned()));
+            closed.err().map(|error| format!("{}: {error}", kept.record.id))
+        };
+        join_all(self.kept.all().into_iter().map(close)).await.into_iter().flatten().collect()
+    }
+}
+
+/// Stops sandboxes that nobody uses, and removes those whose time is over.
+pub(crate) async fn end_unused(core: Weak<Core>) {
+    loop {
+        let Some(strong) = core.upgrade() else { return };
+        let now = Time::now();
+        let mut next: Option<Time> = None;
+        for kept in strong.kept.all() {
+            match kept.due() {
+                Some((at, Due::Stop)) if at <= now => strong.stop_kept(&kept).await,
+                Some((at, Due::Delete)) if at <= now => {
+                    let id = kept.record.id.clone();
+                    if let Err(error) = strong.delete_kept(kept).await {
+                        tracing::warn!(id, %error, "a sandbox was not removed");
+                        next = Some(next.unwrap_or(Time::from_unix_millis(i64::MAX)))
+                            .map(|at| at.min(now.after(Duration::from_secs(60))));
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some((at, _)) = kept.due() {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        let sleep = next.map_or(LONGEST_SLEEP, |at| at.since(Time::now())).min(LONGEST_SLEEP);
+        let changed = strong.kept.changed.clone();
+        drop(strong);
+        tokio::select! {
+            () = tokio::time::sleep(sleep.max(Duration::from_millis(1))) => {}
+            () = changed.notified() => {}
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Sandboxes that are kept: each has a name or an id, files that outlive its processes, and a
+//! generation, which is the number of its container.
+//!
+//! A use starts a container if there is none, and renews the idle limit when it begins and when it
+//! ends. Looking at a sandbox is no use. Each one has a lock of its own: uses that need a container
+//! wait for one launch.
+
+pub(crate) mod lifecycle;
+mod operations;
+pub(crate) mod registry;
+mod requests;
+
+pub use operations::{KeptReader, KeptWriter, UseOutcome};
+pub use requests::CreatedSandbox;

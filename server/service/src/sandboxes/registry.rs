@@ -1,0 +1,389 @@
+//! The kept sandboxes of a service, as they are in memory: their states, and who uses them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbox_api::SandboxSpec;
+use sandbox_api::service::{SandboxStatus, SandboxView, Subject, Time};
+use tokio::sync::Notify;
+
+use crate::config::ServiceConfig;
+use crate::disk_usage::DiskUsage;
+use crate::error::ServiceError;
+use crate::files::Files;
+use crate::plan::plan_kept;
+use crate::records::{KeptRecord, Records};
+use crate::runner::Machine;
+
+/// How many sandboxes that are gone are known as such.
+const MAX_GONE: usize = 1024;
+/// The kept sandbox that an execution runs in.
+pub(crate) struct SandboxTarget {
+    pub sandbox: String,
+    pub generation: Option<u64>,
+}
+
+/// All kept sandboxes.
+#[derive(Default)]
+pub(crate) struct KeptSandboxes {
+    state: Mutex<State>,
+    /// Something changed that may be due earlier.
+    pub changed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct State {
+    by_id: HashMap<String, Arc<KeptSandbox>>,
+    /// How many sandboxes front ends keep themselves.
+    places: HashMap<Subject, usize>,
+    gone: VecDeque<(Subject, String)>,
+}
+
+/// A kept sandbox.
+pub(crate) struct KeptSandbox {
+    pub record: KeptRecord,
+    /// What it is started from; an error if this service does not allow it.
+    spec: Result<SandboxSpec, ServiceError>,
+    info: Mutex<Info>,
+    /// Held while its container is started or removed.
+    pub container: tokio::sync::Mutex<Option<Arc<dyn Machine>>>,
+    pub is_deleted: AtomicBool,
+    size: DiskUsage,
+}
+
+pub(crate) struct Info {
+    pub generation: u64,
+    /// It was started in place of an earlier one, and no caller knows yet.
+    pub is_untold: bool,
+    pub status: SandboxStatus,
+    pub last_used_at: Time,
+    pub expires_at: Time,
+    pub uses: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A use of a kept sandbox. Its container is not removed for idleness before it ends.
+pub(crate) struct Use {
+    kept: Arc<KeptSandbox>,
+    machine: Arc<dyn Machine>,
+    generation: u64,
+    is_new: bool,
+    is_restart: bool,
+    changed: Arc<Notify>,
+}
+
+impl Use {
+    /// Begins a use of a sandbox whose container there is; `is_new` if it was started for it.
+    pub fn begin(
+        kept: Arc<KeptSandbox>,
+        machine: Arc<dyn Machine>,
+        is_new: bool,
+        changed: Arc<Notify>,
+    ) -> Self {
+        let mut info = kept.info();
+        info.uses += 1;
+        info.last_used_at = Time::now();
+        let (generation, is_restart) = (info.generation, info.is_untold);
+        drop(info);
+        Self { kept, machine, generation, is_new, is_restart, changed }
+    }
+
+    pub fn machine(&self) -> &dyn Machine {
+        &*self.machine
+    }
+
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether it started its container.
+    pub const fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Whether its generation is not the first, and nobody was told of it before this use: whoever
+    /// started it may have gone away.
+    pub const fn is_restart(&self) -> bool {
+        self.is_restart
+    }
+
+    /// Ends it, and gives the sandbox as it is then.
+    pub fn end(self) -> SandboxView {
+        let kept = self.kept.clone();
+        drop(self);
+        kept.view()
+    }
+
+    /// Its caller is told whether it [is a restart](Self::is_restart).
+    pub fn told(&self) {
+        let mut info = self.kept.info();
+        info.is_untold &= info.generation != self.generation;
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut info = self.kept.info();
+        info.uses -= 1;
+        info.last_used_at = Time::now();
+        drop(info);
+        self.kept.size.changed();
+        self.changed.notify_one();
+    }
+}
+
+impl KeptSandbox {
+    pub fn new(record: KeptRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
+        let info = Info {
+            generation: record.generation,
+            is_untold: false,
+            status: SandboxStatus::Stopped,
+            last_used_at: record.last_used_at,
+            expires_at: record.expires_at,
+            uses: 0,
+        };
+        Self {
+            record,
+            spec,
+            info: Mutex::new(info),
+            container: tokio::sync::Mutex::default(),
+            is_deleted: AtomicBool::new(false),
+            size: DiskUsage::default(),
+        }
+    }
+
+    pub fn info(&self) -> MutexGuard<'_, Info> {
+        lock(&self.info)
+    }
+
+    /// What it is started from.
+    pub fn spec(&self) -> Result<&SandboxSpec, ServiceError> {
+        self.spec.as_ref().map_err(Clone::clone)
+    }
+
+    pub fn view(&self) -> SandboxView {
+        let (record, info) = (&self.record, self.info());
+        let is_idle = info.status == SandboxStatus::Ready && info.uses == 0;
+        let idle_at = record.idle.filter(|_| is_idle).map(|idle| info.last_used_at.after(idle));
+        SandboxView {
+            id: record.id.clone(),
+            name: record.name.clone(),
+            generation: info.generation,
+            status: info.status,
+            spec: record.spec.clone(),
+            created_at: record.created_at,
+            last_used_at: info.last_used_at,
+            expires_at: info.expires_at,
+            max_expires_at: record.max_expires_at,
+            idle_at,
+            metadata: record.metadata.clone(),
+        }
+    }
+
+    /// When something is to be done about it if nothing uses it, and what.
+    pub fn due(&self) -> Option<(Time, Due)> {
+        let info = self.info();
+        if info.uses > 0 {
+            return None;
+        }
+        let expiry = (info.expires_at, Due::Delete);
+        let idle = self.record.idle.map(|idle| info.last_used_at.after(idle));
+        match (info.status, idle) {
+            (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => Some((idle, Due::Stop)),
+            (SandboxStatus::Ready | SandboxStatus::Stopped, _) => Some(expiry),
+            (SandboxStatus::Starting, _) => None,
+        }
+    }
+
+    pub fn gone(&self) -> ServiceError {
+        ServiceError::SandboxGone { id: self.record.id.clone() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Stop,
+    Delete,
+}
+
+impl State {
+    fn count(&self) -> usize {
+        self.by_id.len() + self.places.values().sum::<usize>()
+    }
+
+    fn count_of(&self, subject: &Subject) -> usize {
+        let own = self.by_id.values().filter(|kept| kept.record.subject == *subject);
+        own.count() + self.places.get(subject).copied().unwrap_or(0)
+    }
+
+    /// Whether a subject may keep one more sandbox.
+    fn check_room(&self, subject: &Subject, quota: usize, most: usize) -> Result<(), ServiceError> {
+        match self.count_of(subject) >= quota || self.count() >= most {
+            true => Err(ServiceError::QuotaExceeded { what: "sandboxes", retry_after: None }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl KeptSandboxes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub fn count(&self) -> usize {
+        self.state().count()
+    }
+
+    pub fn count_of(&self, subject: &Subject) -> usize {
+        self.state().count_of(subject)
+    }
+
+    /// Counts a sandbox that a front end keeps, if there may be one more.
+    pub fn begin_place(
+        &self,
+        subject: &Subject,
+        quota: usize,
+        most: usize,
+    ) -> Result<(), ServiceError> {
+        let mut state = self.state();
+        state.check_room(subject, quota, most)?;
+        *state.places.entry(subject.clone()).or_default() += 1;
+        Ok(())
+    }
+
+    /// Whether a front end keeps one of this subject.
+    pub fn has_place(&self, subject: &Subject) -> bool {
+        self.state().places.contains_key(subject)
+    }
+
+    /// Such a sandbox is gone.
+    pub fn end_place(&self, subject: &Subject) {
+        let mut state = self.state();
+        if let Some(places) = state.places.get_mut(subject) {
+            *places -= 1;
+            if *places == 0 {
+                state.places.remove(subject);
+            }
+        }
+    }
+
+    pub fn ids(&self) -> Vec<String> {
+        self.state().by_id.keys().cloned().collect()
+    }
+
+    pub fn all(&self) -> Vec<Arc<KeptSandbox>> {
+        self.state().by_id.values().cloned().collect()
+    }
+
+    pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<KeptSandbox>, ServiceError> {
+        let state = self.state();
+        match state.by_id.get(id) {
+            Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
+            _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
+                Err(ServiceError::SandboxGone { id: id.to_owned() })
+            }
+            _ => Err(ServiceError::no_sandbox(id)),
+        }
+    }
+
+    /// The sandbox, if an execution in it can be accepted.
+    pub fn check(
+        &self,
+        subject: &Subject,
+        place: &SandboxTarget,
+    ) -> Result<Arc<KeptSandbox>, ServiceError> {
+        let kept = self.find(subject, &place.sandbox)?;
+        let info = kept.info();
+        let is_current = info.status != SandboxStatus::Stopped
+            && place.generation.is_none_or(|asked| asked == info.generation);
+        drop(info);
+        match place.generation {
+            Some(asked) if !is_current => {
+                Err(ServiceError::StaleGeneration { id: place.sandbox.clone(), asked })
+            }
+            _ => Ok(kept),
+        }
+    }
+
+    /// Forgets a sandbox, and knows that it existed.
+    pub fn take(&self, kept: &KeptSandbox) -> bool {
+        let mut state = self.state();
+        if state.by_id.remove(&kept.record.id).is_none() {
+            return false;
+        }
+        if state.gone.len() == MAX_GONE {
+            state.gone.pop_front();
+        }
+        state.gone.push_back((kept.record.subject.clone(), kept.record.id.clone()));
+        true
+    }
+
+    /// The sandboxes of a store. Their processes ended with the last service on it.
+    pub async fn restore(
+        &self,
+        records: &Records,
+        config: &ServiceConfig,
+    ) -> Result<(), ServiceError> {
+        for record in records.sandboxes().await? {
+            let id = record.id.clone();
+            let is_expired = record.expires_at <= Time::now();
+            if is_expired {
+                records.remove_sandbox(&id).await?;
+                continue;
+            }
+            let spec = plan_kept(record.spec.clone(), config).map_err(|error| {
+                tracing::warn!(id, %error, "a sandbox is not started: it is not allowed now");
+                ServiceError::forbidden("spec", format!("it is not allowed any more: {error}"))
+                    .with_hint("its files are kept until it expires, for when it is allowed again")
+            });
+            self.state().by_id.insert(id, Arc::new(KeptSandbox::new(record, spec)));
+        }
+        Ok(())
+    }
+
+    /// Registers a sandbox, or finds the one of its name; whether it is new.
+    pub fn register(
+        &self,
+        kept: &Arc<KeptSandbox>,
+        quota: usize,
+        most: usize,
+    ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
+        let record = &kept.record;
+        let mut state = self.state();
+        let mut own = state.by_id.values().filter(|it| it.record.subject == record.subject);
+        if let Some(name) = &record.name
+            && let Some(known) = own.find(|it| it.record.name.as_ref() == Some(name))
+        {
+            return match known.record.spec == record.spec {
+                true => Ok((known.clone(), false)),
+                false => Err(ServiceError::NameTaken { name: name.clone() }),
+            };
+        }
+        state.check_room(&record.subject, quota, most)?;
+        state.by_id.insert(record.id.clone(), kept.clone());
+        Ok((kept.clone(), true))
+    }
+
+    /// Undoes that of one that could not be created.
+    pub fn unregister(&self, kept: &KeptSandbox) {
+        kept.is_deleted.store(true, Ordering::Release);
+        self.state().by_id.remove(&kept.record.id);
+    }
+
+    /// The bytes of the files of a subject's sandboxes.
+    pub async fn bytes_of(&self, subject: &Subject, files: &Arc<Files>) -> u64 {
+        let own = self.all().into_iter().filter(|kept| kept.record.subject == *subject);
+        let mut bytes = 0_u64;
+        for kept in own {
+            let (files, id) = (files.clone(), kept.record.id.clone());
+            let is_in_use = kept.info().uses > 0;
+            let size = kept.size.bytes(is_in_use, move || files.bytes(&id)).await;
+            bytes = bytes.saturating_add(size);
+        }
+        bytes
+    }
+}

@@ -1,0 +1,214 @@
+//! What callers ask of kept sandboxes: to create, list, extend and remove them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sandbox_api::SandboxSpec;
+use sandbox_api::service::{SandboxList, SandboxRequest, SandboxView, Subject, Time};
+use sandbox_dirfd::random_hex;
+use tracing::Instrument as _;
+
+use super::registry::{KeptSandbox, SandboxTarget, Use};
+use crate::config::ServiceConfig;
+use crate::core::Core;
+use crate::error::ServiceError;
+use crate::plan::{metadata, plan_kept};
+use crate::records::KeptRecord;
+use crate::service::Service;
+
+/// The longest name.
+const MAX_NAME_BYTES: usize = 128;
+/// A sandbox that was created, or was there.
+#[derive(Debug, Clone)]
+pub struct CreatedSandbox {
+    /// The sandbox.
+    pub sandbox: SandboxView,
+    /// Whether it was created now.
+    pub is_new: bool,
+    /// Whether a generation was started in place of an earlier one and nobody was told before.
+    pub restarted: bool,
+}
+
+impl Service {
+    /// Creates a sandbox and starts its container, or gives the one of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::NameTaken`] if the one of this name has another spec; [`ServiceError`] if it
+    /// is not allowed or cannot be started.
+    pub async fn create_sandbox(
+        &self,
+        subject: &Subject,
+        request: SandboxRequest,
+    ) -> Result<CreatedSandbox, ServiceError> {
+        if !self.core.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::ShuttingDown);
+        }
+        // A caller that goes away does not leave a sandbox half created.
+        let creating = self.core.clone().create_sandbox(subject.clone(), request);
+        let creating = tokio::spawn(creating.in_current_span());
+        let failed = |_| ServiceError::Internal { detail: "the creation of a sandbox panicked" };
+        let (used, is_new) = creating.await.map_err(failed)??;
+        let restarted = used.is_restart();
+        used.told();
+        Ok(CreatedSandbox { sandbox: used.end(), is_new, restarted })
+    }
+
+    /// A sandbox as it is now. This is no use.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::NotFound`] and [`ServiceError::SandboxGone`].
+    pub fn sandbox(&self, subject: &Subject, id: &str) -> Result<SandboxView, ServiceError> {
+        Ok(self.core.kept.find(subject, id)?.view())
+    }
+
+    /// A subject's sandboxes, the latest first.
+    #[must_use]
+    pub fn sandboxes(&self, subject: &Subject) -> SandboxList {
+        let all = self.core.kept.all();
+        let own = all.iter().filter(|kept| kept.record.subject == *subject);
+        let mut sandboxes: Vec<_> = own.map(|kept| kept.view()).collect();
+        sandboxes.sort_by(|one, other| {
+            other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id))
+        });
+        SandboxList { sandboxes }
+    }
+
+    /// Lets a sandbox exist for this time from now on, never past its longest life, and never
+    /// shorter than before.
+    ///
+    /// # Errors
+    ///
+    /// As of [`sandbox`](Self::sandbox).
+    pub async fn extend_sandbox(
+        &self,
+        subject: &Subject,
+        id: &str,
+        ttl: Duration,
+    ) -> Result<SandboxView, ServiceError> {
+        let kept = self.core.kept.find(subject, id)?;
+        let (generation, last_used_at, expires_at) = {
+            let info = kept.info();
+            let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
+            (info.generation, info.last_used_at, asked.max(info.expires_at))
+        };
+        self.core.records.update_sandbox(id, generation, last_used_at, expires_at).await?;
+        let mut info = kept.info();
+        info.expires_at = info.expires_at.max(expires_at);
+        drop(info);
+        self.core.kept.changed.notify_one();
+        Ok(kept.view())
+    }
+
+    /// Removes a sandbox with its files.
+    ///
+    /// # Errors
+    ///
+    /// As of [`sandbox`](Self::sandbox); if something cannot be removed.
+    pub async fn delete_sandbox(&self, subject: &Subject, id: &str) -> Result<(), ServiceError> {
+        let kept = self.core.kept.find(subject, id)?;
+        let core = self.core.clone();
+        // It goes on if the caller does not wait.
+        let deleting = tokio::spawn(async move { core.delete_kept(kept).await });
+        let failed = |_| ServiceError::Internal { detail: "the removal of a sandbox panicked" };
+        deleting.await.map_err(failed)?
+    }
+}
+
+/// The record of a new sandbox.
+fn record(
+    subject: &Subject,
+    request: SandboxRequest,
+    config: &ServiceConfig,
+) -> Result<KeptRecord, ServiceError> {
+    let bounds = &config.kept;
+    if let Some(name) = &request.name {
+        let is_valid = (1..=MAX_NAME_BYTES).contains(&name.len());
+        if !is_valid || name.chars().any(char::is_control) {
+            let problem = "a name has 1 to 128 bytes, and no control characters";
+            return Err(ServiceError::invalid("name", problem));
+        }
+    }
+    metadata(&request.metadata, config)?;
+    let time = |field, asked: Option<u64>, default: Duration| match asked.map(Duration::from_millis)
+    {
+        None => Ok(default.min(bounds.max_ttl)),
+        Some(Duration::ZERO) => Err(ServiceError::invalid(field, "it is 0")),
+        Some(asked) if asked > bounds.max_ttl => {
+            let most = bounds.max_ttl.as_millis();
+            Err(ServiceError::invalid(field, format!("more than {most}, the longest life")))
+        }
+        Some(asked) => Ok(asked),
+    };
+    let ttl = time("ttl_ms", request.ttl_ms, bounds.ttl)?;
+    let idle = time("idle_ms", request.idle_ms, bounds.idle)?;
+    let created_at = Time::now();
+    Ok(KeptRecord {
+        id: random_hex::<12>(),
+        subject: subject.clone(),
+        name: request.name,
+        spec: request.spec,
+        metadata: request.metadata,
+        generation: 0,
+        idle: Some(idle),
+        created_at,
+        last_used_at: created_at,
+        expires_at: created_at.after(ttl),
+        max_expires_at: created_at.after(bounds.max_ttl),
+    })
+}
+
+impl Core {
+    async fn create_sandbox(
+        self: Arc<Self>,
+        subject: Subject,
+        request: SandboxRequest,
+    ) -> Result<(Use, bool), ServiceError> {
+        let spec = plan_kept(request.spec.clone(), &self.config)?;
+        let record = record(&subject, request, &self.config)?;
+        self.check_stored(&subject).await?;
+        let (kept, is_new) = self.register(record, spec).await?;
+        let place = SandboxTarget { sandbox: kept.record.id.clone(), generation: None };
+        match self.use_kept(&subject, &place).await {
+            Ok(used) => Ok((used, is_new)),
+            Err(error) => {
+                if is_new {
+                    self.delete_unstarted(kept).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Registers a sandbox, or finds the one of its name.
+    async fn register(
+        self: &Arc<Self>,
+        record: KeptRecord,
+        spec: SandboxSpec,
+    ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
+        let quota = self.quotas().sandboxes;
+        let kept = Arc::new(KeptSandbox::new(record, Ok(spec)));
+        // Whoever finds it meanwhile waits.
+        let container = kept.container.lock().await;
+        let most = self.config.kept.sandboxes;
+        let (registered, is_new) = self.kept.register(&kept, quota, most)?;
+        if !is_new {
+            return Ok((registered, false));
+        }
+        let created = self.create_kept(&kept.record).await;
+        drop(container);
+        created.inspect_err(|_| self.kept.unregister(&kept))?;
+        Ok((registered, true))
+    }
+
+    async fn create_kept(self: &Arc<Self>, record: &KeptRecord) -> Result<(), ServiceError> {
+        let (core, id) = (self.clone(), record.id.clone());
+        crate::blocking(move || {
+            core.files.create(&id).map_err(|error| ServiceError::Files(Arc::new(error)))
+        })
+        .await?;
+        self.records.add_sandbox(record.clone()).await
+    }
+}

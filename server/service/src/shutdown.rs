@@ -1,0 +1,44 @@
+//! The end of a service.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sandbox_api::service::ShutdownReport;
+
+use crate::live::{Live, Phase};
+use crate::service::Service;
+
+/// How long cancelled executions have to end at a shutdown.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+impl Service {
+    /// Ends the service: nothing more is accepted, what runs may end until the deadline and is
+    /// cancelled then, and what waits is run by the next service on this store.
+    pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
+        let core = &self.core;
+        core.is_accepting.store(false, Ordering::Release);
+        _ = tokio::time::timeout(deadline, core.accepts.write()).await;
+        // What was just about to run is no longer in the queue.
+        let (running, queued) = core.running_and_queued();
+        let mut report = ShutdownReport { queued, ..ShutdownReport::default() };
+        _ = tokio::time::timeout(deadline, all_ended(&running)).await;
+        let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
+        let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
+        cancelled.iter().for_each(|live| live.cancel());
+        if tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await.is_err() {
+            cancelled.iter().for_each(|live| live.cancel());
+            _ = tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await;
+        }
+        report.finished = finished.iter().map(|live| live.id.clone()).collect();
+        report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
+        report.left = core.close_kept().await;
+        report
+    }
+}
+
+async fn all_ended(all: &[Arc<Live>]) {
+    for live in all {
+        let mut phase = live.phase.subscribe();
+        _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
+    }
+}
