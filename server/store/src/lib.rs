@@ -134,7 +134,10 @@ impl Store {
         let log = writer::LogSize::watch(&mut connection)?;
         let writer =
             writer::Writer::start(connection, log).map_err(|error| directory(data_dir, error))?;
-        let readers = readers::Readers::default();
+        let readers = match lock {
+            Some(_) => readers::Readers::open(|| connect_reader(&database))?,
+            None => readers::Readers::default(),
+        };
         let inner = Inner { database, readers, writer, _lock: lock };
         Ok(Self(Arc::new(inner)))
     }
@@ -212,14 +215,7 @@ impl Store {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.0.readers.read(
-            || {
-                let connection = connect(&self.0.database)?;
-                connection.pragma_update(None, "query_only", true)?;
-                Ok(connection)
-            },
-            query,
-        )
+        self.0.readers.read(|| connect_reader(&self.0.database), query)
     }
 }
 
@@ -238,6 +234,15 @@ fn connect(database: &Path) -> Result<Connection, StoreError> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // What is removed is not to be found in free pages.
     connection.pragma_update(None, "secure_delete", true)?;
+    Ok(connection)
+}
+
+/// A connection that reads, with all of its files open.
+fn connect_reader(database: &Path) -> Result<Connection, StoreError> {
+    let connection = connect(database)?;
+    connection.pragma_update(None, "query_only", true)?;
+    // The log is opened by the first query.
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
     Ok(connection)
 }
 

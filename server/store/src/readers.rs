@@ -1,17 +1,17 @@
-//! The connections of readers: a bounded number, however many ask at the same time.
+//! The connections of readers: a bounded number, however many ask at the same time. A server opens them
+//! with its store: its descriptors are as many after a busy moment as before. Closed later, SQLite would
+//! keep the file of each open, for the locks of the others.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use crate::error::StoreError;
 
-/// The most connections, each of which has two descriptors; a caller of one more waits.
-const MAX_READERS: usize = 16;
-/// A connection that has not been needed for this long is closed at the end of the next query: a busy
-/// moment leaves nothing.
-const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most connections, each of which has two descriptors; a caller of one more waits. Four are for the
+/// large documents that are read at one time, and the others for what takes microseconds.
+const MAX_READERS: usize = 8;
 /// How long a caller waits for a connection: as long as a statement does for a lock.
 const TIMEOUT: Duration = super::BUSY_TIMEOUT;
 
@@ -24,26 +24,23 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Connections {
-    /// Since when they are: the last one is used first, so that the first ones are those not needed.
-    idle: Vec<(Instant, Connection)>,
+    idle: Vec<Connection>,
     used: usize,
-}
-
-impl Connections {
-    /// Takes a connection back, and gives those that are to be closed.
-    fn give_back(&mut self, connection: Connection, now: Instant) -> Vec<(Instant, Connection)> {
-        let is_unused = |since: Instant| now.saturating_duration_since(since) >= IDLE_TIMEOUT;
-        let unused = self.idle.iter().take_while(|(since, _)| is_unused(*since)).count();
-        let unused = self.idle.drain(..unused).collect();
-        self.idle.push((now, connection));
-        unused
-    }
 }
 
 /// Room for one connection, which is given back when this is dropped.
 struct ConnectionPermit<'a>(&'a Readers);
 
 impl Readers {
+    /// Readers with all of their connections.
+    pub fn open(
+        connect: impl FnMut() -> Result<Connection, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let idle = std::iter::repeat_with(connect).take(MAX_READERS);
+        let connections = Connections { idle: idle.collect::<Result<_, _>>()?, used: 0 };
+        Ok(Self { connections: Mutex::new(connections), returned: Condvar::new() })
+    }
+
     /// Queries with an idle connection, or with one more.
     pub fn read<T>(
         &self,
@@ -54,9 +51,7 @@ impl Readers {
         let connection = idle.map_or_else(connect, Ok)?;
         // A connection whose query failed, or panicked, is not used again.
         let found = query(&connection)?;
-        let unused = place.0.lock().give_back(connection, Instant::now());
-        // Without the lock.
-        drop(unused);
+        place.0.lock().idle.push(connection);
         Ok(found)
     }
 
@@ -70,8 +65,7 @@ impl Readers {
             return Err(StoreError::Busy);
         }
         connections.used += 1;
-        let idle = connections.idle.pop().map(|(_, connection)| connection);
-        Ok((ConnectionPermit(self), idle))
+        Ok((ConnectionPermit(self), connections.idle.pop()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -88,7 +82,6 @@ impl Drop for ConnectionPermit<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
@@ -120,28 +113,6 @@ mod tests {
         assert!(made.into_inner() <= MAX_READERS);
         let connections = readers.lock();
         assert!(connections.used == 0 && connections.idle.len() <= MAX_READERS);
-    }
-
-    /// Two descriptors more were open for ever after two queries at one time.
-    #[test]
-    fn connections_of_a_busy_moment_are_closed_by_a_later_query() {
-        let readers = Readers::default();
-        let together = Barrier::new(4);
-        let wait = |_: &Connection| {
-            together.wait();
-            Ok(())
-        };
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| readers.read(connect, wait).unwrap());
-            }
-        });
-        assert_eq!(readers.lock().idle.len(), 4);
-        for (since, _) in &mut readers.lock().idle {
-            *since = since.checked_sub(IDLE_TIMEOUT).unwrap();
-        }
-        readers.read(connect, |_| Ok(())).unwrap();
-        assert_eq!(readers.lock().idle.len(), 1);
     }
 
     #[test]

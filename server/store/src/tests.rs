@@ -592,6 +592,35 @@ fn locked_database_is_an_error_and_the_next_change_works() {
     store.accept(new("a", 1)).unwrap();
 }
 
+/// How often this process has files of a data directory open.
+fn descriptors_of(data_dir: &Path) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    open.filter_map(|it| fs::read_link(it.path()).ok())
+        .filter(|it| it.starts_with(data_dir))
+        .count()
+}
+
+/// Two more were open for ever after two queries at one time.
+#[test]
+fn store_has_as_many_descriptors_after_a_busy_moment_as_before() {
+    let (dir, store) = data_dir();
+    let data_dir = dir.path().join("data").canonicalize().unwrap();
+    store.accept(new("a", 1)).unwrap();
+    let before = descriptors_of(&data_dir);
+    let together = Barrier::new(8);
+    let query = |_: &Connection| {
+        together.wait();
+        Ok(())
+    };
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| store.read(query).unwrap());
+        }
+    });
+    assert_eq!(store.execution(&subject("alice"), "a").unwrap().unwrap().summary.id, "a");
+    assert_eq!(descriptors_of(&data_dir), before);
+}
+
 /// Lets the store have no more than so many pages: for SQLite that is a full disk.
 fn limit_pages(store: &Store, pages: i64) {
     let limit = move |connection: &Connection| {
