@@ -20,6 +20,6 @@ pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
-pub use resolve::{Directory, Links, Resolver, Root, again, open_path, probe, retry, split};
+pub use resolve::{Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split};
 pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};

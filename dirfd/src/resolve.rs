@@ -1,7 +1,9 @@
 //! The two ways to open a path beneath a directory. Both give the same guarantees: no symbolic link
 //! anywhere in the path, nothing outside the directory, no other filesystem. And paths of the host.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -202,7 +204,7 @@ pub fn open_path(path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd> {
 /// Without `openat2`: what was opened through a link has another path.
 fn refuse_other_path(path: &Path, opened: OwnedFd) -> Result<OwnedFd> {
     let is_link = FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink;
-    let found = rustix::fs::readlink(format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?;
+    let found = path_of(&opened)?;
     let mut expected = PathBuf::new();
     for component in path.components() {
         match component {
@@ -210,10 +212,21 @@ fn refuse_other_path(path: &Path, opened: OwnedFd) -> Result<OwnedFd> {
             component => expected.push(component),
         }
     }
-    match !is_link && found.as_bytes() == expected.as_os_str().as_encoded_bytes() {
+    match !is_link && found.as_os_str() == expected.as_os_str() {
         true => Ok(opened),
         false => Err(Errno::LOOP),
     }
+}
+
+/// The path that an open file has now, without links.
+///
+/// # Errors
+///
+/// If `/proc` is not mounted.
+pub fn path_of(opened: impl AsFd) -> Result<PathBuf> {
+    let link = format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd());
+    let path = rustix::fs::readlink(link, Vec::new())?;
+    Ok(OsString::from_vec(path.into_bytes()).into())
 }
 
 /// Splits a path into its parent and its last component.

@@ -9,12 +9,11 @@ use std::{fs, io};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_api::{Input, InputSource};
-use sandbox_dirfd::{Identity, Links, open_path};
+use sandbox_dirfd::{Identity, Links, open_path, path_of};
 use sandbox_engine::Source;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::error::Error;
-use crate::io_dir::path_of;
 
 /// An input that is ready to be mounted.
 #[derive(Debug)]

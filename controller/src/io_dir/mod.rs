@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use sandbox_api::SandboxSpec;
 use sandbox_api::changes::StagingMethod;
-use sandbox_dirfd::{Identity, Links, open_path};
+use sandbox_dirfd::{Identity, Links, open_path, path_of};
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
 use sandbox_staging::{CopyBounds, Method, Records, Stage};
@@ -203,7 +203,7 @@ impl IoDir {
     fn of(fd: OwnedFd) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
         let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
-        let path = path_of(&fd).map_err(io)?;
+        let path = path_of(&fd).map_err(|errno| io(errno.into()))?;
         if path == Path::new("/") {
             return Err("it is the root of the whole system".to_owned());
         }
@@ -394,10 +394,6 @@ impl Drop for Nonce<'_> {
         // The agent removes it too.
         _ = rustix::fs::unlinkat(self.io_dir.fd(), &self.name, AtFlags::empty());
     }
-}
-
-fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
-    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
 #[cfg(test)]

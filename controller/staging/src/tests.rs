@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use sandbox_api::changes::{Change, ChangeOp, ChangeType};
+use sandbox_dirfd::path_of;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
@@ -98,10 +99,6 @@ impl Fixture {
     }
 }
 
-fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
-    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap()
-}
-
 /// A stage, and what the sandbox sees.
 struct Run {
     stage: Stage,
@@ -111,7 +108,7 @@ struct Run {
 impl Run {
     fn path(&self) -> PathBuf {
         match self.stage.work() {
-            None => path_of(self.stage.files()),
+            None => path_of(self.stage.files()).unwrap(),
             // It has no path.
             Some(_) => PathBuf::from(format!("/proc/self/fd/{}", self.view.as_raw_fd())),
         }
@@ -622,7 +619,7 @@ fn copy_that_would_use_the_disk_reserve_is_not_made() {
         }
         // A clone uses no space.
         Ok(stage) => {
-            let clone = File::create(path_of(stage.files()).join("clone")).unwrap();
+            let clone = File::create(path_of(stage.files()).unwrap().join("clone")).unwrap();
             let file = File::open(place.io().join("file")).unwrap();
             rustix::fs::ioctl_ficlone(&clone, &file).unwrap();
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sandbox_dirfd::Links;
 use sandbox_env::Environment;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -59,16 +60,8 @@ pub fn find_project(directory: &Path) -> Option<PathBuf> {
         .find(|file| file.symlink_metadata().is_ok())
 }
 
-/// What to do with a file that is a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
-    /// Read its target.
-    Follow,
-    /// Refuse it: it came with a project, and messages would quote its target.
-    Refuse,
-}
-
-/// Reads a file; none if it does not exist.
+/// Reads a file; none if it does not exist. A link that came with a project is to be refused: messages
+/// would quote its target.
 ///
 /// # Errors
 ///

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
+use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 use super::error::Error;
@@ -131,8 +132,8 @@ impl Settings {
     /// Reads a file into a layer; false if it does not exist.
     fn read(&mut self, layer: Layer, file: &Path) -> Result<bool, Error> {
         let links = match layer {
-            Layer::Project => file::Links::Refuse,
-            _ => file::Links::Follow,
+            Layer::Project => Links::Refuse,
+            _ => Links::Follow,
         };
         let Some(entries) = file::read(file, links)? else { return Ok(false) };
         self.files.push(file.to_owned());

@@ -4,11 +4,11 @@
 //! untrusted.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+use sandbox_dirfd::path_of;
 
 use crate::error::EngineError;
 use crate::{Bind, Prepared, ProgramRoot, Source};
@@ -39,7 +39,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
         return Err(refuse("it is not a directory"));
     }
     // The path of the opened directory, whatever links were in its name.
-    let path = path_of(&opened).map_err(failed)?;
+    let path = path_of(&opened).map_err(|errno| failed(errno.into()))?;
     let mount = rustix::fs::fstatvfs(&opened).map_err(|errno| failed(errno.into()))?;
     if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         return Err(refuse("it is on a mount with the noexec option"));
@@ -77,10 +77,6 @@ pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
         }
     }
     Ok(())
-}
-
-fn path_of(opened: &OwnedFd) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))
 }
 
 #[cfg(test)]
