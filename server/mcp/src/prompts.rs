@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::api_text::{Abilities, taught};
 use crate::resources;
 use crate::settings::Settings;
-use crate::tools::{Catalogue, script};
+use crate::tools::{Catalogue, EXECUTE_SCRIPT};
 use crate::workspace::Workspace;
 
 const WRITE_SCRIPT: &str = "write_script";
@@ -28,7 +28,7 @@ pub(crate) fn list(catalogue: &Catalogue, has_files: bool) -> ListPromptsResult 
     let description = "Write one script for a task and run it; teaches the script API";
     let write = Prompt::new(WRITE_SCRIPT, Some(description), Some(vec![task]));
     let mut prompts = Vec::new();
-    if catalogue.find(script::NAME).is_some() {
+    if catalogue.find(EXECUTE_SCRIPT).is_some() {
         prompts.push(write.with_title("Write a script"));
     }
     if has_files && !readers(catalogue).is_empty() {
@@ -47,7 +47,7 @@ pub(crate) fn list(catalogue: &Catalogue, has_files: bool) -> ListPromptsResult 
 
 /// The offered tools that read files.
 fn readers(catalogue: &Catalogue) -> String {
-    let all = ["read_file", "grep", script::NAME].into_iter();
+    let all = ["read_file", "grep", EXECUTE_SCRIPT].into_iter();
     let offered: Vec<_> = all.filter(|name| catalogue.find(name).is_some()).collect();
     offered.join(", ")
 }
@@ -81,7 +81,7 @@ pub(crate) async fn get(
     let settings = workspace.settings();
     let readers = readers(catalogue);
     let (text, description) = match name {
-        WRITE_SCRIPT if catalogue.find(script::NAME).is_some() => {
+        WRITE_SCRIPT if catalogue.find(EXECUTE_SCRIPT).is_some() => {
             let task = argument(arguments, "task")?
                 .ok_or_else(|| ErrorData::invalid_params("argument `task` is missing", None))?;
             (write_script(task, settings, workspace.has_files()), "Write a script for a task")

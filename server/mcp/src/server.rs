@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
 use crate::settings::Settings;
-use crate::tools::{Call, Catalogue, script};
+use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT};
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
 use crate::{prompts, resources};
@@ -108,7 +108,7 @@ fn is_traceparent(text: &str) -> bool {
 
 /// What a model is told before it sees the tools, of those that are offered.
 fn instructions(catalogue: &Catalogue, has_files: bool) -> &'static str {
-    match (has_files, catalogue.find(script::NAME).is_some()) {
+    match (has_files, catalogue.find(EXECUTE_SCRIPT).is_some()) {
         (true, true) => {
             "Files and code in a sandbox. Prefer one execute_script over many calls of the file \
              tools: it reads, searches, computes and writes in one go, and returns only what you \

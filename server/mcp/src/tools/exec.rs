@@ -1,10 +1,10 @@
 //! `exec`: a command in a fresh container of the server's image.
 
-use rmcp::model::{CallToolResult, JsonObject, Tool};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
     CancelCause, Command, ErrorKind, ExecResult, ExecutionReport, Failure, Outcome, RefusedHost,
-    Stdin, TouchedFile,
+    Stdin, TouchedFile, millis,
 };
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
@@ -12,19 +12,17 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{failure_text, invalid, listed, structured};
+use super::args::{decode, timeout};
+use super::result::{failure_text, invalid, listed, structured};
 use super::schema;
-use super::script::{decode, timeout};
-use super::tool::{Call, Hints, described};
+use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::hints::explained;
-use crate::settings::{Access, Settings};
-
-pub(super) const NAME: &str = "exec";
+use crate::settings::Access;
 
 /// What a call gives, however the command ended.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ExecData {
+pub(super) struct ExecData {
     /// The beginning of its stdout; an object with `b64` where it is not UTF-8.
     stdout: Content,
     /// The beginning of its stderr, likewise.
@@ -52,68 +50,89 @@ struct ExecData {
     error: Option<Failure>,
 }
 
-pub(super) fn tool(settings: &Settings, has_files: bool) -> Tool {
-    let hosts = match settings.sandbox.allow.rules().is_empty() {
-        true => "It has no network.",
-        false => "It reaches only the hosts that the server allows.",
-    };
-    let mount_path = &settings.sandbox.mount_path;
-    let files = match (has_files, settings.access) {
-        (true, Access::ReadWrite) => {
-            format!("It starts in {mount_path}, whose files stay; all else is gone afterwards.")
-        }
-        (true, Access::ReadOnly) => format!(
-            "It starts in {mount_path}, whose files it can only read; what it writes in /tmp is gone \
-             afterwards."
-        ),
-        (false, _) => {
-            "Files are off: it can only write in /tmp, and what is there is gone afterwards."
-                .to_owned()
-        }
-    };
-    let description = format!(
-        "Run a program of the image, or a line for its shell, in a fresh container. {files} {hosts} \
-         What is out of time is killed with all that it has started."
-    );
-    let mut input = schema::input::<CommandRequest>();
-    let ceiling = sandbox_api::millis(settings.timeout_ceiling);
-    let timeout = json!({
-        "description": "Milliseconds that it may take.",
-        "type": ["integer", "null"],
-        "minimum": 1,
-        "maximum": ceiling,
-        "default": sandbox_api::millis(settings.sandbox.limits.timeout),
-    });
-    schema::properties(&mut input).insert("timeout_ms".to_owned(), timeout);
-    let hints = Hints {
-        is_read_only: false,
-        is_destructive: true,
-        is_idempotent: false,
-        is_open_world: !settings.sandbox.allow.rules().is_empty(),
-    };
-    let output = schema::output::<ExecData>();
-    described(NAME, "Run a command", description, input, output, &hints)
-}
+/// Runs a command.
+#[derive(Debug)]
+pub(super) struct Exec;
 
-pub(super) async fn call(call: Call<'_>) -> CallToolResult {
-    let settings = call.settings;
-    let mut data = match run(call).await {
-        Ok(result) => ExecData::from(result),
-        Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
-    };
-    data.error = data.error.map(|failure| explained(failure, settings));
-    let error = data.error.as_ref().map(failure_text);
-    let mut result = structured(serde_json::to_value(&data).unwrap_or_else(|_| json!({})));
-    if let Some(error) = error {
-        result.is_error = Some(true);
-        result.content.insert(0, rmcp::model::ContentBlock::text(error));
+impl McpTool for Exec {
+    const NAME: &'static str = "exec";
+    const TITLE: &'static str = "Run a command";
+    const IN_FRESH_CONTAINER: bool = true;
+    type Args = CommandRequest;
+    type Data = ExecData;
+
+    fn is_offered(server: ServerTraits<'_>) -> bool {
+        server.settings.sandbox.supports_exec()
     }
-    result
+
+    fn description(server: ServerTraits<'_>) -> String {
+        let sandbox = &server.settings.sandbox;
+        let hosts = match sandbox.allow.rules().is_empty() {
+            true => "It has no network.",
+            false => "It reaches only the hosts that the server allows.",
+        };
+        let mount_path = &sandbox.mount_path;
+        let files = match (server.has_files, server.settings.access) {
+            (true, Access::ReadWrite) => {
+                format!("It starts in {mount_path}, whose files stay; all else is gone afterwards.")
+            }
+            (true, Access::ReadOnly) => format!(
+                "It starts in {mount_path}, whose files it can only read; what it writes in /tmp is \
+                 gone afterwards."
+            ),
+            (false, _) => {
+                "Files are off: it can only write in /tmp, and what is there is gone afterwards."
+                    .to_owned()
+            }
+        };
+        format!(
+            "Run a program of the image, or a line for its shell, in a fresh container. {files} \
+             {hosts} What is out of time is killed with all that it has started."
+        )
+    }
+
+    fn hints(server: ServerTraits<'_>) -> Hints {
+        Hints {
+            is_read_only: false,
+            is_destructive: true,
+            is_idempotent: false,
+            is_open_world: !server.settings.sandbox.allow.rules().is_empty(),
+        }
+    }
+
+    fn input(server: ServerTraits<'_>) -> JsonObject {
+        let mut input = schema::input::<CommandRequest>();
+        let timeout = json!({
+            "description": "Milliseconds that it may take.",
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": millis(server.settings.timeout_ceiling),
+            "default": millis(server.settings.sandbox.limits.timeout),
+        });
+        schema::properties(&mut input).insert("timeout_ms".to_owned(), timeout);
+        input
+    }
+
+    async fn call(call: Call<'_>) -> CallToolResult {
+        let settings = call.settings;
+        let mut data = match run(call).await {
+            Ok(result) => ExecData::from(result),
+            Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
+        };
+        data.error = data.error.map(|failure| explained(failure, settings));
+        let error = data.error.as_ref().map(failure_text);
+        let mut result = structured(serde_json::to_value(&data).unwrap_or_else(|_| json!({})));
+        if let Some(error) = error {
+            result.is_error = Some(true);
+            result.content.insert(0, ContentBlock::text(error));
+        }
+        result
+    }
 }
 
 async fn run(call: Call<'_>) -> Result<ExecResult, Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, .. } = call;
-    let time = timeout(arguments.remove("timeout_ms"), NAME, settings)?;
+    let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
     let mut command = command(arguments)?;
     command.timeout = time;
     let work = async |sandbox: &Sandbox| follow(sandbox, command, &token).await;
@@ -142,7 +161,7 @@ async fn follow(
 
 /// The arguments as a command.
 fn command(arguments: JsonObject) -> Result<Command, Failure> {
-    let request: CommandRequest = decode(NAME, arguments).map_err(|mut failure| {
+    let request: CommandRequest = decode(Exec::NAME, arguments).map_err(|mut failure| {
         // It is decoded apart.
         let all = "expected one of `timeout_ms`, ";
         failure.message = failure.message.replace("expected one of ", all);
@@ -210,6 +229,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn command_is_one_of_program_and_shell() {
@@ -237,7 +257,7 @@ mod tests {
     fn description_says_which_files_there_are() {
         let described = |access, has_files| {
             let settings = Settings { access, ..super::super::tests::settings() };
-            tool(&settings, has_files).description.unwrap().into_owned()
+            Exec::description(ServerTraits { settings: &settings, has_files })
         };
         assert!(described(Access::ReadWrite, true).contains("starts in /io, whose files stay"));
         assert!(

@@ -1,64 +1,76 @@
 //! The tools: their list, and how a call of one runs.
 
-mod answer;
+mod args;
 mod exec;
+mod execute_script;
 mod files;
+mod result;
 mod schema;
-pub(crate) mod script;
 mod tool;
 
 use rmcp::model::{CallToolResult, ErrorData, Tool};
 
-use crate::settings::{Access, Settings};
-use files::FileTool;
-pub(crate) use tool::Call;
+use self::exec::Exec;
+use self::execute_script::ExecuteScript;
+use self::files::{
+    Copy, CreateDirectory, EditFile, Glob, Grep, ListDirectory, Move, ReadFile, Remove, Stat,
+    WriteFile,
+};
+use self::tool::{Entry, McpTool as _, ServerTraits};
+use crate::settings::Settings;
+
+pub(crate) use self::tool::Call;
 
 /// How many scripts and commands of one workspace run at a time by default.
 pub const DEFAULT_CONCURRENCY: u32 = 8;
 
-/// What a tool does.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    ExecuteScript,
-    File(&'static FileTool),
-    Exec,
-}
+/// The tool that runs a script.
+pub(crate) const EXECUTE_SCRIPT: &str = ExecuteScript::NAME;
+
+/// Every tool, in the order of their list.
+static TOOLS: [Entry; 13] = [
+    Entry::of::<ExecuteScript>(),
+    Entry::of::<ReadFile>(),
+    Entry::of::<WriteFile>(),
+    Entry::of::<EditFile>(),
+    Entry::of::<ListDirectory>(),
+    Entry::of::<CreateDirectory>(),
+    Entry::of::<Remove>(),
+    Entry::of::<Move>(),
+    Entry::of::<Copy>(),
+    Entry::of::<Stat>(),
+    Entry::of::<Glob>(),
+    Entry::of::<Grep>(),
+    Entry::of::<Exec>(),
+];
 
 /// The tools that a server offers, in their order.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    tools: Vec<(Kind, Tool)>,
+    tools: Vec<(&'static Entry, Tool)>,
 }
 
 /// The names of all tools, in their order.
 #[must_use]
 pub fn tool_names() -> Vec<&'static str> {
-    let files = files::TOOLS.iter().map(|tool| tool.name);
-    [script::NAME].into_iter().chain(files).chain([exec::NAME]).collect()
+    TOOLS.iter().map(|tool| tool.name).collect()
 }
 
 /// Whether a tool's calls have a container of their own each.
 pub(crate) fn runs_in_a_fresh_container(tool: &str) -> bool {
-    [script::NAME, exec::NAME].contains(&tool)
+    TOOLS.iter().any(|entry| entry.in_fresh_container && entry.name == tool)
 }
 
 impl Catalogue {
     /// The tools that these settings offer, with or without files.
     pub fn new(settings: &Settings, has_files: bool) -> Self {
-        let mut tools = vec![(Kind::ExecuteScript, script::tool(settings, has_files))];
-        if has_files {
-            let offered = files::TOOLS
-                .iter()
-                .filter(|tool| tool.is_read_only || settings.access == Access::ReadWrite);
-            tools.extend(offered.map(|tool| (Kind::File(tool), tool.describe())));
-        }
-        if settings.sandbox.supports_exec() {
-            tools.push((Kind::Exec, exec::tool(settings, has_files)));
-        }
-        if let Some(names) = &settings.tools {
-            tools.retain(|(_, tool)| names.iter().any(|name| *name == tool.name));
-        }
-        Self { tools }
+        let server = ServerTraits { settings, has_files };
+        let is_selected = |name: &str| match &settings.tools {
+            Some(names) => names.iter().any(|it| it == name),
+            None => true,
+        };
+        let tools = TOOLS.iter().filter(|entry| is_selected(entry.name));
+        Self { tools: tools.filter_map(|it| Some((it, (it.offer)(server)?))).collect() }
     }
 
     pub fn list(&self) -> Vec<Tool> {
@@ -66,7 +78,7 @@ impl Catalogue {
     }
 
     pub fn find(&self, name: &str) -> Option<&Tool> {
-        self.tools.iter().find(|(_, tool)| tool.name == name).map(|(_, tool)| tool)
+        self.tools.iter().find(|(entry, _)| entry.name == name).map(|(_, tool)| tool)
     }
 
     /// Calls a tool. What fails in it is a result; an unknown one is an error of the protocol.
@@ -75,16 +87,11 @@ impl Catalogue {
     ///
     /// Invalid params, if there is no such tool.
     pub async fn call(&self, name: &str, call: Call<'_>) -> Result<CallToolResult, ErrorData> {
-        let found = self.tools.iter().find(|(_, tool)| tool.name == name);
-        let Some((kind, _)) = found else {
+        let Some((entry, _)) = self.tools.iter().find(|(entry, _)| entry.name == name) else {
             let shown: String = name.chars().take(64).collect();
             return Err(ErrorData::invalid_params(format!("unknown tool: {shown}"), None));
         };
-        Ok(match kind {
-            Kind::ExecuteScript => script::call(call).await,
-            Kind::File(tool) => tool.call(call).await,
-            Kind::Exec => exec::call(call).await,
-        })
+        Ok((entry.call)(call).await)
     }
 }
 
@@ -97,7 +104,7 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::settings::Audience;
+    use crate::settings::{Access, Audience};
 
     pub(crate) fn settings() -> Settings {
         Settings {

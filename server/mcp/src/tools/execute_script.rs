@@ -1,11 +1,9 @@
 //! `execute_script`: a whole script in a fresh container.
 
-use std::time::Duration;
-
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, Tool};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource};
 use sandbox_api::{
     CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RefusedHost, RunResult,
-    Script, TouchedFile,
+    Script, TouchedFile, millis,
 };
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
@@ -14,22 +12,22 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{failure_text, invalid, listed};
+use super::args::{decode, timeout};
+use super::result::{failure_text, listed};
 use super::schema;
-use super::tool::{Call, Hints, described};
+use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
 use crate::hints::explained;
 use crate::resources::uri_below;
-use crate::settings::{Access, Settings};
+use crate::settings::Access;
 use crate::transport::progress::Progress;
 
-pub(crate) const NAME: &str = "execute_script";
 /// The most files that a result links to. It lists all.
 const MAX_LINKS: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Arguments {
+pub(super) struct Arguments {
     /// The source code, in Luau
     script: String,
     /// What the script reads as `args`
@@ -44,7 +42,7 @@ struct Arguments {
 /// What a call gives, however the script ended.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ScriptData {
+pub(super) struct ScriptData {
     /// What the script returned; null where it returned nothing, or failed.
     #[schemars(with = "Value")]
     result: Option<Box<RawValue>>,
@@ -63,86 +61,76 @@ struct ScriptData {
     error: Option<Failure>,
 }
 
-pub(super) fn tool(settings: &Settings, has_files: bool) -> Tool {
-    let spec = &settings.sandbox;
-    let abilities = Abilities { files: has_files, programs: spec.supports_exec() };
-    let mut description = String::from(
-        "Run a Luau script and get what it returns, what it prints, and the files it changed. One \
-         script replaces many calls: read, search, compute and write in one go, and return only \
-         what you need.\n\n",
-    );
-    description.push_str(&taught(abilities, &spec.limits, &spec.mount_path));
-    if has_files && settings.access == Access::ReadOnly {
-        description.push_str("\nFiles are read-only: writing fails.\n");
-    }
-    let mut input = schema::input::<Arguments>();
-    let ceiling = millis(settings.timeout_ceiling);
-    let timeout = schema::properties(&mut input).get_mut("timeout_ms");
-    if let Some(timeout) = timeout.and_then(Value::as_object_mut) {
-        timeout.insert("minimum".to_owned(), 1.into());
-        timeout.insert("maximum".to_owned(), ceiling.into());
-        timeout.insert("default".to_owned(), millis(spec.limits.timeout).into());
-    }
-    let hints = Hints {
-        // What reaches a host may change something there.
-        is_read_only: (!has_files || settings.access == Access::ReadOnly)
-            && spec.allow.rules().is_empty(),
-        is_destructive: has_files && settings.access == Access::ReadWrite,
-        is_idempotent: false,
-        is_open_world: !spec.allow.rules().is_empty(),
-    };
-    let output = schema::output::<ScriptData>();
-    described(NAME, "Run a script", description, input, output, &hints)
-}
+/// Runs a script.
+#[derive(Debug)]
+pub(crate) struct ExecuteScript;
 
-fn millis(time: Duration) -> u64 {
-    sandbox_api::millis(time)
-}
+impl McpTool for ExecuteScript {
+    const NAME: &'static str = "execute_script";
+    const TITLE: &'static str = "Run a script";
+    const IN_FRESH_CONTAINER: bool = true;
+    type Args = Arguments;
+    type Data = ScriptData;
 
-/// The time that a call asks for.
-pub(super) fn timeout(
-    given: Option<Value>,
-    tool: &str,
-    settings: &Settings,
-) -> Result<Option<Duration>, Failure> {
-    let Some(given) = given.filter(|given| !given.is_null()) else { return Ok(None) };
-    let ceiling = millis(settings.timeout_ceiling);
-    match given.as_u64() {
-        Some(given) if (1..=ceiling).contains(&given) => Ok(Some(Duration::from_millis(given))),
-        _ => {
-            let given: String = given.to_string().chars().take(40).collect();
-            let message = format!(
-                "{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}, a whole number"
-            );
-            let hint = "limits.ceiling in the user's or the system's configuration is the most";
-            Err(Failure::new(ErrorKind::InvalidRequest, message, Some(hint.to_owned())))
+    fn is_offered(_server: ServerTraits<'_>) -> bool {
+        true
+    }
+
+    fn description(server: ServerTraits<'_>) -> String {
+        let ServerTraits { settings, has_files } = server;
+        let spec = &settings.sandbox;
+        let abilities = Abilities { files: has_files, programs: spec.supports_exec() };
+        let mut description = String::from(
+            "Run a Luau script and get what it returns, what it prints, and the files it changed. \
+             One script replaces many calls: read, search, compute and write in one go, and return \
+             only what you need.\n\n",
+        );
+        description.push_str(&taught(abilities, &spec.limits, &spec.mount_path));
+        if has_files && settings.access == Access::ReadOnly {
+            description.push_str("\nFiles are read-only: writing fails.\n");
+        }
+        description
+    }
+
+    fn hints(server: ServerTraits<'_>) -> Hints {
+        let writes = server.has_files && server.settings.access == Access::ReadWrite;
+        let is_open_world = !server.settings.sandbox.allow.rules().is_empty();
+        Hints {
+            // What reaches a host may change something there.
+            is_read_only: !writes && !is_open_world,
+            is_destructive: writes,
+            is_idempotent: false,
+            is_open_world,
         }
     }
-}
 
-/// Decodes arguments.
-pub(super) fn decode<T: for<'de> Deserialize<'de>>(
-    tool: &str,
-    arguments: JsonObject,
-) -> Result<T, Failure> {
-    serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| invalid(format!("{tool}: {error}")))
-}
+    fn input(server: ServerTraits<'_>) -> JsonObject {
+        let mut input = schema::input::<Arguments>();
+        let timeout = schema::properties(&mut input).get_mut("timeout_ms");
+        if let Some(timeout) = timeout.and_then(Value::as_object_mut) {
+            let ServerTraits { settings, .. } = server;
+            timeout.insert("minimum".to_owned(), 1.into());
+            timeout.insert("maximum".to_owned(), millis(settings.timeout_ceiling).into());
+            timeout.insert("default".to_owned(), millis(settings.sandbox.limits.timeout).into());
+        }
+        input
+    }
 
-pub(super) async fn call(call: Call<'_>) -> CallToolResult {
-    let settings = call.settings;
-    let mut data = match run(call).await {
-        Ok(result) => ScriptData::from(result),
-        Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
-    };
-    data.error = data.error.map(|failure| explained(failure, settings));
-    answer(data, &settings.sandbox.mount_path)
+    async fn call(call: Call<'_>) -> CallToolResult {
+        let settings = call.settings;
+        let mut data = match run(call).await {
+            Ok(result) => ScriptData::from(result),
+            Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
+        };
+        data.error = data.error.map(|failure| explained(failure, settings));
+        result(data, &settings.sandbox.mount_path)
+    }
 }
 
 async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
     let Call { workspace, settings, arguments, cancelled: token, progress } = call;
-    let Arguments { script, args, timeout_ms } = decode(NAME, arguments)?;
-    let timeout = timeout(timeout_ms, NAME, settings)?;
+    let Arguments { script, args, timeout_ms } = decode(ExecuteScript::NAME, arguments)?;
+    let timeout = timeout(timeout_ms, ExecuteScript::NAME, settings)?;
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
@@ -212,7 +200,7 @@ impl From<RunResult> for ScriptData {
 }
 
 /// The result of a call: the data, the same as text, and links to the files that exist.
-fn answer(data: ScriptData, mount_path: &str) -> CallToolResult {
+fn result(data: ScriptData, mount_path: &str) -> CallToolResult {
     let value = serde_json::to_value(&data).unwrap_or_else(|_| json!({}));
     let mut content = Vec::new();
     let is_error = data.error.is_some();
@@ -252,35 +240,15 @@ fn answer(data: ScriptData, mount_path: &str) -> CallToolResult {
 mod tests {
     use super::super::tests::settings;
     use super::*;
-
-    #[test]
-    fn bad_timeout_is_refused_with_the_ceiling_named() {
-        let settings = settings();
-        let allowed = |given| timeout(Some(given), NAME, &settings).map_err(|it| it.message);
-        assert_eq!(allowed(json!(600_000)), Ok(Some(Duration::from_secs(600))));
-        assert_eq!(allowed(Value::Null), Ok(None));
-        assert_eq!(timeout(None, NAME, &settings).unwrap(), None);
-        for bad in [
-            json!(0),
-            json!(-5),
-            json!(600_001),
-            json!(u64::MAX),
-            json!(1e30),
-            json!(1.5),
-            json!("5"),
-            json!([5]),
-            json!("x".repeat(1 << 20)),
-        ] {
-            let message = allowed(bad).unwrap_err();
-            assert!(message.contains("1 to 600000") && message.len() < 200, "{message}");
-        }
-    }
+    use crate::settings::Settings;
 
     #[test]
     fn arguments_are_strict() {
         let decoded = |arguments: Value| {
             let Value::Object(arguments) = arguments else { panic!("no object") };
-            decode::<Arguments>(NAME, arguments).map(drop).map_err(|failure| failure.message)
+            decode::<Arguments>(ExecuteScript::NAME, arguments)
+                .map(drop)
+                .map_err(|failure| failure.message)
         };
         assert_eq!(decoded(json!({ "script": "return 1", "args": { "a": [1] } })), Ok(()));
         for (wrong, expected) in [
@@ -303,7 +271,7 @@ mod tests {
             |number: usize| TouchedFile::new(number.to_string().as_bytes(), FileOp::Write, 0);
         let data =
             ScriptData { files_touched: (0..150).map(file).collect(), ..ScriptData::default() };
-        let result = answer(data, "/io");
+        let result = result(data, "/io");
         let links = result.content.iter().filter(|it| it.as_resource_link().is_some());
         assert_eq!(links.count(), MAX_LINKS);
         let listed = result.structured_content.unwrap()["files_touched"].as_array().unwrap().len();
@@ -313,7 +281,7 @@ mod tests {
     #[test]
     fn script_that_changes_nothing_is_read_only_unless_it_reaches_hosts() {
         let is_read_only = |settings: &Settings, has_files| {
-            tool(settings, has_files).annotations.unwrap().read_only_hint.unwrap()
+            ExecuteScript::hints(ServerTraits { settings, has_files }).is_read_only
         };
         let mut settings = settings();
         assert!(!is_read_only(&settings, true) && is_read_only(&settings, false));
@@ -336,7 +304,7 @@ mod tests {
             error: Some(failure),
             ..ScriptData::default()
         };
-        let result = answer(data, "/io");
+        let result = result(data, "/io");
         assert_eq!(result.is_error, Some(true));
         let text = &result.content[0].as_text().unwrap().text;
         assert!(text.starts_with("Script execution error: script:1: boom"), "{text}");

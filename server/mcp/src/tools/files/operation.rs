@@ -1,0 +1,210 @@
+//! The definition of a tool for a file operation, and how a call of one runs.
+
+use rmcp::model::{CallToolResult, JsonObject};
+use sandbox_api::{ErrorKind, Failure, Operation};
+use schemars::JsonSchema;
+use serde_json::Value;
+
+use super::super::result::{MAX_RESULT_BYTES, failed, invalid, structured, too_large};
+use super::super::schema;
+use super::super::tool::{Call, Hints, McpTool, ServerTraits};
+use crate::hints::explained;
+use crate::settings::Access;
+use crate::workspace::cancelled;
+
+/// A tool for one file operation.
+pub(in crate::tools) trait FileTool: 'static {
+    const NAME: &'static str;
+    /// Its name for people.
+    const TITLE: &'static str;
+    /// The description, for models.
+    const DESCRIPTION: &'static str;
+    /// The operation's name.
+    const OPERATION: &'static str;
+    const HINTS: Hints;
+    /// Whether it can change which files there are.
+    const CHANGES_LIST: bool = false;
+    type Args: JsonSchema;
+    type Data: JsonSchema;
+
+    /// The schema of its arguments.
+    fn input() -> JsonObject {
+        schema::input::<Self::Args>()
+    }
+
+    /// The schema of its structured result.
+    fn output() -> JsonObject {
+        schema::output::<Self::Data>()
+    }
+
+    /// The operation that these arguments ask for.
+    fn select(_arguments: &mut JsonObject) -> Result<&'static str, Failure> {
+        Ok(Self::OPERATION)
+    }
+
+    /// How an operation gives a part of what is too large for one result.
+    fn part_hint(_operation: &str) -> &'static str {
+        "a smaller `limit`, or a path further down, gives less"
+    }
+
+    /// What an agent can do about a failure of this kind.
+    fn hint(_kind: ErrorKind) -> Option<&'static str> {
+        None
+    }
+
+    fn result(data: Value) -> CallToolResult {
+        structured(data)
+    }
+}
+
+/// Each file operation is a tool of its own.
+impl<T: FileTool> McpTool for T {
+    const NAME: &'static str = T::NAME;
+    const TITLE: &'static str = T::TITLE;
+    const IN_FRESH_CONTAINER: bool = false;
+    type Args = T::Args;
+    type Data = T::Data;
+
+    fn is_offered(server: ServerTraits<'_>) -> bool {
+        let may_write = server.settings.access == Access::ReadWrite;
+        server.has_files && (T::HINTS.is_read_only || may_write)
+    }
+
+    fn description(_server: ServerTraits<'_>) -> String {
+        T::DESCRIPTION.to_owned()
+    }
+
+    fn hints(_server: ServerTraits<'_>) -> Hints {
+        T::HINTS
+    }
+
+    fn input(_server: ServerTraits<'_>) -> JsonObject {
+        T::input()
+    }
+
+    fn output() -> JsonObject {
+        T::output()
+    }
+
+    async fn call(call: Call<'_>) -> CallToolResult {
+        run::<T>(call).await.unwrap_or_else(|failure| failed(&failure))
+    }
+}
+
+async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
+    let Call { workspace, settings, arguments, cancelled: token, .. } = call;
+    let operation = operation::<T>(arguments)?;
+    let word = operation.name();
+    let envelope = tokio::select! {
+        biased;
+        () = token.cancelled() => {
+            // It may have been done before that.
+            if T::CHANGES_LIST {
+                workspace.files_changed();
+            }
+            return Err(cancelled());
+        }
+        envelope = workspace.perform(operation) => envelope?,
+    };
+    let data = match (envelope.data, envelope.error) {
+        (Some(data), None) => data,
+        (_, Some(failure)) => {
+            let mut failure = explained(failure, settings);
+            if let Some(hint) = T::hint(failure.kind) {
+                failure.hint = Some(hint.to_owned());
+            }
+            return Err(failure);
+        }
+        (None, None) => {
+            return Err(Failure::new(ErrorKind::Internal, "no result", None));
+        }
+    };
+    if T::CHANGES_LIST {
+        workspace.files_changed();
+    }
+    let length = data.get().len();
+    if length > MAX_RESULT_BYTES {
+        return Err(too_large(length, T::part_hint(word)));
+    }
+    let data = serde_json::from_str(data.get());
+    let data = data.map_err(|error| {
+        Failure::new(ErrorKind::Internal, format!("the result is unreadable: {error}"), None)
+    })?;
+    Ok(T::result(data))
+}
+
+/// Arguments as an operation.
+fn operation<T: FileTool>(mut arguments: JsonObject) -> Result<Operation, Failure> {
+    let word = T::select(&mut arguments)?;
+    if arguments.insert("operation".to_owned(), word.into()).is_some() {
+        return Err(invalid(format!("{}: unknown field `operation`", T::NAME)));
+    }
+    Operation::from_object(arguments).map_err(|error| {
+        // The caller knows the tool's name, not the operation's.
+        let message = error.to_string();
+        let message = message.strip_prefix(word).unwrap_or(&message);
+        let message = message.strip_prefix(": ").unwrap_or(message);
+        invalid(format!("{}: {message}", T::NAME))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Copy, Glob, Grep, ListDirectory, Move, ReadFile, Remove, Stat};
+    use super::*;
+
+    fn operation<T: FileTool>(arguments: Value) -> Result<&'static str, String> {
+        let Value::Object(arguments) = arguments else { panic!("no object") };
+        let operation = super::operation::<T>(arguments);
+        operation.map(|it| it.name()).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn arguments_are_those_of_the_operations() {
+        assert_eq!(operation::<Move>(json!({ "from": "a", "to": "b" })).unwrap(), "rename");
+        assert_eq!(operation::<ReadFile>(json!({ "path": "a" })).unwrap(), "view");
+        let bytes = json!({ "path": "a", "encoding": "base64", "offset": 3 });
+        assert_eq!(operation::<ReadFile>(bytes).unwrap(), "read");
+        assert_eq!(operation::<ListDirectory>(json!({})).unwrap(), "list");
+        assert_eq!(operation::<Remove>(json!({ "path_b64": "Yf8=" })).unwrap(), "remove");
+    }
+
+    #[test]
+    fn wrong_arguments_are_named_with_the_tool() {
+        for (result, expected) in [
+            (operation::<Move>(json!({ "from": "a" })), "move: missing field `to`"),
+            (operation::<Stat>(json!({ "path": "a", "x": 1 })), "stat: x: unknown field `x`"),
+            (operation::<ReadFile>(json!({ "path": 7 })), "read_file: path: invalid type"),
+            (
+                operation::<ReadFile>(json!({ "path": "a", "offset": 3 })),
+                "read_file: `offset` and `limit` are",
+            ),
+            (
+                operation::<Copy>(json!({ "operation": "read", "path": "a" })),
+                "copy: unknown field `operation`",
+            ),
+        ] {
+            let error = result.unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn hints_name_what_the_tool_takes() {
+        fn check<T: FileTool>(arguments: Value) {
+            let hint = T::part_hint(operation::<T>(arguments).unwrap());
+            let schema = T::input();
+            for field in hint.split('`').skip(1).step_by(2) {
+                let field = field.split(':').next().unwrap();
+                assert!(schema["properties"].get(field).is_some(), "{}: {hint}", T::NAME);
+            }
+        }
+        check::<ListDirectory>(json!({}));
+        check::<Glob>(json!({ "pattern": "*" }));
+        check::<Grep>(json!({ "pattern": "x" }));
+        check::<ReadFile>(json!({ "path": "a", "encoding": "base64" }));
+        check::<ReadFile>(json!({ "path": "a" }));
+    }
+}
