@@ -6,6 +6,7 @@
 pub mod artifacts;
 pub mod changes;
 mod command;
+mod disk_reserve;
 mod document;
 mod encoding;
 mod engine_kind;
@@ -32,6 +33,7 @@ mod timing;
 
 pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
+pub use disk_reserve::{DiskReserve, DiskReserveError, DiskShortage};
 pub use document::{
     ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ReceiptReport, ResultDocument,
     ResultSchema,

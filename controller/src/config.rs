@@ -3,11 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_api::Ceiling;
+use sandbox_api::{Ceiling, DiskReserve};
 use sandbox_engine::{AgentSource, EngineConfig};
 use sandbox_protocol::argv::ConfinementPolicy;
 
-use crate::io_dir::disk::DiskReserve;
 use crate::mounts::refusal::MountRefusal;
 use crate::mounts::{self, ReservedDirs};
 
@@ -43,7 +42,7 @@ pub struct Config {
     /// Directories in `service_dir` or [`private_dir`](Self::private_dir), for the service or the
     /// server itself: what is below them are io dirs of its sandboxes.
     pub service_io_dirs: Vec<PathBuf>,
-    /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
+    /// How much space stays free on the filesystems of io dirs and of unpacked images.
     pub disk_reserve: DiskReserve,
 }
 

@@ -21,6 +21,7 @@ use crate::failpoint::{Point, failpoint};
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::gc::{reap, state_dir};
+use crate::io_dir::write_monitor::watch_runtime;
 use crate::mounts::MountWatch;
 use crate::mounts::refusal::MountRefusal;
 use crate::pool::{Claim, PoolHandle};
@@ -93,8 +94,13 @@ impl Controller {
         let boot_id = state_dir::boot_id()?;
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();
-        let engine =
-            sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
+        let engine = sandbox_engine::connect(
+            &config.engine,
+            &config.agent,
+            &config.state_dir,
+            config.disk_reserve,
+        )
+        .await?;
         let EngineInfo { kind, endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, took = ?since.elapsed(), "connecting to the {kind} engine ({why})");
         // Over a network it is on another machine.
@@ -113,6 +119,7 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
+            watch_runtime,
             folders,
             mount_watch: MountWatch::default(),
             mounts_overlays: mounts_overlays.into(),

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use sandbox_api::{
-    ByteSize, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs, SandboxSpec, Script,
+    ByteSize, DiskReserve, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs, SandboxSpec,
+    Script,
 };
 use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use crate::PreparedSandbox;
 use crate::config::Config;
@@ -16,12 +18,11 @@ use crate::controller::Controller;
 use crate::error::Error;
 use crate::gc::state_dir::{self, StateDir};
 use crate::io_dir::IoDir;
-use crate::io_dir::disk::{DiskReserve, FreeSpace};
 use crate::io_dir::write_monitor::find_processes;
 use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::sandbox::user::container_user;
 use crate::sandbox::{Sandbox, confinement};
-use sandbox_dirfd::Links;
+use sandbox_dirfd::{FreeSpace, Links};
 
 /// The oldest API version that has everything a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -318,7 +319,7 @@ async fn unnamed_files(sandbox: &Sandbox) -> Check {
     let inner = sandbox.inner();
     let me = rustix::process::geteuid();
     let is_their_user = inner.io_dir().is_some_and(|io_dir| io_dir.owner().0 == me.as_raw());
-    let is_seen = find_processes(inner.container()).await.is_some();
+    let is_seen = find_processes(&Handle::current(), inner.container()).await.is_some();
     match is_seen {
         true if me.is_root() => Check::ok(id, "counted: open and mapped ones, of every process"),
         true if is_their_user => Check::ok(

@@ -52,14 +52,13 @@ pub use execution::driver::RefusedHosts;
 pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
 pub use gc::reap::Reaper;
-pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::HostPlaces;
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox::{LaunchInfo, Sandbox};
-pub use sandbox_api::{Command, ImageInfo, ProgramImage, Stdin};
+pub use sandbox_api::{Command, DiskReserve, DiskReserveError, ImageInfo, ProgramImage, Stdin};
 pub use sandbox_artifacts as artifacts;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,

@@ -1,9 +1,10 @@
 //! File access by directory descriptors, for the agent and for the host: opening paths beneath a
 //! directory, bounded walks, the identity of files, files with holes or several names, private and locked
-//! directories, random names.
+//! directories, free space, random names.
 
 #![forbid(unsafe_code)]
 
+mod free_space;
 mod identity;
 mod lock;
 mod names;
@@ -14,12 +15,15 @@ mod resolve;
 mod sparse;
 mod walk;
 
+pub use free_space::FreeSpace;
 pub use identity::Identity;
 pub use lock::lock_directory;
 pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
-pub use resolve::{Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split};
+pub use resolve::{
+    Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split,
+};
 pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};

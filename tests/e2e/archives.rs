@@ -113,6 +113,20 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
 }
 
 #[test]
+fn archive_is_not_unpacked_below_the_disk_reserve() {
+    let place = Fixture::new();
+    place.write("image.tar", Rootfs::empty().file("f", 0o644, "1").docker_archive("a:b"));
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    let config = "[limits]\ndisk_reserve = \"1048576GiB\"\n";
+    std::fs::write(user.join("config.toml"), config).unwrap();
+    let ended = exec(&place, "image.tar", &["/f"]);
+    ended.assert_code(125);
+    assert!(ended.stderr.contains("left (limits.disk_reserve)"), "{}", ended.stderr);
+    assert_eq!(roots(&place), [""; 0]);
+}
+
+#[test]
 fn unpacked_archives_are_listed_and_removed() {
     let place = Fixture::new();
     let rootfs = Rootfs::busybox();

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use sandbox_api::DiskReserve;
+
 use super::docker::DockerEngine;
 use super::embedded::{EmbeddedEngine, Prewarm};
 use super::{Engine, docker};
@@ -14,7 +16,7 @@ use crate::error::ConnectError;
 /// Why Docker was not chosen, in one line.
 const NOTICE: &str = "no Docker or Podman socket is there: using the embedded engine";
 
-/// Connects to the configured engine. `auto` is Docker; the embedded engine is chosen only if no
+/// Connects to the configured engine, which unpacks images above `disk_reserve`. `auto` is Docker; the embedded engine is chosen only if no
 /// Docker endpoint is configured, no Docker socket exists, and this user can use the embedded
 /// engine.
 ///
@@ -25,17 +27,18 @@ pub async fn connect(
     engine: &EngineConfig,
     agent: &AgentSource,
     state_dir: &Path,
+    disk_reserve: DiskReserve,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     match engine.kind {
         EngineChoice::Docker => docker(engine, agent, state_dir).await,
         EngineChoice::Embedded => {
             nothing_is_asked_of_docker(engine)?;
-            embedded(engine, agent, None, Prewarm::Start)
+            embedded(engine, agent, disk_reserve, None, Prewarm::Start)
         }
         EngineChoice::Auto
             if rustix::process::geteuid().is_root() && nothing_is_dockers(engine)? =>
         {
-            embedded(engine, agent, Some(NOTICE.to_owned()), Prewarm::Start)
+            embedded(engine, agent, disk_reserve, Some(NOTICE.to_owned()), Prewarm::Start)
         }
         EngineChoice::Auto => docker(engine, agent, state_dir).await,
     }
@@ -50,17 +53,20 @@ pub async fn connect_available(
     engine: &EngineConfig,
     agent: &AgentSource,
     state_dir: &Path,
+    disk_reserve: DiskReserve,
 ) -> Result<Vec<Arc<dyn Engine>>, ConnectError> {
     match engine.kind {
         EngineChoice::Docker => Ok(vec![docker(engine, agent, state_dir).await?]),
-        EngineChoice::Embedded => Ok(vec![embedded(engine, agent, None, Prewarm::Wait)?]),
+        EngineChoice::Embedded => {
+            Ok(vec![embedded(engine, agent, disk_reserve, None, Prewarm::Wait)?])
+        }
         EngineChoice::Auto => {
             let mut engines = Vec::new();
             if !docker::is_absent(&engine.docker)? {
                 engines.push(docker(engine, agent, state_dir).await?);
             }
             if fs::read_dir(&engine.embedded.data_dir).is_ok() {
-                engines.push(embedded(engine, agent, None, Prewarm::Wait)?);
+                engines.push(embedded(engine, agent, disk_reserve, None, Prewarm::Wait)?);
             }
             Ok(engines)
         }
@@ -94,11 +100,12 @@ async fn docker(
 fn embedded(
     engine: &EngineConfig,
     agent: &AgentSource,
+    disk_reserve: DiskReserve,
     notice: Option<String>,
     prewarm: Prewarm,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     let agent = Agent::open(agent)?;
-    let engine = EmbeddedEngine::connect(&engine.embedded, &agent, notice, prewarm);
+    let engine = EmbeddedEngine::connect(&engine.embedded, &agent, disk_reserve, notice, prewarm);
     Ok(Arc::new(engine.map_err(ConnectError::Embedded)?))
 }
 

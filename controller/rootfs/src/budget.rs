@@ -6,6 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sandbox_api::DiskReserve;
+use sandbox_dirfd::FreeSpace;
+
 use crate::error::RootfsError;
 
 /// The bounds for one archive.
@@ -21,10 +24,8 @@ pub(super) struct Bounds {
     pub layers: usize,
     /// Bytes of a manifest, an index or a configuration.
     pub document: u64,
-    /// Bytes that are left free on the disk of the cache, but no more than a part of it.
-    pub reserve: u64,
-    /// Which part: one by this.
-    pub reserved_part: u64,
+    /// What stays free on the disk of the cache.
+    pub reserve: DiskReserve,
 }
 
 impl Bounds {
@@ -36,8 +37,7 @@ impl Bounds {
         paths: 128 << 20,
         layers: 128,
         document: 4 << 20,
-        reserve: 1 << 30,
-        reserved_part: 20,
+        reserve: DiskReserve::Auto,
     };
 }
 
@@ -114,14 +114,13 @@ impl Budget {
             return Ok(());
         };
         self.unseen.set(0);
-        // Where no size is told there is nothing to compare.
-        let Ok(space) = rustix::fs::fstatvfs(place) else { return Ok(()) };
-        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-        let reserve = self.bounds.reserve.min(bytes(space.f_blocks) / self.bounds.reserved_part);
-        if bytes(space.f_bavail) < reserve {
-            Err(RootfsError::DiskFull { reserve })
-        } else {
-            Ok(())
+        match FreeSpace::of(place) {
+            // Where no size is reported there is nothing to compare.
+            Ok(space) if space.size > 0 => match self.bounds.reserve.shortage(&space) {
+                Some(shortage) => Err(RootfsError::DiskFull { shortage }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use sandbox_api::DiskShortage;
+
 use crate::digest::Digest;
 
 /// Why an image archive cannot be used.
@@ -116,10 +118,10 @@ pub enum RootfsError {
         limit: u64,
     },
     /// Unpacking would leave too little space on the disk of the cache.
-    #[error("its disk has less than {reserve} bytes left, which unpacking leaves free")]
+    #[error("its disk has {shortage} left (limits.disk_reserve)")]
     DiskFull {
-        /// The bytes that are left free.
-        reserve: u64,
+        /// What is short.
+        shortage: DiskShortage,
     },
     /// The caller no longer waits.
     #[error("cancelled")]
@@ -213,6 +215,9 @@ impl RootfsError {
             Self::Platform { .. } => "save the image of this machine's platform: --platform",
             Self::Missing { .. } | Self::Mismatch { .. } | Self::Size { .. } | Self::Tar(_) => {
                 "the archive is damaged or incomplete: save it again"
+            }
+            Self::DiskFull { .. } => {
+                "free some space on the disk of engine.data_dir, or lower limits.disk_reserve"
             }
             Self::Cache { .. } => "engine.data_dir sets the directory, which needs free space",
             _ => return None,

@@ -32,6 +32,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_api::DiskReserve;
+
 use self::archive::{Archive, shown};
 use self::budget::{Bounds, Budget, Stop};
 use self::cache::{Claimed, PartialTree};
@@ -61,7 +63,8 @@ pub struct Unpacked {
     pub digest: Digest,
 }
 
-/// Unpacks the image of an archive, or finds it unpacked. `progress` gets lines for people.
+/// Unpacks the image of an archive, or finds it unpacked. `reserve` stays free on the disk of the
+/// cache. `progress` gets lines for people.
 ///
 /// Dropping the future stops unpacking and removes the partial tree.
 ///
@@ -71,6 +74,7 @@ pub struct Unpacked {
 pub async fn prepare_archive(
     file: &Path,
     cache: &RootCache,
+    reserve: DiskReserve,
     progress: Progress<'_>,
 ) -> Result<Unpacked, RootfsError> {
     /// Nobody waits any more.
@@ -86,7 +90,8 @@ pub async fn prepare_archive(
     let (notices, mut received) = tokio::sync::mpsc::unbounded_channel();
     let (file, cache) = (file.to_owned(), cache.clone());
     let work = tokio::task::spawn_blocking(move || {
-        let budget = Budget::new(Bounds::DEFAULT, stop.clone()).on(cache.handle()?);
+        let budget =
+            Budget::new(Bounds { reserve, ..Bounds::DEFAULT }, stop.clone()).on(cache.handle()?);
         unpack(&file, &cache, &budget, &stop, &mut |line| _ = notices.send(line))
     });
     while let Some(line) = received.recv().await {

@@ -61,6 +61,7 @@ impl Reaper {
                 &config.engine,
                 &config.agent,
                 &config.state_dir,
+                config.disk_reserve,
             )
             .await?,
             state,

@@ -1,8 +1,6 @@
 //! The io dir on the host: opened once, held open, and never looked up by path again.
 
-pub(crate) mod disk;
 pub(crate) mod inputs;
-mod pace;
 pub(crate) mod path_map;
 pub(crate) mod private;
 pub(crate) mod staged;
@@ -17,15 +15,14 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use sandbox_api::SandboxSpec;
 use sandbox_api::changes::StagingMethod;
-use sandbox_dirfd::{Identity, Links, open_path, path_of};
+use sandbox_api::{DiskReserve, SandboxSpec};
+use sandbox_dirfd::{FreeSpace, Identity, Links, open_path, path_of};
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
 use sandbox_staging::{CopyBounds, Method, Records, Stage};
 
 use crate::error::Error;
-use crate::io_dir::disk::{DiskReserve, FreeSpace};
 use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sandbox_api::{ByteSize, Ceiling, RootFs};
+use sandbox_api::{ByteSize, Ceiling, DiskReserve, RootFs};
 use sandbox_engine::{Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
+use tokio::runtime::Handle;
 
 use crate::audit::Audit;
 use crate::engine_call::step;
@@ -13,7 +14,6 @@ use crate::error::Error;
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::Instance;
 use crate::io_dir::IoDir;
-use crate::io_dir::disk::DiskReserve;
 use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub audit: Audit,
     pub owners: Owners,
     pub disk_reserve: DiskReserve,
+    /// The runtime of watchers of io dirs.
+    pub watch_runtime: fn() -> Handle,
     /// Directories that no sandbox may mount.
     pub folders: ReservedDirs,
     pub mount_watch: MountWatch,

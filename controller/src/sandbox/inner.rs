@@ -117,6 +117,7 @@ impl Inner {
             io_dir: io_dir.clone(),
             container: self.container.clone(),
             reserve: self.shared.reserve_for(io_dir),
+            runtime: (self.shared.watch_runtime)(),
         };
         Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
     }

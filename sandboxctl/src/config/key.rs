@@ -158,7 +158,7 @@ settings! {
         expects: "an array of names such as \".bashrc\" or \".git/hooks\"",
     }
     DiskReserve "limits.disk_reserve"
-    "Space that sandboxes leave free on the io dir's disk; auto: 1 GiB or 5 %, the smaller" {
+    "Space that stays free on disks of io dirs and unpacked images; auto: 1 GiB or 5 %, the smaller" {
         kind: Kind::DiskReserve,
         default: || text(DiskReserve::AUTO),
         expects: "a size such as \"1GiB\", or \"auto\"",

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandbox_api::{EngineInfo, EngineKind, GcMode, ProgramImage, RootFs};
+use sandbox_api::{DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 use tokio::sync::Semaphore;
@@ -58,6 +58,8 @@ pub struct EmbeddedEngine {
     records: Records,
     /// The unpacked images.
     roots: RootCache,
+    /// What unpacking leaves free.
+    disk_reserve: DiskReserve,
     helpers: Helpers,
     /// The executable that helpers start in containers.
     agent: Arc<SealedOnce<Agent>>,
@@ -73,6 +75,7 @@ impl EmbeddedEngine {
     pub fn connect(
         config: &EmbeddedConfig,
         agent: &Agent,
+        disk_reserve: DiskReserve,
         notice: Option<String>,
         ahead: Prewarm,
     ) -> Result<Self, EmbeddedProblem> {
@@ -105,6 +108,7 @@ impl EmbeddedEngine {
             hierarchies: Arc::new(hierarchies),
             records: Records::new(data_dir.path()),
             roots: data_dir.roots()?,
+            disk_reserve,
             helpers,
             agent,
             creating: Semaphore::new(CREATED_AT_ONCE * processors()),
@@ -178,7 +182,8 @@ impl Engine for EmbeddedEngine {
             RootFs::Image { .. } => Err(root::no_images()),
             RootFs::Directory(directory) => root::open(directory).map(Some),
             RootFs::Archive(path) => {
-                let unpacked = prepare_archive(path, &self.roots, progress).await;
+                let unpacked =
+                    prepare_archive(path, &self.roots, self.disk_reserve, progress).await;
                 let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {
                     EngineError::Archive { path: path.clone(), source: Box::new(error) }
                 })?;

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use sandbox_api::{ByteSize, DiskReserve};
 use serde_json::{Value, json};
 
 use super::make::{
@@ -200,10 +201,10 @@ fn the_hosts_files_are_not_opened_through_a_link_that_is_replaced() {
 fn disk_of_the_cache_is_never_filled() {
     let place = Fixture::new();
     let archive = saved(&[tar([file("a", "1")])]);
-    // All of it is to be left free, and some of it never is.
-    let bounds = Bounds { reserve: u64::MAX, reserved_part: 1, ..Bounds::DEFAULT };
+    let reserve = DiskReserve::Bytes(ByteSize::b(1 << 60));
+    let bounds = Bounds { reserve, ..Bounds::DEFAULT };
     let error = message(&place.unpack_within(&archive, bounds).unwrap_err());
-    assert!(error.contains("bytes left, which unpacking leaves free"), "{error}");
+    assert!(error.contains("left (limits.disk_reserve)"), "{error}");
     assert!(place.kept().iter().all(|name| name.ends_with(".lock")), "{:?}", place.kept());
     place.unpack(&archive).unwrap();
 }

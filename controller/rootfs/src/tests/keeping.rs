@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
+use sandbox_api::DiskReserve;
 
 use super::make::{configuration, file, folder, saved, saved_with, tar};
 use super::{Fixture, layers, listing};
@@ -184,7 +185,8 @@ async fn waiting_process_gets_the_image_that_another_unpacked() {
         said.push(line.to_owned());
         fs::rename(&part, &root).unwrap();
     };
-    let unpacked = prepare_archive(&path, &place.cache, &mut finish).await.unwrap();
+    let unpacked =
+        prepare_archive(&path, &place.cache, DiskReserve::Auto, &mut finish).await.unwrap();
     assert_eq!(said, ["another process is unpacking the image"]);
     assert_eq!(listing(&unpacked.root), ["d/", "d/f=1"]);
     drop(lock);
@@ -199,7 +201,7 @@ async fn an_unpacking_that_is_given_up_leaves_nothing() {
     let (heard, is_heard) = mpsc::channel();
     let mut progress = move |line: &str| _ = heard.send(line.to_owned());
     {
-        let preparing = prepare_archive(&path, &place.cache, &mut progress);
+        let preparing = prepare_archive(&path, &place.cache, DiskReserve::Auto, &mut progress);
         tokio::pin!(preparing);
         // Given up as soon as it has begun.
         while is_heard.try_recv().is_err() {

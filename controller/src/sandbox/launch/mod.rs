@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime};
 
 use sandbox_api::changes::StagingMethod;
 use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec, StartKind};
-use sandbox_dirfd::Identity;
+use sandbox_dirfd::{FreeSpace, Identity};
 use sandbox_engine::{Container, EngineError, Prepared, ProgramRoot, Source, UserMapping};
 use sandbox_protocol::message::Access;
 
@@ -28,7 +28,6 @@ use crate::engine_call::step;
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint, hold};
 use crate::gc::reap;
-use crate::io_dir::disk::FreeSpace;
 use crate::io_dir::inputs::open_inputs;
 use crate::io_dir::path_map::PathMap;
 use crate::io_dir::{IoDir, links_of};

@@ -9,7 +9,9 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_api::ProgramImage;
-use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
+use sandbox_api::{
+    Ceiling, DiskReserve, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script,
+};
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
     EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
@@ -23,6 +25,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use sandbox_session::testing::{FakeAgent, pipe};
 use serde_json::value::RawValue;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -30,7 +33,6 @@ use crate::audit::Audit;
 use crate::error::Error;
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
-use crate::io_dir::disk::DiskReserve;
 use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
@@ -229,6 +231,8 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         audit: Audit::off(),
         owners: Owners::default(),
         disk_reserve: DiskReserve::default(),
+        // Tests stop the clock of their own.
+        watch_runtime: Handle::current,
         folders: ReservedDirs {
             state_dir: state.path().join("s"),
             data_dir: state.path().join("data"),

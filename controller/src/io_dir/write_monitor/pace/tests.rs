@@ -51,15 +51,15 @@ fn looks_for_what_others_write_come_further_apart_until_something_grows() {
         pace.last_scan = after(0);
         (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
     };
-    pace.record_scan(begun, after(10), before, Found::Nothing);
+    pace.record_scan(begun, after(10), before, false);
     for expected in [1, 2, 4, 8, 16, 16] {
         assert_eq!(rest(&mut pace, now), expected);
-        pace.record_scan(begun, after(10), before, Found::Nothing);
+        pace.record_scan(begun, after(10), before, false);
     }
     // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
     assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
     assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
-    pace.record_scan(begun, after(10), before, Found::Growth);
+    pace.record_scan(begun, after(10), before, true);
     assert_eq!(rest(&mut pace, now), 1);
 }
 
@@ -108,7 +108,7 @@ fn a_look_is_due_at_once_when_as_much_is_gone_as_may_still_be_taken() {
     assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
     // A long scan is not followed by another at once.
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
-    pace.record_scan(begun, after(30), left(10 << 30, 1000), Found::Nothing);
+    pace.record_scan(begun, after(30), left(10 << 30, 1000), false);
     assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
     assert!(pace.is_due(after(60), Duration::ZERO, left(0, 0), ROOM));
 }

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
+use sandbox_api::DiskReserve;
+use sandbox_dirfd::FreeSpace;
 use tokio::time::Instant;
-
-use crate::io_dir::disk::{DiskReserve, FreeSpace};
 
 /// The minimum interval between the starts of two scans, and the maximum if they are cheap.
 const SOONEST: Duration = Duration::from_millis(100);
@@ -53,14 +53,6 @@ impl Room {
         let part = |left: u64, most: u64| (left as f64 / most.max(1) as f64).min(1.0);
         part(self.bytes, self.most_bytes).min(part(self.entries, self.most_entries))
     }
-}
-
-/// The result of a scan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// The sandbox uses, or may use, more than at the previous scan.
-    Growth,
-    Nothing,
 }
 
 /// Schedules scans and free space checks.
@@ -112,7 +104,7 @@ impl Pace {
         let (bytes, inodes) = gone(self.space, space);
         self.is_urgent = bytes >= room.bytes || inodes >= room.entries;
         let lately = gone(self.last_check.1, space);
-        let spare = space.map_or((u64::MAX, u64::MAX), |space| space.above(self.reserve));
+        let spare = space.map_or((u64::MAX, u64::MAX), |space| self.reserve.leaves(&space));
         let nanos = |left: u64, fastest| left.saturating_mul(1_000_000_000) / fastest;
         let idle = nanos(room.bytes.min(spare.0), FASTEST)
             .min(nanos(room.entries.min(spare.1), FASTEST_ENTRIES));
@@ -160,13 +152,13 @@ impl Pace {
         started: Instant,
         ended: Instant,
         space: Option<FreeSpace>,
-        found: Found,
+        has_grown: bool,
     ) {
         (self.last_scan, self.took, self.space) = (ended, ended - started, space);
-        self.urgent_rest = match (found, self.is_urgent) {
-            (Found::Growth, _) => 1,
-            (Found::Nothing, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),
-            (Found::Nothing, false) => self.urgent_rest,
+        self.urgent_rest = match (has_grown, self.is_urgent) {
+            (true, _) => 1,
+            (false, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),
+            (false, false) => self.urgent_rest,
         };
     }
 }

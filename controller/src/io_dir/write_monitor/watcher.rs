@@ -1,0 +1,294 @@
+//! The watcher of an io dir: scans it again and again while something runs, and finds the sandbox's
+//! processes, whose unnamed files count too.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sandbox_api::DiskReserve;
+use sandbox_dirfd::{FreeSpace, ScanCoverage};
+use sandbox_engine::Container;
+use sandbox_staging::snapshot::{DiskUsage, measure};
+use tokio::runtime::Handle;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::judge::{Bounds, Ledger, MANY_ENTRIES, Reading, is_worth_a_stop, room, too_little};
+use super::pace::{Pace, Room};
+use super::promptness::{Locality, Promptness};
+use super::scan::{SCAN_TIMEOUT, blocking};
+use crate::io_dir::IoDir;
+use crate::io_dir::unlinked_files::{Depth, Processes, Stopped, Unnamed};
+
+/// The interval of free space checks during a scan that may find a limit exceeded.
+const STOP_TICK: Duration = Duration::from_millis(5);
+/// The initial and the maximum interval of retries if the processes are not found.
+const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// The sandbox's processes, once they were found.
+pub(super) type FoundProcesses = Arc<OnceCell<Processes>>;
+
+/// What is monitored, and how.
+pub(crate) struct Watched {
+    pub io_dir: Arc<IoDir>,
+    pub container: Arc<dyn Container>,
+    pub reserve: DiskReserve,
+    /// Where the watcher and its scans run.
+    pub runtime: Handle,
+}
+
+/// Measures an io dir for as long as it has users.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    pub measured: watch::Sender<Reading>,
+    /// The bounds of all runs in progress.
+    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    task: AbortHandle,
+}
+
+impl Watcher {
+    pub fn start(
+        watched: Watched,
+        processes: FoundProcesses,
+        now: Reading,
+        locality: Locality,
+    ) -> Arc<Self> {
+        let Watched { io_dir, container, reserve, runtime } = watched;
+        let measured = watch::Sender::new(now);
+        let bounds = Arc::<Mutex<Vec<Weak<Bounds>>>>::default();
+        let watch = Watch {
+            pace: Pace::new(Instant::now(), now.space, reserve),
+            promptness: Promptness::new(locality),
+            io_dir,
+            reserve,
+            has_found: processes.initialized(),
+            ledger: Ledger::new(&now),
+            written: 0,
+            processes,
+            container,
+            finding: None,
+            bounds: bounds.clone(),
+            measured: measured.clone(),
+            runtime: runtime.clone(),
+        };
+        let task = runtime.spawn(watch.run()).abort_handle();
+        Arc::new(Self { measured, bounds, task })
+    }
+
+    pub fn bound(&self, bounds: Bounds) -> Arc<Bounds> {
+        let bounds = Arc::new(bounds);
+        let mut all = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|bounds| bounds.strong_count() > 0);
+        all.push(Arc::downgrade(&bounds));
+        bounds
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Sets `cell` to the result of `find`, and retries as long as there is none: an engine that is
+/// busy once must not leave a sandbox's unnamed files uncounted for ever.
+async fn find_until_found<T, F: Future<Output = Option<T>>>(
+    cell: &OnceCell<T>,
+    find: impl Fn() -> F,
+) {
+    let mut pause = FIND_AGAIN.0;
+    while cell.get_or_try_init(|| async { find().await.ok_or(()) }).await.is_err() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(FIND_AGAIN.1);
+    }
+}
+
+/// The processes of a container, if they are visible.
+pub(crate) async fn find_processes(
+    runtime: &Handle,
+    container: &dyn Container,
+) -> Option<Processes> {
+    let init = tokio::time::timeout(SCAN_TIMEOUT, container.init_pid()).await.ok()??;
+    let container = container.id().to_owned();
+    runtime.spawn_blocking(move || Processes::of(init, &container)).await.ok()?
+}
+
+/// The task of a watcher.
+struct Watch {
+    pace: Pace,
+    io_dir: Arc<IoDir>,
+    reserve: DiskReserve,
+    promptness: Promptness,
+    processes: FoundProcesses,
+    has_found: bool,
+    ledger: Ledger,
+    /// How many bytes the processes had written at the last scan.
+    written: u64,
+    container: Arc<dyn Container>,
+    /// The task that finds the processes.
+    finding: Option<JoinSet<()>>,
+    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    measured: watch::Sender<Reading>,
+    runtime: Handle,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(self.pace.tick()).await;
+            let (space, cost) = self.free_space().await;
+            let now = Instant::now();
+            let last = *self.measured.borrow();
+            let bounds = self.all_bounds();
+            let unexplained = self.ledger.unexplained(last.usage, space);
+            let left = room(&bounds, last.usage);
+            // Together with what was found, it may exceed the limit.
+            let is_suspicious = unexplained >= left.bytes;
+            let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
+                && self.has_found;
+            let room = match just_found || last.unseen && is_suspicious {
+                // Unseen usage is believed after two consecutive scans.
+                true => Room::NONE,
+                false => left,
+            };
+            let (bytes, inodes) = self.pace.gone(space);
+            let is_near = bytes >= room.bytes / 2 || inodes >= room.entries / 2;
+            if is_near || last.usage.entries >= MANY_ENTRIES {
+                self.find();
+            }
+            if !self.pace.is_due(now, cost, space, room) {
+                self.measured.send_if_modified(|last| {
+                    last.space = space;
+                    space.is_some_and(|space| too_little(space, self.reserve).is_some())
+                });
+                continue;
+            }
+            self.find();
+            let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
+            let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
+            let most = most.saturating_add(1);
+            let (scanned, stood_still) = tokio::select! {
+                scanned = self.scan(depth, most) => (scanned, false),
+                // They continue after the scan.
+                stopped = self.stop_programs(last.usage.entries, left) => {
+                    let scanned = self.scan(depth, most).await;
+                    (scanned, stopped.stood_still())
+                }
+            };
+            let ended = Instant::now();
+            let Some(Scan { unnamed, named: (named, coverage), space: after, written }) = scanned
+            else {
+                self.pace.record_scan(now, ended, space, false);
+                self.measured.send_modify(|last| last.is_missing = true);
+                continue;
+            };
+            self.written = written;
+            let (bytes, entries) = (unnamed.bytes, unnamed.entries);
+            let found = DiskUsage { bytes, entries };
+            let mut reading = Reading { unnamed: found, space, is_missing: false, ..last };
+            reading = reading.with_named((named, coverage));
+            if depth == Depth::Everything {
+                (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
+            }
+            let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
+            reading.stood_still = stood_still;
+            reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
+            reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
+            self.pace.record_scan(now, ended, space, reading.has_grown_since(&last));
+            self.measured.send_replace(reading);
+        }
+    }
+
+    /// Begins to find the processes: to ask an engine takes longer than many commands run.
+    fn find(&mut self) {
+        self.finding.get_or_insert_with(|| {
+            let (container, processes) = (self.container.clone(), self.processes.clone());
+            let runtime = self.runtime.clone();
+            let find = async move {
+                find_until_found(&processes, || find_processes(&runtime, &*container)).await;
+            };
+            [find].into_iter().collect()
+        });
+    }
+
+    fn all_bounds(&self) -> Vec<Arc<Bounds>> {
+        let bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        bounds.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The free space, and how long the answer took.
+    async fn free_space(&mut self) -> (Option<FreeSpace>, Duration) {
+        let io_dir = self.io_dir.clone();
+        let ask = move || {
+            let asked = std::time::Instant::now();
+            let space = FreeSpace::of(io_dir.fd()).ok();
+            (space, asked.elapsed())
+        };
+        // Another thread costs many times as much as the call.
+        let (space, cost) = match self.promptness.is_inline() {
+            true => ask(),
+            false => blocking(&self.runtime, ask).await.unwrap_or((None, SCAN_TIMEOUT)),
+        };
+        self.promptness.answered(cost);
+        (space, cost)
+    }
+
+    /// Stops the commands when, before or during a scan, as much space is gone as they may still
+    /// write and they may have written it, or as many inodes as they may still create files, which
+    /// nobody counts: during a scan of many entries they could write many times as much. Otherwise
+    /// never completes.
+    async fn stop_programs(&self, entries: u64, left: Room) -> Stopped {
+        if !self.promptness.is_inline() {
+            return std::future::pending().await;
+        }
+        let (bytes, inodes) = loop {
+            let gone = self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok());
+            if is_worth_a_stop(entries, self.pace.last_took(), gone, left) {
+                break gone;
+            }
+            tokio::time::sleep(STOP_TICK).await;
+        };
+        let (processes, written_before) = (self.processes.clone(), self.written);
+        let stop = move || {
+            let processes = processes.get()?;
+            let written = || processes.written().saturating_sub(written_before);
+            let is_theirs =
+                inodes >= left.entries || bytes >= left.bytes && written() >= left.bytes / 2;
+            is_theirs.then(|| processes.stop())
+        };
+        match self.runtime.spawn_blocking(stop).await {
+            Ok(Some(stopped)) => stopped,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Scans named and unnamed files.
+    async fn scan(&self, depth: Depth, most: u64) -> Option<Scan> {
+        let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
+        blocking(&self.runtime, move || {
+            let written = processes.get().map_or(0, Processes::written);
+            // Before the scan of named files: a file that is unlinked meanwhile is counted once, or
+            // by the next scan.
+            let unnamed = match processes.get() {
+                Some(processes) => processes.unnamed(io_dir.devices(), depth),
+                None => Unnamed::default(),
+            };
+            let named = measure(io_dir.fd(), most);
+            Scan { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok(), written }
+        })
+        .await
+    }
+}
+
+/// The findings of a scan.
+struct Scan {
+    unnamed: Unnamed,
+    named: (DiskUsage, ScanCoverage),
+    /// The free space after it.
+    space: Option<FreeSpace>,
+    /// How many bytes the processes had written before it.
+    written: u64,
+}
+
+#[cfg(test)]
+mod tests;

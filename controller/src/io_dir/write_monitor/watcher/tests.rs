@@ -1,0 +1,16 @@
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
+    let cell = OnceCell::new();
+    let asked = std::cell::Cell::new(0);
+    let find = || {
+        asked.set(asked.get() + 1);
+        std::future::ready((asked.get() == 10).then_some("found"))
+    };
+    find_until_found(&cell, find).await;
+    assert_eq!((cell.get(), asked.get()), (Some(&"found"), 10));
+    // Once they are found, nobody asks again.
+    find_until_found(&cell, find).await;
+    assert_eq!(asked.get(), 10);
+}
