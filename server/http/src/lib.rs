@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod answer;
 mod app;
 mod backend;
 mod config;
@@ -17,6 +16,7 @@ mod metrics;
 mod openapi;
 mod refusal;
 mod request;
+mod response;
 mod route;
 mod router;
 mod routes;

@@ -31,7 +31,7 @@ pub(crate) struct Route {
     pub scope: Option<Scope>,
     pub parameters: Vec<Parameters>,
     pub body: Option<RequestBody>,
-    pub answers: Vec<Answer>,
+    pub answers: Vec<RouteResponse>,
     problems: BTreeSet<u16>,
     pub handler: MethodRouter<App>,
 }
@@ -109,7 +109,7 @@ pub(crate) struct Content {
 }
 
 /// An answer of a route that is no problem.
-pub(crate) struct Answer {
+pub(crate) struct RouteResponse {
     pub status: u16,
     pub description: &'static str,
     pub content: Vec<Content>,
@@ -287,7 +287,7 @@ impl Route {
     }
 
     fn answer(mut self, status: u16, description: &'static str, content: Vec<Content>) -> Self {
-        self.answers.push(Answer { status, description, content, headers: Vec::new() });
+        self.answers.push(RouteResponse { status, description, content, headers: Vec::new() });
         self
     }
 

@@ -29,7 +29,6 @@ use tracing::Instrument as _;
 use crate::access::{
     AccessDecision, Caller, InFlightRequest, Peer, Reason, Scope, Unauthenticated, challenge, lacks,
 };
-use crate::answer::AcceptedAnswer;
 use crate::app::App;
 use crate::config::Mount;
 use crate::limit::Limit;
@@ -37,6 +36,7 @@ use crate::memory::Held;
 use crate::refusal::{Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
 use crate::request::{Metered, content_length, media_type, too_large};
+use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
 use crate::serve::body::BoundedBody;
@@ -323,7 +323,7 @@ fn answer(
     let whole = response.body().size_hint().exact();
     if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
         // Who is refused sends it again: not what was done.
-        return match response.extensions_mut().remove::<AcceptedAnswer>() {
+        return match response.extensions_mut().remove::<AcceptedResponse>() {
             Some(accepted) => accepted.into_response(),
             None => refusal.into_response(),
         };

@@ -47,15 +47,15 @@ impl Readers {
         connect: impl FnOnce() -> Result<Connection, StoreError>,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let (place, idle) = self.place()?;
+        let (permit, idle) = self.acquire()?;
         let connection = idle.map_or_else(connect, Ok)?;
         // A connection whose query failed, or panicked, is not used again.
         let found = query(&connection)?;
-        place.0.lock().idle.push(connection);
+        permit.0.lock().idle.push(connection);
         Ok(found)
     }
 
-    fn place(&self) -> Result<(ConnectionPermit<'_>, Option<Connection>), StoreError> {
+    fn acquire(&self) -> Result<(ConnectionPermit<'_>, Option<Connection>), StoreError> {
         let is_full = |connections: &mut Connections| connections.used >= MAX_READERS;
         let (mut connections, waited) = self
             .returned

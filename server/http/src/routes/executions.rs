@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::form;
 use super::params::{ListParams, PageSize, WaitParams};
 use crate::access::Caller;
-use crate::answer::{AcceptedAnswer, json_answer, json_text};
 use crate::app::App;
 use crate::backend::{ListFilter, SandboxHandle, StoredExecution};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
+use crate::response::{AcceptedResponse, json_response, json_text};
 
 fn execution_answer(status: StatusCode, execution: StoredExecution) -> Response {
     let StoredExecution { summary, document } = execution;
@@ -62,7 +62,7 @@ pub(super) async fn submit(
     };
     let status = execution.as_ref().map_or(accepted.status, |it| it.summary.status);
     let accepted = AcceptedExecution { status, ..accepted };
-    let accepted = AcceptedAnswer { accepted, location };
+    let accepted = AcceptedResponse { accepted, location };
     Ok(match execution {
         Some(execution) if status.ended().is_some() => {
             let mut response = execution_answer(StatusCode::OK, execution);
@@ -111,7 +111,7 @@ pub(super) async fn list(
     let ListParams { status, kind, sandbox, cursor, limit } = params;
     let filter = ListFilter { status, kind, sandbox, cursor, limit: PageSize::of(limit) };
     let list = app.backend().executions(&caller.subject, filter).await?;
-    Ok(json_answer(StatusCode::OK, &list))
+    Ok(json_response(StatusCode::OK, &list))
 }
 
 pub(super) fn example_request() -> Value {

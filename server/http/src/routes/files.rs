@@ -16,18 +16,18 @@ use tokio_util::io::ReaderStream;
 use super::content::{Condition, ContentRange, add_etag, as_attachment, condition, etag, part};
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
-use crate::answer::json_answer;
 use crate::app::App;
 use crate::backend::{ArchiveFormat, OpenFile};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, Params};
+use crate::response::json_response;
 
 /// What is read of a file at a time.
 const CHUNK: usize = 256 << 10;
 
 pub(super) async fn list(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
     let files = app.backend().files(&caller.subject, &id).await?;
-    Ok(json_answer(StatusCode::OK, &files))
+    Ok(json_response(StatusCode::OK, &files))
 }
 
 pub(super) async fn changes(
@@ -36,7 +36,7 @@ pub(super) async fn changes(
     Id(id): Id,
 ) -> Result<Response> {
     let changes = app.backend().changes(&caller.subject, &id).await?;
-    Ok(json_answer(StatusCode::OK, &changes))
+    Ok(json_response(StatusCode::OK, &changes))
 }
 
 pub(super) async fn archive(

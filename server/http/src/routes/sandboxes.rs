@@ -14,11 +14,11 @@ use super::content::as_attachment;
 use super::executions::submit;
 use super::params::{GenerationParams, SubmitInParams};
 use crate::access::Caller;
-use crate::answer::json_answer;
 use crate::app::App;
 use crate::backend::{IsNew, SandboxHandle, Used};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
+use crate::response::json_response;
 
 const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generation");
 const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
@@ -43,7 +43,7 @@ pub(super) async fn create(
         IsNew::Yes => StatusCode::CREATED,
         IsNew::No => StatusCode::OK,
     };
-    let mut response = json_answer(status, &sandbox);
+    let mut response = json_response(status, &sandbox);
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
         .map_err(|_| Refusal::internal("the id of a sandbox is no part of a URL"))?;
     response.headers_mut().insert(LOCATION, location);
@@ -51,11 +51,11 @@ pub(super) async fn create(
 }
 
 pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_answer(StatusCode::OK, &app.backend().sandboxes(&caller.subject).await?))
+    Ok(json_response(StatusCode::OK, &app.backend().sandboxes(&caller.subject).await?))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    Ok(json_answer(StatusCode::OK, &app.backend().sandbox(&caller.subject, &id).await?))
+    Ok(json_response(StatusCode::OK, &app.backend().sandbox(&caller.subject, &id).await?))
 }
 
 pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
@@ -70,7 +70,7 @@ pub(super) async fn extend(
     request: Json<ExtendRequest>,
 ) -> Result<Response> {
     let sandbox = app.backend().extend_sandbox(&caller.subject, &id, request.value).await?;
-    Ok(json_answer(StatusCode::OK, &sandbox))
+    Ok(json_response(StatusCode::OK, &sandbox))
 }
 
 pub(super) async fn operate(
@@ -82,7 +82,7 @@ pub(super) async fn operate(
 ) -> Result<Response> {
     let sandbox = SandboxHandle { id, generation };
     let used = app.backend().operate(&caller.subject, sandbox, request.value).await?;
-    let response = json_answer(StatusCode::OK, &used.value);
+    let response = json_response(StatusCode::OK, &used.value);
     Ok(of_generation(response, used.generation, used.restarted))
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn write(
     let content = request.into_body().into_data_stream();
     let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
     let used = app.backend().write_file(&caller.subject, sandbox, &path, content).await?;
-    let response = json_answer(StatusCode::OK, &used.value);
+    let response = json_response(StatusCode::OK, &used.value);
     Ok(of_generation(response, used.generation, used.restarted))
 }
 

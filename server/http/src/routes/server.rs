@@ -9,14 +9,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::{Caller, Scope};
-use crate::answer::json_answer;
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
 use crate::openapi::scopes;
 use crate::refusal::{Refusal, Result};
+use crate::response::json_response;
 
 pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_answer(StatusCode::OK, &app.backend().usage(&caller.subject).await?))
+    Ok(json_response(StatusCode::OK, &app.backend().usage(&caller.subject).await?))
 }
 
 /// The server lives.
@@ -28,7 +28,7 @@ pub(super) struct Alive {
 }
 
 pub(super) async fn healthz() -> Response {
-    json_answer(StatusCode::OK, &Alive { status: "ok" })
+    json_response(StatusCode::OK, &Alive { status: "ok" })
 }
 
 pub(super) async fn readyz(State(app): State<App>) -> Response {
@@ -44,7 +44,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    json_answer(status, &health)
+    json_response(status, &health)
 }
 
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
@@ -109,5 +109,5 @@ fn metadata_of(app: &App, path: &str, scopes: Vec<&'static str>) -> Result<Respo
         scopes_supported: scopes,
         resource_documentation: format!("{url}/docs"),
     };
-    Ok(json_answer(StatusCode::OK, &metadata))
+    Ok(json_response(StatusCode::OK, &metadata))
 }

@@ -1,4 +1,4 @@
-//! Answers in JSON.
+//! Responses in JSON.
 
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::refusal::Refusal;
 
-/// A JSON answer.
-pub(crate) fn json_answer(status: StatusCode, value: &impl Serialize) -> Response {
+/// A JSON response.
+pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Response {
     json_text(status, serde_json::to_string(value))
 }
 
@@ -27,14 +27,14 @@ pub(crate) fn json_text(status: StatusCode, json: serde_json::Result<String>) ->
 /// That an execution was accepted. A response with its result has this in its extensions, for the case
 /// that there is no memory for that.
 #[derive(Clone)]
-pub(crate) struct AcceptedAnswer {
+pub(crate) struct AcceptedResponse {
     pub accepted: AcceptedExecution,
     pub location: HeaderValue,
 }
 
-impl IntoResponse for AcceptedAnswer {
+impl IntoResponse for AcceptedResponse {
     fn into_response(self) -> Response {
-        let mut response = json_answer(StatusCode::ACCEPTED, &self.accepted);
+        let mut response = json_response(StatusCode::ACCEPTED, &self.accepted);
         response.headers_mut().insert(LOCATION, self.location);
         response
     }
