@@ -71,7 +71,8 @@ const TIME: Kind = Kind::Limit(LimitKey::Timeout);
 const SIZE: Kind = Kind::Limit(LimitKey::MaxFileSize);
 const COUNT: Kind = Kind::Limit(LimitKey::Entries);
 
-/// How many sandboxes of a kind are started ahead at most: each is a container.
+/// How many sandboxes of a kind are started ahead at most. Each is a container; the page on the warm pool
+/// says how the figure came about.
 pub const MOST_PREWARMED: u16 = 64;
 
 fn text(text: &str) -> Option<Value> {
