@@ -14,6 +14,8 @@ use serde::{Deserialize, de};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use crate::whole_file::NewFile;
+
 /// The largest configuration that is read.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The most backups of one file.
@@ -397,12 +399,7 @@ fn beside(file: &Path, suffix: &str) -> PathBuf {
 /// Replaces a file whole.
 fn replace(file: &Path, content: &str, mode: u32) -> io::Result<()> {
     let folder = file.parent().unwrap_or_else(|| Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder)?;
-    new.write_all(content.as_bytes())?;
-    new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-    new.as_file().sync_all()?;
-    new.persist(file).map_err(|error| error.error)?;
-    Ok(())
+    NewFile::write(folder, content.as_bytes(), mode)?.put(file)
 }
 
 #[cfg(test)]

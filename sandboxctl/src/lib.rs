@@ -19,6 +19,7 @@ mod report;
 mod signals;
 mod target;
 mod trace;
+mod whole_file;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::builder::{ArgPredicate, StyledStr};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
@@ -27,7 +28,9 @@ impl Cli {
     {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         let mut command = command_of(&args);
-        let matches = command.try_get_matches_from_mut(args)?;
+        let matches = command
+            .try_get_matches_from_mut(&args)
+            .map_err(|error| suggest_subcommand(error, &command, &args))?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match &mut cli.command {
@@ -40,6 +43,45 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// What subcommands are called elsewhere, and here.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("list", "ls"),
+    ("dir", "ls"),
+    ("cat", "read"),
+    ("delete", "rm"),
+    ("remove", "rm"),
+    ("unlink", "rm"),
+    ("copy", "cp"),
+    ("move", "mv"),
+    ("rename", "mv"),
+    ("search", "grep"),
+];
+/// From which likeness on a subcommand is suggested: one pair of letters swapped in three is likelier.
+const LIKENESS: f64 = 0.6;
+
+/// Suggests a subcommand for one that there is not: of another name elsewhere, or with letters missing
+/// or swapped, for which clap has no measure.
+fn suggest_subcommand(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let typed = typed.as_str();
+    let group = args.iter().skip(1).take_while(|arg| *arg != typed).fold(whole, |group, arg| {
+        arg.to_str().and_then(|arg| group.find_subcommand(arg)).unwrap_or(group)
+    });
+    let names = || group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name);
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(typed, name);
+    let synonym =
+        SYNONYMS.iter().find(|(other, here)| *other == typed && names().any(|it| it == *here));
+    let nearest = names().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    let nearest = nearest.filter(|name| likeness(name) > LIKENESS);
+    if let Some(name) = synonym.map(|it| it.1).or(nearest) {
+        let suggested = ContextValue::Strings(vec![name.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, suggested);
+    }
+    error
 }
 
 /// The definition of the command line.

@@ -339,6 +339,22 @@ fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, writt
         let own = hints::not_found(line, failure.kind);
         output.failure(&message, own.or_else(|| result.hint()).as_deref());
     }
+    if let Outcome::Exit(Exit::Signal(signal)) = result.outcome {
+        output.notice(&format!("the command was ended by {}", signal_name(signal)));
+    }
+}
+
+/// The name of a signal, as `kill -l` has it.
+fn signal_name(signal: u8) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+        "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match NAMES.get(usize::from(signal).wrapping_sub(1)) {
+        Some(name) => format!("signal {signal} (SIG{name})"),
+        None => format!("signal {signal}"),
+    }
 }
 
 /// Whether the command's output was read.

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::Context;
 use crate::cli;
 use crate::error::Error;
+use crate::whole_file::{MissingDirs, NewFile};
 
 pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
     let pages = pages().map_err(|source| Error::Stdout { source })?;
@@ -15,12 +16,21 @@ pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
         return Ok(0);
     };
     context.check_output("--dir", dir)?;
-    fs::create_dir_all(dir)
-        .and_then(|()| {
-            pages.iter().try_for_each(|(name, page)| fs::write(dir.join(format!("{name}.1")), page))
-        })
-        .map_err(|error| Error::usage("--dir", format!("{}: {error}", dir.display())))?;
+    let missing = MissingDirs::of(dir);
+    write(dir, &pages).map_err(|error| {
+        missing.remove();
+        Error::usage("--dir", format!("{}: {error}", dir.display()))
+    })?;
     Ok(0)
+}
+
+/// Writes all pages, and puts them in their places then: a full disk leaves none.
+fn write(dir: &Path, pages: &[(String, String)]) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let new = |(_, page): &(String, String)| NewFile::write(dir, page.as_bytes(), 0o644);
+    let new = pages.iter().map(new).collect::<io::Result<Vec<_>>>()?;
+    let names = pages.iter().map(|(name, _)| dir.join(format!("{name}.1")));
+    new.into_iter().zip(names).try_for_each(|(new, file)| new.put(&file))
 }
 
 /// Every page with its name: the main page first, then one per command.

@@ -1,6 +1,7 @@
 //! `token` and `server`: the administration of a service's data directory, whether it runs or not.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{Scope, Token};
@@ -12,25 +13,29 @@ use crate::cli::token::{DataDirArgs, Expiry, ServerCommand, TokenCommand, TokenI
 use crate::config::{Key, Value};
 use crate::error::Error;
 use crate::render::{self, escaped_line};
+use crate::whole_file::MissingDirs;
 
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
         TokenCommand::Create { subject, scopes, expires, data_dir, json } => {
             let data_dir = path(context, &data_dir)?;
-            let store = match Store::attach(&data_dir) {
+            let created = match Store::attach(&data_dir) {
                 // The first token of a service may be made before its first start.
                 Err(StoreError::Missing { .. }) => {
-                    let store = Store::open(&data_dir)?;
+                    let missing = MissingDirs::of(&data_dir);
+                    let remove = |error: &StoreError| remove_new(&data_dir, &missing, error);
+                    let store = Store::open(&data_dir).inspect_err(remove)?;
+                    let created = create(&store, subject, scopes, expires).inspect_err(remove)?;
                     let dir = data_dir.display().to_string();
                     let shown = escaped_line(&dir);
                     context
                         .output
                         .notice(&format!("no service has used {shown} yet: it was created"));
-                    Ok(store)
+                    created
                 }
-                attached => attached,
+                attached => create(&attached?, subject, scopes, expires)?,
             };
-            create(context, &store?, subject, scopes, expires, json)?;
+            print(context, &created, json)?;
         }
         TokenCommand::Ls { data_dir, json } => {
             let tokens = store(context, &data_dir)?.tokens()?;
@@ -81,14 +86,21 @@ struct Created<'a> {
     expires_at: Option<Time>,
 }
 
+/// Removes the data directory of a token that could not be stored, if it was made for that and is no
+/// other's by now.
+fn remove_new(data_dir: &Path, missing: &MissingDirs, error: &StoreError) {
+    if missing.is_some() && !matches!(error, StoreError::InUse { .. }) {
+        _ = fs::remove_dir_all(data_dir);
+        missing.remove();
+    }
+}
+
 fn create(
-    context: &Context<'_>,
     store: &Store,
     subject: Subject,
     mut scopes: Vec<Scope>,
     expires: Expiry,
-    json: bool,
-) -> Result<(), Error> {
+) -> Result<(TokenRecord, Token), StoreError> {
     scopes.sort_unstable();
     scopes.dedup();
     let (new, now) = (Token::generate(), Time::now());
@@ -104,8 +116,16 @@ fn create(
     };
     // Durable before it is shown.
     store.create_token(record.clone())?;
-    let token = new.token.expose();
-    let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = &record;
+    Ok((record, new.token))
+}
+
+fn print(
+    context: &Context<'_>,
+    (record, token): &(TokenRecord, Token),
+    json: bool,
+) -> Result<(), Error> {
+    let token = token.expose();
+    let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = record;
     if json {
         return context.output.document(&Created {
             id,

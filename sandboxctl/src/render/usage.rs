@@ -34,7 +34,11 @@ pub fn usage_error(mut error: clap::Error) -> String {
 /// pass a flag as a value.
 fn tip(error: &mut clap::Error) {
     let typed = |kind| error.get(kind).map(ToString::to_string);
+    // The program's own commands; those of a group have names of their own.
+    let is_of_group =
+        typed(ContextKind::Usage).is_none_or(|it| !it.contains("sandboxctl [OPTIONS]"));
     let known = typed(ContextKind::InvalidSubcommand)
+        .filter(|_| !is_of_group)
         .and_then(|word| guess::command(&word))
         .or_else(|| typed(ContextKind::InvalidArg).and_then(|word| guess::flag(&word)));
     let is_unknown =
@@ -141,6 +145,26 @@ mod tests {
             assert!(text.contains("\\u{1b}"), "{case:?}: {text}");
         }
         assert!(refusals >= cases.len() - 3, "{refusals} of {}", cases.len());
+    }
+
+    #[test]
+    fn mistyped_command_is_told_the_one_that_it_may_be() {
+        for (line, name) in [
+            ("rnu x", "run"),
+            ("exce debian ls", "exec"),
+            ("fs delete a", "rm"),
+            ("fs remove a", "rm"),
+            ("--engine docker fs raed a", "read"),
+            ("executions list", "ls"),
+            ("token creat", "create"),
+        ] {
+            let text = refused(&line.split(' ').collect::<Vec<_>>());
+            let tip = format!("tip: a similar subcommand exists: '{name}'\n");
+            assert!(text.contains(&tip), "{line}: {text}");
+        }
+        // What has another name here is told it, and what is like nothing is not guessed at.
+        assert!(refused(&["list"]).contains("`ps` lists sandboxes"));
+        assert!(!refused(&["fs", "frobnicate"]).contains("tip"));
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub enum ServiceError {
         hint: Option<String>,
     },
     /// A limit is above its ceiling.
-    #[error("limits: {0}")]
+    #[error("limits.{}: {} is more than {}, the most that is allowed here", .0.key.json_name(), .0.asked, .0.ceiling)]
     OverCeiling(#[from] OverCeiling),
     /// A sandbox could not be started or used.
     #[error("{}", .0.message)]
@@ -268,9 +268,6 @@ impl ServiceError {
         let hint = match self {
             Self::Invalid { hint, .. } | Self::Forbidden { hint, .. } => return hint.clone(),
             Self::Sandbox(failure) => return failure.hint.clone(),
-            Self::OverCeiling(over) => {
-                return Some(format!("at most {} is allowed here", over.ceiling));
-            }
             Self::NotEnded { .. } => "wait for its end: its files are final then",
             Self::KeyReused => "use a new key for a new request",
             Self::KeyInFlight => "ask again with the same key",

@@ -330,7 +330,11 @@ mod tests {
             (shell(json(r#"{"image":"alpine"}"#)), Kind::Forbidden, "image"),
             (shell(json(r#"{"image":""}"#)), Kind::Invalid, "image"),
             (shell(json(r#"{"limits":{"memory_bytes":1}}"#)), Kind::Invalid, "limits.memory_bytes"),
-            (shell(json(r#"{"limits":{"timeout_ms":86400000}}"#)), Kind::Invalid, "limits"),
+            (
+                shell(json(r#"{"limits":{"timeout_ms":86400000}}"#)),
+                Kind::Invalid,
+                "limits.timeout_ms",
+            ),
             (shell(json(r#"{"inputs":{"a/b":"x"}}"#)), Kind::Invalid, "inputs"),
             (shell(json(r#"{"inputs":{"..":"x"}}"#)), Kind::Invalid, "inputs"),
             (

@@ -109,6 +109,7 @@ fn a_commands_output_and_exit_code_are_its_own() {
         let ended = commands.shell(&[], &format!("printf x; kill -{name} $$"));
         ended.assert_code(128 + number);
         assert_eq!(ended.stdout, "x");
+        ended.assert_stderr_has(&format!("ended by signal {number} (SIG{name})"));
     }
 }
 

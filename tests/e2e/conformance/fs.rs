@@ -262,23 +262,48 @@ fn a_copy_goes_where_it_is_told_and_leaves_the_old_file_where_it_fails() {
     assert_eq!(names.len(), 3, "{names:?}");
 }
 
-#[test]
-fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
-    /// Away with it, whatever the test says.
-    struct Mounted(std::path::PathBuf);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-        }
+/// A disk of 1 MiB, which goes away whatever a test says.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Self {
+        std::fs::create_dir(at).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        // Root may; a user has no disk of its own that it could fill.
+        rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"size=1m").unwrap();
+        Self(at.to_owned())
     }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Half a page and the beginning of a store were left.
+#[test]
+fn a_full_disk_leaves_no_page_of_the_manual_and_no_data_directory() {
     let place = Fixture::new();
     let small = place.path("small");
-    std::fs::create_dir(&small).unwrap();
-    let flags = rustix::mount::MountFlags::empty();
-    let size = std::ffi::CString::new("size=1m").unwrap();
-    // Root may; a user has no disk of its own that it could fill.
-    rustix::mount::mount("tmpfs", &small, "tmpfs", flags, size.as_c_str()).unwrap();
-    let mounted = Mounted(small.clone());
+    let _mounted = SmallDisk::mount(&small);
+    // Some pages have room, and not all of them.
+    std::fs::write(small.join("full"), content((1 << 20) - (40 << 10))).unwrap();
+    let token = "token create --data-dir small/new/data --subject a --scope sandboxes";
+    for line in ["man --dir small/new/man", token] {
+        let ended = place.sandboxctl(line.split(' '));
+        assert!(ended.stderr.starts_with("error: "), "{line}: {}", ended.stderr);
+        let left: Vec<_> =
+            std::fs::read_dir(&small).unwrap().map(|it| it.unwrap().path()).collect();
+        assert_eq!(left, [small.join("full")], "{line}");
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
+    let place = Fixture::new();
+    let small = place.path("small");
+    let mounted = SmallDisk::mount(&small);
     std::fs::write(small.join("a"), "old").unwrap();
     let content = content(2 << 20);
     place.write("host.bin", &content);

@@ -64,6 +64,10 @@ pub fn refusal(error: ServiceError) -> Refusal {
         | ServiceError::Forbidden { field, problem, .. } => {
             refusal.at(format!("#/{}", field.replace('.', "/")), problem)
         }
+        ServiceError::OverCeiling(over) => refusal.at(
+            format!("#/limits/{}", over.key.json_name()),
+            format!("more than {}, the most that is allowed here", over.ceiling),
+        ),
         _ => refusal,
     }
 }

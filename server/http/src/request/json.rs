@@ -63,7 +63,7 @@ fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
         return Err(malformed(&error));
     }
     let pointer = pointer(error.path());
-    let what = without_position(&error.inner().to_string());
+    let what = in_words_of_json(without_position(&error.inner().to_string()));
     let detail = match &*pointer {
         "#" => what.clone(),
         pointer => format!("{}: {what}", pointer.trim_start_matches("#/").replace('/', ".")),
@@ -81,6 +81,21 @@ fn without_position(message: &str) -> String {
         Some((what, position)) if position.contains("column") => what.to_owned(),
         _ => message.to_owned(),
     }
+}
+
+/// What was expected, by its name in JSON and not in Rust.
+fn in_words_of_json(what: String) -> String {
+    const TYPES: &[(&str, &str)] = &[
+        ("u64", "a whole number from 0"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("i64", "a whole number"),
+        ("f64", "a number"),
+        ("a map", "an object"),
+        ("a sequence", "an array"),
+    ];
+    let Some((start, expected)) = what.split_once(", expected ") else { return what };
+    let named = TYPES.iter().find(|(rust, _)| *rust == expected);
+    named.map_or_else(|| what.clone(), |(_, json)| format!("{start}, expected {json}"))
 }
 
 /// As a fragment: `#/limits/timeout_ms`.
@@ -129,13 +144,13 @@ mod tests {
             (
                 r#"{"scripts":"x"}"#,
                 "#/scripts",
-                "unknown field `scripts`",
+                "unknown field `scripts`, expected one of `script`",
             ),
             (r#"{"limits":{"timeout":5}}"#, "#/limits/timeout", "unknown field `timeout`"),
             (
                 r#"{"limits":{"timeout_ms":"5s"}}"#,
                 "#/limits/timeout_ms",
-                "limits.timeout_ms: invalid type",
+                "limits.timeout_ms: invalid type: string \"5s\", expected a whole number from 0",
             ),
             (r#"{"limits":{"timeout_ms":1.5}}"#, "#/limits/timeout_ms", "invalid type"),
             (r#"{"network":{"allow":[1]}}"#, "#/network/allow/0", "invalid type"),

@@ -141,6 +141,9 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
             // Its cause says which parameter, and what of it.
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let detail = cause.unwrap_or_else(|| error.to_string());
+            // As Rust says it of a number.
+            let detail =
+                detail.replace("invalid digit found in string", "it is not a whole number from 0");
             let (name, what) = match detail.split_once(": ") {
                 Some((name, what)) if !name.contains(' ') => (name.to_owned(), what.to_owned()),
                 // It names the one that is there twice, or missing.
