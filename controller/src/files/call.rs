@@ -77,6 +77,15 @@ impl OperationCall {
         self.inner.resolve(&self.path)
     }
 
+    /// Does the work, and ends with its result.
+    pub async fn run<T: OperationStats>(
+        self,
+        work: impl AsyncFnOnce(&Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let result = work(&self).await;
+        self.end(result)
+    }
+
     /// Ends it.
     pub fn end<T: OperationStats>(self, result: Result<T, Error>) -> Result<T, Error> {
         let bytes = result.as_ref().ok().and_then(OperationStats::bytes);
@@ -114,16 +123,20 @@ impl OperationCall {
     /// Checks that the agent's answer names the requested path: anything else is a breach of the
     /// protocol.
     pub fn checked(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
-        self.checked_as(self.resolved(), path)
+        self.checked_as(&self.path, path)
     }
 
     /// Like [`checked`](Self::checked), for the second path.
-    pub fn checked_as(
+    pub fn checked_to(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
+        self.checked_as(self.to.as_deref().unwrap_or_default(), path)
+    }
+
+    fn checked_as(
         &self,
-        expected: Option<GuestPath>,
+        written: &[u8],
         path: &WireString,
     ) -> Result<(String, Option<Base64>), Error> {
-        match expected {
+        match self.inner.resolve(written) {
             Some(expected) if path.as_bytes() == expected.as_bytes() => {
                 Ok(path.clone().into_parts())
             }
@@ -137,23 +150,25 @@ impl OperationCall {
     }
 
     /// Sends a request that changes nothing.
-    pub async fn ask<C>(&self, request: C) -> Result<C::Reply, Error>
-    where
-        C: Call,
-        C::Reply: Send + 'static,
-    {
-        let reply = self.within(self.inner.session().begin(request, None)).await?;
-        self.answer_to(reply).answer().await
+    pub async fn ask<C: Call<Reply: Send + 'static>>(&self, request: C) -> Result<C::Reply, Error> {
+        self.ask_with(request, None).await
     }
 
     /// Sends a request that changes files.
-    pub async fn change<C>(&self, request: C) -> Result<C::Reply, Error>
-    where
-        C: Call,
-        C::Reply: Send + 'static,
-    {
-        let sink = Arc::new(Changes(self.inner.clone()));
-        let reply = self.within(self.inner.session().begin(request, Some(sink))).await?;
+    pub async fn change<C: Call<Reply: Send + 'static>>(
+        &self,
+        request: C,
+    ) -> Result<C::Reply, Error> {
+        self.ask_with(request, Some(Arc::new(Changes(self.inner.clone())))).await
+    }
+
+    /// Sends a request, whose notifications `sink` handles.
+    pub async fn ask_with<C: Call<Reply: Send + 'static>>(
+        &self,
+        request: C,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> Result<C::Reply, Error> {
+        let reply = self.within(self.inner.session().begin(request, sink)).await?;
         self.answer_to(reply).answer().await
     }
 

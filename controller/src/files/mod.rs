@@ -109,9 +109,9 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: ViewOptions,
     ) -> Result<ViewData, Error> {
-        let mut under_way = self.begin("view", path.as_ref());
-        let result = under_way.view(options).await;
-        under_way.end(result)
+        let mut call = self.begin("view", path.as_ref());
+        let result = call.view(options).await;
+        call.end(result)
     }
 
     /// Writes a file: all of `content`, or nothing on any error.
@@ -186,17 +186,15 @@ impl Sandbox {
         new: &str,
         count: NonZeroU64,
     ) -> Result<EditData, Error> {
-        let under_way = self.begin("edit", path.as_ref());
-        let path = under_way.wire();
         let (old, new, count) = (old.to_owned(), new.to_owned(), count.get());
-        let result = async {
-            let request = message::Edit { path, old, new, count };
-            let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path)?;
-            Ok(EditData { path, path_b64, replacements: reply.replacements })
-        }
-        .await;
-        under_way.end(result)
+        self.begin("edit", path.as_ref())
+            .run(async |call| {
+                let request = message::Edit { path: call.wire(), old, new, count };
+                let reply = call.change(request).await?;
+                let (path, path_b64) = call.checked(&reply.path)?;
+                Ok(EditData { path, path_b64, replacements: reply.replacements })
+            })
+            .await
     }
 
     /// Lists a directory.
@@ -209,9 +207,7 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: ListOptions,
     ) -> Result<ListData, Error> {
-        let under_way = self.begin("list", path.as_ref());
-        let result = under_way.list(options).await;
-        under_way.end(result)
+        self.begin("list", path.as_ref()).run(async |call| call.list(options).await).await
     }
 
     /// Creates a directory; an existing one is not an error.
@@ -224,16 +220,14 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: MkdirOptions,
     ) -> Result<MkdirData, Error> {
-        let under_way = self.begin("mkdir", path.as_ref());
-        let path = under_way.wire();
-        let result = async {
-            let request = message::Mkdir { path, parents: options.parents };
-            let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path)?;
-            Ok(MkdirData { path, path_b64, created: reply.created })
-        }
-        .await;
-        under_way.end(result)
+        self.begin("mkdir", path.as_ref())
+            .run(async |call| {
+                let request = message::Mkdir { path: call.wire(), parents: options.parents };
+                let reply = call.change(request).await?;
+                let (path, path_b64) = call.checked(&reply.path)?;
+                Ok(MkdirData { path, path_b64, created: reply.created })
+            })
+            .await
     }
 
     /// Removes a file, a symbolic link (not its target) or an empty directory; with `recursive` a
@@ -248,17 +242,15 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: RemoveOptions,
     ) -> Result<RemoveData, Error> {
-        let under_way = self.begin("remove", path.as_ref());
-        let path = under_way.wire();
         let RemoveOptions { recursive, force } = options;
-        let result = async {
-            let request = message::Remove { path, recursive, force };
-            let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path)?;
-            Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
-        }
-        .await;
-        under_way.end(result)
+        self.begin("remove", path.as_ref())
+            .run(async |call| {
+                let request = message::Remove { path: call.wire(), recursive, force };
+                let reply = call.change(request).await?;
+                let (path, path_b64) = call.checked(&reply.path)?;
+                Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
+            })
+            .await
     }
 
     /// Tests whether a path exists, and what it is.
@@ -268,15 +260,13 @@ impl Sandbox {
     /// The errors of every operation; also if the test is impossible, because of a link on the way
     /// or a path outside the mounts.
     pub async fn exists(&self, path: impl AsRef<[u8]>) -> Result<ExistsData, Error> {
-        let under_way = self.begin("exists", path.as_ref());
-        let path = under_way.wire();
-        let result = async {
-            let reply = under_way.ask(message::Exists { path }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path)?;
-            Ok(ExistsData { path, path_b64, exists: reply.kind.is_some(), kind: reply.kind })
-        }
-        .await;
-        under_way.end(result)
+        self.begin("exists", path.as_ref())
+            .run(async |call| {
+                let reply = call.ask(message::Exists { path: call.wire() }).await?;
+                let (path, path_b64) = call.checked(&reply.path)?;
+                Ok(ExistsData { path, path_b64, exists: reply.kind.is_some(), kind: reply.kind })
+            })
+            .await
     }
 
     /// Returns the metadata of a path. It does not follow a link.
@@ -285,30 +275,28 @@ impl Sandbox {
     ///
     /// The errors of every operation.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<StatData, Error> {
-        let under_way = self.begin("stat", path.as_ref());
-        let path = under_way.wire();
-        let result = async {
-            let reply = under_way.ask(message::Stat { path }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path)?;
-            let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
-            Ok(StatData {
-                path,
-                path_b64,
-                kind: reply.kind,
-                size: reply.size,
-                permissions: message::permissions_text(reply.permissions),
-                mode: format!("{:04o}", reply.permissions & 0o7777),
-                uid: reply.uid,
-                gid: reply.gid,
-                owner,
-                group,
-                modified: reply.modified,
-                accessed: reply.accessed,
-                created: reply.created,
+        self.begin("stat", path.as_ref())
+            .run(async |call| {
+                let reply = call.ask(message::Stat { path: call.wire() }).await?;
+                let (path, path_b64) = call.checked(&reply.path)?;
+                let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
+                Ok(StatData {
+                    path,
+                    path_b64,
+                    kind: reply.kind,
+                    size: reply.size,
+                    permissions: message::permissions_text(reply.permissions),
+                    mode: format!("{:04o}", reply.permissions & 0o7777),
+                    uid: reply.uid,
+                    gid: reply.gid,
+                    owner,
+                    group,
+                    modified: reply.modified,
+                    accessed: reply.accessed,
+                    created: reply.created,
+                })
             })
-        }
-        .await;
-        under_way.end(result)
+            .await
     }
 
     /// Moves or renames within one mount. It does not follow a link.
@@ -322,18 +310,21 @@ impl Sandbox {
         to: impl AsRef<[u8]>,
         options: RenameOptions,
     ) -> Result<RenameData, Error> {
-        let under_way = self.begin("rename", from.as_ref()).to(to.as_ref());
-        let (from, wire_to) = (under_way.wire(), WireString::new(&to));
-        let result = async {
-            let request = message::Rename { from, to: wire_to, overwrite: options.overwrite };
-            let reply = under_way.change(request).await?;
-            let (from, from_b64) = under_way.checked(&reply.from)?;
-            let expected = self.inner().resolve(to.as_ref());
-            let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
-            Ok(RenameData { from, from_b64, to, to_b64 })
-        }
-        .await;
-        under_way.end(result)
+        let wire_to = WireString::new(&to);
+        self.begin("rename", from.as_ref())
+            .to(to.as_ref())
+            .run(async |call| {
+                let request = message::Rename {
+                    from: call.wire(),
+                    to: wire_to,
+                    overwrite: options.overwrite,
+                };
+                let reply = call.change(request).await?;
+                let (from, from_b64) = call.checked(&reply.from)?;
+                let (to, to_b64) = call.checked_to(&reply.to)?;
+                Ok(RenameData { from, from_b64, to, to_b64 })
+            })
+            .await
     }
 
     /// Copies a file with its permissions, or a directory with `recursive`. Missing parents are
@@ -350,20 +341,20 @@ impl Sandbox {
         to: impl AsRef<[u8]>,
         options: CopyOptions,
     ) -> Result<CopyData, Error> {
-        let under_way = self.begin("copy", from.as_ref()).to(to.as_ref());
-        let (from, wire_to) = (under_way.wire(), WireString::new(&to));
         let CopyOptions { recursive, overwrite } = options;
-        let result = async {
-            let request = message::Copy { from, to: wire_to, recursive, overwrite };
-            let reply = under_way.change(request).await?;
-            let (from, from_b64) = under_way.checked(&reply.from)?;
-            let expected = self.inner().resolve(to.as_ref());
-            let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
-            let message::CopyReply { entries, bytes, .. } = reply;
-            Ok(CopyData { from, from_b64, to, to_b64, entries, bytes })
-        }
-        .await;
-        under_way.end(result)
+        let wire_to = WireString::new(&to);
+        self.begin("copy", from.as_ref())
+            .to(to.as_ref())
+            .run(async |call| {
+                let request =
+                    message::Copy { from: call.wire(), to: wire_to, recursive, overwrite };
+                let reply = call.change(request).await?;
+                let (from, from_b64) = call.checked(&reply.from)?;
+                let (to, to_b64) = call.checked_to(&reply.to)?;
+                let message::CopyReply { entries, bytes, .. } = reply;
+                Ok(CopyData { from, from_b64, to, to_b64, entries, bytes })
+            })
+            .await
     }
 
     fn begin(&self, operation: &'static str, path: &[u8]) -> OperationCall {
@@ -442,8 +433,7 @@ impl OperationCall {
         let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
         let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
         let request = message::List { path, max_depth, limit: options.limit };
-        let reply = self.within(inner.session().begin(request, Some(pages.clone()))).await?;
-        let reply = self.answer_to(reply).answer().await?;
+        let reply = self.ask_with(request, Some(pages.clone())).await?;
         let (path, path_b64) = self.checked(&reply.path)?;
         let top = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
         let listed = std::mem::take(&mut *pages.lock());

@@ -13,8 +13,8 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_session::{Fin, Incoming, Outgoing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio_util::io::StreamReader;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::call::{Answer, Changes, OperationCall};
 use crate::error::Error;
@@ -173,35 +173,25 @@ impl Writing {
     }
 
     /// Sends some of the content.
-    pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
-        while !content.is_empty() {
-            match self.under_way.in_time(self.bytes, self.outgoing.send(content, Fin::More)).await?
-            {
-                Ok(sent) => {
-                    content = &content[sent..];
-                    self.bytes += sent as u64;
-                }
-                Err(_) => return Err(self.refused().await),
+    pub async fn put(&mut self, content: &[u8]) -> Result<(), Error> {
+        self.send(content, Fin::More).await
+    }
+
+    async fn send(&mut self, mut content: &[u8], fin: Fin) -> Result<(), Error> {
+        loop {
+            let sent = self.under_way.in_time(self.bytes, self.outgoing.send(content, fin)).await?;
+            let Ok(sent) = sent else { return Err(self.refused().await) };
+            content = &content[sent..];
+            self.bytes += sent as u64;
+            if content.is_empty() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Sends the rest of the content and its end: this changes the file.
-    pub async fn commit(&mut self, mut rest: &[u8]) -> Result<WriteData, Error> {
-        loop {
-            match self.under_way.in_time(self.bytes, self.outgoing.send(rest, Fin::Nothing)).await?
-            {
-                Ok(sent) => {
-                    rest = &rest[sent..];
-                    self.bytes += sent as u64;
-                }
-                Err(_) => return Err(self.refused().await),
-            }
-            if rest.is_empty() {
-                break;
-            }
-        }
+    pub async fn commit(&mut self, rest: &[u8]) -> Result<WriteData, Error> {
+        self.send(rest, Fin::Nothing).await?;
         let reply = match self.answer.take() {
             Some(answer) => answer.answer().await?,
             None => return Err(self.under_way.breach("a write that was answered twice")),
@@ -238,7 +228,7 @@ pub struct FileWriter {
     pipe: DuplexStream,
     /// Signals that the content is complete. Dropped: it is not.
     whole: oneshot::Sender<()>,
-    task: AbortOnDrop<Result<WriteData, Error>>,
+    task: AbortOnDropHandle<Result<WriteData, Error>>,
 }
 
 impl FileWriter {
@@ -264,7 +254,7 @@ impl FileWriter {
             let written = writing.commit(&[]).await;
             writing.end(written)
         });
-        Self { pipe, whole, task: AbortOnDrop(task) }
+        Self { pipe, whole, task: AbortOnDropHandle::new(task) }
     }
 
     /// Ends the content and waits until the file is written.
@@ -278,7 +268,7 @@ impl FileWriter {
         _ = self.pipe.shutdown().await;
         _ = self.whole.send(());
         drop(self.pipe);
-        (&mut self.task.0).await.unwrap_or_else(|error| {
+        self.task.await.unwrap_or_else(|error| {
             Err(Error::Ended { detail: format!("the writer's task ended: {error}") })
         })
     }
@@ -307,13 +297,5 @@ impl AsyncWrite for FileWriter {
 impl fmt::Debug for FileWriter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("FileWriter").finish_non_exhaustive()
-    }
-}
-
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

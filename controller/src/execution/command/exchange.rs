@@ -11,7 +11,7 @@ use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
 use sandbox_session::{Console, ConsoleStreams, Flow, Incoming};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::stdin::Source;
 use crate::execution::driver::{Call, Execute, Requested};
@@ -80,8 +80,9 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         };
         let Console { stdin, stdout, stderr } = console;
         // Ends with this call: a command that has ended reads nothing.
-        let _input =
-            stdin.zip(input).map(|(stdin, input)| AbortOnDrop(tokio::spawn(input.send(stdin))));
+        let _input = stdin
+            .zip(input)
+            .map(|(stdin, input)| AbortOnDropHandle::new(tokio::spawn(input.send(stdin))));
         let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
         // The receiver may be gone.
         _ = begun.send([stdout, stderr]);
@@ -187,12 +188,4 @@ fn check(
         return refuse("a program stopped for a reason that there is not");
     }
     Ok(())
-}
-
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
