@@ -24,7 +24,7 @@ use crate::peers::Peers;
 use crate::report::{Row, Unit};
 
 /// Longer than any measured program takes, but for workers.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often something is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,7 +257,7 @@ impl Bench {
         process.command.stdin(Stdio::null()).stdout(Stdio::null());
         let started = Instant::now();
         let mut child = process.spawn()?;
-        let over = tokio::time::sleep(PATIENCE);
+        let over = tokio::time::sleep(TIMEOUT);
         let code = tokio::select! {
             biased;
             status = child.wait() => status.ok().and_then(|status| status.code()),
@@ -267,7 +267,7 @@ impl Bench {
             }
             () = over => {
                 _ = child.kill().await;
-                return Err(process.failed(&format!("did not end within {PATIENCE:?}")));
+                return Err(process.failed(&format!("did not end within {TIMEOUT:?}")));
             }
         };
         let took = started.elapsed();
@@ -454,7 +454,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
-    use crate::report::Found;
+    use crate::report::Measurement;
 
     const COUNTS: Counts = Counts { warm_up: 1, samples: 2 };
 
@@ -474,8 +474,8 @@ mod tests {
         let found: Vec<String> = rows
             .iter()
             .map(|row| match &row.found {
-                Found::Figure(figure) => format!("{}: {:?}", row.what, figure.samples),
-                Found::Missing(why) => format!("{}: {why}", row.what),
+                Measurement::Figure(figure) => format!("{}: {:?}", row.what, figure.samples),
+                Measurement::Missing(why) => format!("{}: {why}", row.what),
             })
             .collect();
         assert_eq!(found, ["a: [1.0, 1.0]", "b: not here", "c: [3.0, 3.0]"]);

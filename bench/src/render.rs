@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Aspect, Figure, Found, Report, Row, Side, Table, Target, Unit, Verdict};
+use crate::report::{Aspect, Figure, Measurement, Report, Row, Side, Table, Target, Unit, Verdict};
 
 const COLUMNS: usize = 7;
 const HEAD: [&str; COLUMNS] =
@@ -58,13 +58,13 @@ pub fn markdown(report: &Report, table: &Table) -> String {
 fn cells(row: &Row) -> [String; COLUMNS] {
     let empty = String::new;
     match &row.found {
-        Found::Missing(why) => {
+        Measurement::Missing(why) => {
             let mut cells = [const { String::new() }; COLUMNS];
             cells[0].clone_from(&row.what);
             cells[1] = format!("not measured: {why}");
             cells
         }
-        Found::Figure(figure) => {
+        Measurement::Figure(figure) => {
             let Figure { unit, summary, beside, .. } = figure;
             [
                 row.what.clone(),

@@ -39,13 +39,13 @@ pub struct Row {
     /// What was measured.
     pub what: String,
     /// The figure, or why there is none.
-    pub found: Found,
+    pub found: Measurement,
 }
 
 /// A figure, or why there is none: nothing is left out in silence.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Found {
+pub enum Measurement {
     /// A figure.
     Figure(Figure),
     /// Why there is none, and what to do about it.
@@ -183,9 +183,9 @@ impl Row {
     pub fn figure(what: impl Into<String>, unit: Unit, samples: Vec<f64>) -> Self {
         let found = match Summary::of(&samples) {
             Some(summary) => {
-                Found::Figure(Figure { unit, summary, beside: None, target: None, samples })
+                Measurement::Figure(Figure { unit, summary, beside: None, target: None, samples })
             }
-            None => Found::Missing("nothing was measured".to_owned()),
+            None => Measurement::Missing("nothing was measured".to_owned()),
         };
         Self { what: what.into(), found }
     }
@@ -193,15 +193,15 @@ impl Row {
     /// No figure, and why.
     #[must_use]
     pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { what: what.into(), found: Found::Missing(why.into()) }
+        Self { what: what.into(), found: Measurement::Missing(why.into()) }
     }
 
     /// The same figure under another name, to be compared with something else.
     #[must_use]
     pub fn again(&self, what: impl Into<String>) -> Self {
         match &self.found {
-            Found::Figure(figure) => Self::figure(what, figure.unit, figure.samples.clone()),
-            Found::Missing(why) => Self::missing(what, why),
+            Measurement::Figure(figure) => Self::figure(what, figure.unit, figure.samples.clone()),
+            Measurement::Missing(why) => Self::missing(what, why),
         }
     }
 
@@ -214,7 +214,7 @@ impl Row {
 
     /// The same, of a row that stands among others.
     pub fn aim(&mut self, target: Target) {
-        if let Found::Figure(figure) = &mut self.found {
+        if let Measurement::Figure(figure) = &mut self.found {
             figure.target = Some(target);
         }
     }
@@ -224,10 +224,10 @@ impl Row {
 pub fn compare(rows: &mut [Row], this: usize, that: usize, target: Option<Target>) {
     let what = rows[that].what.clone();
     let base = match &rows[that].found {
-        Found::Figure(figure) => figure.samples.clone(),
-        Found::Missing(_) => Vec::new(),
+        Measurement::Figure(figure) => figure.samples.clone(),
+        Measurement::Missing(_) => Vec::new(),
     };
-    if let Found::Figure(figure) = &mut rows[this].found {
+    if let Measurement::Figure(figure) = &mut rows[this].found {
         figure.beside = Ratio::of(&figure.samples, &base).map(|ratio| Beside { what, ratio });
         figure.target = target;
     }
@@ -239,8 +239,8 @@ mod tests {
 
     fn verdict(row: &Row) -> Option<Verdict> {
         match &row.found {
-            Found::Figure(figure) => figure.verdict(),
-            Found::Missing(_) => None,
+            Measurement::Figure(figure) => figure.verdict(),
+            Measurement::Missing(_) => None,
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn without_its_peer_a_ratio_is_neither_met_nor_missed() {
         let mut rows = rows(vec![]);
-        assert!(matches!(rows[0].found, Found::Missing(_)));
+        assert!(matches!(rows[0].found, Measurement::Missing(_)));
         compare(&mut rows, 1, 0, Some(Target::ratio_at_most(1.0)));
         assert_eq!(verdict(&rows[1]), None);
         compare(&mut rows, 0, 1, Some(Target::ratio_at_most(1.0)));

@@ -76,7 +76,7 @@ pub struct Connection {
 }
 
 /// An answer, and how long it took from the first byte of the request to the last of this.
-pub struct Answer {
+pub struct Response {
     /// Of the status line.
     pub status: u16,
     /// All of it.
@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// Sends a request, and waits for its answer.
-    pub async fn request(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Error> {
+    pub async fn request(&self, method: &str, path: &str, body: &[u8]) -> Result<Response, Error> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n",
@@ -106,11 +106,11 @@ impl Connection {
         let started = Instant::now();
         let exchanged = exchange(&mut stream, head.as_bytes(), body).await;
         let (status, body) = exchanged.map_err(|error| failed(&error))?;
-        Ok(Answer { status, body, took: started.elapsed().as_secs_f64() })
+        Ok(Response { status, body, took: started.elapsed().as_secs_f64() })
     }
 
     /// Sends a request that is to be answered with success, and gives its answer.
-    pub async fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Error> {
+    pub async fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Response, Error> {
         let answer = self.request(method, path, body).await?;
         match answer.status {
             200..300 => Ok(answer),

@@ -37,19 +37,23 @@ pub async fn check_script(
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
         .map_err(|source| Error::Check { source })?;
     match answer {
-        Answer::Checked(reply) => Ok(reply),
-        Answer::Unconfined(detail) => Err(Error::Unconfined { detail }),
+        CheckOutcome::Checked(reply) => Ok(reply),
+        CheckOutcome::Unconfined(detail) => Err(Error::Unconfined { detail }),
     }
 }
 
-/// The agent's answer.
-enum Answer {
+/// How a check ended.
+enum CheckOutcome {
     Checked(CheckReply),
     /// The agent could not confine itself, and why.
     Unconfined(String),
 }
 
-async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io::Result<Answer> {
+async fn run(
+    source: &[u8],
+    agent: &Agent,
+    confinement: ConfinementPolicy,
+) -> io::Result<CheckOutcome> {
     let program = SealedProgram::new(c"sandbox-agent", agent.bytes())?;
     let args = AgentArgs {
         mode: Mode::Check,
@@ -89,10 +93,10 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
     let status = child.wait().await?;
     let words = String::from_utf8_lossy(&words);
     if status.code() == Some(EXIT_UNCONFINED) {
-        return Ok(Answer::Unconfined(words.trim().to_owned()));
+        return Ok(CheckOutcome::Unconfined(words.trim().to_owned()));
     }
     if !status.success() {
         return Err(io::Error::other(format!("the agent ended by {status}: {}", words.trim())));
     }
-    Ok(Answer::Checked(serde_json::from_slice(&reply)?))
+    Ok(CheckOutcome::Checked(serde_json::from_slice(&reply)?))
 }

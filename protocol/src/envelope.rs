@@ -143,16 +143,16 @@ struct Outgoing<'a, T> {
 }
 
 #[derive(Serialize)]
-struct Answer<T> {
+struct Response<T> {
     jsonrpc: Version,
     id: u64,
     #[serde(flatten)]
-    body: AnswerBody<T>,
+    body: ResponseBody<T>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum AnswerBody<T> {
+enum ResponseBody<T> {
     Result(T),
     Error(WireError),
 }
@@ -331,10 +331,10 @@ impl<'a> FromAgent<'a> {
         result: Result<T, WireError>,
     ) -> Result<Vec<u8>, FrameError> {
         let body = match result {
-            Ok(result) => AnswerBody::Result(result),
-            Err(error) => AnswerBody::Error(error),
+            Ok(result) => ResponseBody::Result(result),
+            Err(error) => ResponseBody::Error(error),
         };
-        encode(&Answer { jsonrpc: Version::V2, id, body })
+        encode(&Response { jsonrpc: Version::V2, id, body })
     }
 }
 

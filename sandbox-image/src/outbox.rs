@@ -144,7 +144,7 @@ fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8>
 pub struct Replier(SyncSender<Outgoing>);
 
 enum Outgoing {
-    Answer(Vec<u8>),
+    Response(Vec<u8>),
     Exit,
 }
 
@@ -164,7 +164,7 @@ impl Replier {
 
     /// Sends the answer to a request as soon as the controller reads.
     pub fn answer<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
-        self.push(Outgoing::Answer(encode_answer(id, result)));
+        self.push(Outgoing::Response(encode_answer(id, result)));
     }
 
     /// Exits with code 0 once every answer is sent.
@@ -184,7 +184,7 @@ impl Replier {
 fn send_all(outbox: &Outbox, receiver: &Receiver<Outgoing>) {
     for outgoing in receiver {
         match outgoing {
-            Outgoing::Answer(frame) => outbox.write_answer(&frame),
+            Outgoing::Response(frame) => outbox.write_answer(&frame),
             Outgoing::Exit => crate::exit(Exit::Done),
         }
     }

@@ -90,7 +90,7 @@ fn exchange(address: &str, method: &str, path: &str, body: &str) -> Option<(u16,
 }
 
 /// What clients were told, by id: the name of the run, and its result if they saw one.
-type Told = Mutex<BTreeMap<String, (String, Option<Value>)>>;
+type Reported = Mutex<BTreeMap<String, (String, Option<Value>)>>;
 
 /// Whether the run of this number has an io dir of its own.
 const fn is_private(number: u64) -> bool {
@@ -104,7 +104,7 @@ fn create(address: &str, number: u64) -> Option<(u16, Value)> {
 }
 
 /// Submits until it is told to end.
-fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Told) {
+fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Reported) {
     while !is_over.load(Ordering::Relaxed) {
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         let name = number.to_string();
@@ -136,7 +136,7 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     place.expect_a_dead_instance();
     std::fs::create_dir(place.path("shared")).unwrap();
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
-    let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Told::default()));
+    let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Reported::default()));
     let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     println!("the moments are those of seed {seed}");
     for kill in 0..kills {

@@ -18,7 +18,7 @@ use crate::engines::{Feature, has};
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
 /// Ample for a machine that is busy with other things, at the lowest priority.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long an engine may take to remove a container that nobody waits for.
 const REMOVAL: Duration = Duration::from_secs(10);
@@ -361,10 +361,10 @@ pub fn wait_and_watch(mut child: Child) -> (Ended, u64) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > TIMEOUT {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("sandboxctl did not end within {PATIENCE:?}");
+            panic!("sandboxctl did not end within {TIMEOUT:?}");
         }
         // The kernel's own record, which only grows.
         peak_kib = peak_kib.max(peak_memory_kib(child.id()));
@@ -393,7 +393,7 @@ pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = done() {
             return value;
         }
-        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(since.elapsed() < TIMEOUT, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -97,14 +97,14 @@ impl Server {
     }
 
     /// What it answers to each of these on one connection, with nobody between.
-    pub fn answers(&self, says: &[Vec<u8>]) -> Vec<Answer> {
+    pub fn answers(&self, says: &[Vec<u8>]) -> Vec<TlsReply> {
         let output = Command::new(network())
             .env_remove("HTTPS_PROXY")
             .args(["exchange", &format!("127.0.0.1:{}", self.port)])
             .args(says.iter().map(|bytes| hex(bytes)))
             .output()
             .unwrap();
-        String::from_utf8(output.stdout).unwrap().lines().map(Answer::read).collect()
+        String::from_utf8(output.stdout).unwrap().lines().map(TlsReply::read).collect()
     }
 }
 
@@ -138,7 +138,7 @@ pub fn certify(folder: &Path) {
 
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum TlsReply {
     ServerHello,
     /// A HelloRetryRequest.
     Retry,
@@ -148,7 +148,7 @@ pub enum Answer {
     Other(String),
 }
 
-impl Answer {
+impl TlsReply {
     /// Reads a line of `network exchange`.
     pub fn read(line: &str) -> Self {
         // It may follow a HelloRetryRequest, and come with what is next.

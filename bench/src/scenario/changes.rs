@@ -15,7 +15,7 @@ use super::cold_run::script;
 use crate::bench::{Bench, Counts, Entry};
 use crate::engines::{On, ended_well};
 use crate::error::Error;
-use crate::report::{Found, Row, Target, Unit, compare};
+use crate::report::{Measurement, Row, Target, Unit, compare};
 
 pub const SCENARIO: Scenario = Scenario {
     id: "changes",
@@ -195,7 +195,7 @@ fn plant(folder: &Path, count: usize) -> Result<(), Error> {
 
 /// How much longer one took than the other, in each round.
 fn minus(this: &Row, that: &Row, what: &str, at_most: Option<f64>) -> Option<Row> {
-    let (Found::Figure(this), Found::Figure(that)) = (&this.found, &that.found) else {
+    let (Measurement::Figure(this), Measurement::Figure(that)) = (&this.found, &that.found) else {
         return None;
     };
     let samples = std::iter::zip(&this.samples, &that.samples).map(|(this, that)| this - that);
@@ -207,7 +207,7 @@ fn minus(this: &Row, that: &Row, what: &str, at_most: Option<f64>) -> Option<Row
 }
 
 fn set_target(row: &mut Row, target: Target) {
-    if let Found::Figure(figure) = &mut row.found {
+    if let Measurement::Figure(figure) = &mut row.found {
         figure.target = Some(target);
     }
 }

@@ -134,7 +134,7 @@ pub fn collect(
 }
 
 /// What a scan found.
-struct Found {
+struct Selected {
     /// The paths of regular files, sorted.
     files: Vec<Vec<u8>>,
     /// Sorted.
@@ -149,7 +149,7 @@ fn find(
     selection: &Selection,
     bounds: Bounds,
     reserves: bool,
-) -> Result<Found, Error> {
+) -> Result<Selected, Error> {
     let patterns = selection.patterns();
     let mut is_matched = vec![false; patterns.len()];
     let (mut files, mut omitted) = (Vec::new(), Vec::new());
@@ -197,7 +197,7 @@ fn find(
     omitted.sort_unstable_by(|one: &OmittedEntry, other| one.path().cmp(other.path()));
     let unmatched = patterns.iter().zip(is_matched).filter(|(_, is_matched)| !is_matched);
     let unmatched = unmatched.map(|(pattern, _)| pattern.clone()).collect();
-    Ok(Found { files, omitted, unmatched, omitted_of })
+    Ok(Selected { files, omitted, unmatched, omitted_of })
 }
 
 /// Fails if a scan left something out, which could be an artifact.

@@ -26,7 +26,7 @@ pub struct KeptFiles<'a> {
 }
 
 /// An entry, by its path.
-type Found = (Vec<u8>, Stat);
+type Entry = (Vec<u8>, Stat);
 
 impl<'a> KeptFiles<'a> {
     /// The files below `root`, of which at most `most` are looked at.
@@ -37,7 +37,7 @@ impl<'a> KeptFiles<'a> {
 
     /// Everything below the directory, sorted by path, and whether there is more.
     #[must_use]
-    pub fn entries(&self) -> (Vec<Found>, bool) {
+    pub fn entries(&self) -> (Vec<Entry>, bool) {
         let bounds =
             WalkBounds { entries: self.most, depth: MAX_DEPTH, time: Duration::from_secs(10) };
         let mut entries = Vec::new();
@@ -95,7 +95,7 @@ impl<'a> KeptFiles<'a> {
 
     fn fill(
         &self,
-        entries: &[Found],
+        entries: &[Entry],
         archive: &mut dyn Archive,
         proceed: Proceed<'_>,
     ) -> Result<(), Error> {

@@ -149,7 +149,7 @@ struct Start {
 }
 
 /// The members of an image, before its configuration is parsed.
-struct Found {
+struct ImageMembers {
     config: (String, Vec<u8>),
     /// Names, and digests if the archive has them.
     layers: Vec<(String, Option<Digest>)>,
@@ -172,7 +172,7 @@ pub(super) fn read(
 }
 
 /// The image of an archive that `docker save` wrote.
-fn saved(archive: &Archive, budget: &Budget) -> Result<Found, RootfsError> {
+fn saved(archive: &Archive, budget: &Budget) -> Result<ImageMembers, RootfsError> {
     const MANIFEST: &str = "manifest.json";
     let images: Vec<Saved> = parse(MANIFEST, &archive.document(MANIFEST, budget)?)?;
     // An image with two names may be listed twice.
@@ -192,7 +192,7 @@ fn saved(archive: &Archive, budget: &Budget) -> Result<Found, RootfsError> {
     }
     let layers = image.layers.iter().flatten();
     let layers = layers.map(|name| (name.clone(), blob_name(name))).collect();
-    Ok(Found { config: (name.clone(), text), layers })
+    Ok(ImageMembers { config: (name.clone(), text), layers })
 }
 
 /// The digest in a member's name, if its name is one.
@@ -201,7 +201,11 @@ fn blob_name(name: &str) -> Option<Digest> {
 }
 
 /// The image of an OCI layout.
-fn layout(archive: &Archive, ours: &Platform, budget: &Budget) -> Result<Found, RootfsError> {
+fn layout(
+    archive: &Archive,
+    ours: &Platform,
+    budget: &Budget,
+) -> Result<ImageMembers, RootfsError> {
     const INDEX: &str = "index.json";
     let mut listed = Listed::default();
     let index = parse(INDEX, &archive.document(INDEX, budget)?)?;
@@ -232,7 +236,7 @@ fn layout(archive: &Archive, ours: &Platform, budget: &Budget) -> Result<Found, 
         check_size(&member, layer.size, archive.section(&member)?.length())?;
         Ok((member, Some(digest)))
     });
-    Ok(Found { config, layers: layers.collect::<Result<_, _>>()? })
+    Ok(ImageMembers { config, layers: layers.collect::<Result<_, _>>()? })
 }
 
 fn is_layer(media_type: &str) -> bool {
@@ -336,7 +340,7 @@ fn blob(
 /// Assembles an image, and checks whether it can run here.
 fn image(
     archive: &Archive,
-    found: Found,
+    found: ImageMembers,
     ours: &Platform,
     budget: &Budget,
 ) -> Result<Image, RootfsError> {

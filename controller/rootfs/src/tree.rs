@@ -100,7 +100,7 @@ pub(super) struct Tree {
 }
 
 /// The parent directory of an entry, and its name there.
-type Found<'path> = (Rc<OwnedFd>, &'path [u8]);
+type Parent<'path> = (Rc<OwnedFd>, &'path [u8]);
 
 /// What to do about missing parent directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -329,7 +329,7 @@ impl Tree {
         &mut self,
         path: &'path [u8],
         absent: Absent,
-    ) -> Result<Option<Found<'path>>, EntryProblem> {
+    ) -> Result<Option<Parent<'path>>, EntryProblem> {
         let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], path),

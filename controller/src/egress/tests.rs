@@ -28,7 +28,7 @@ use super::sni::tests::client_hello;
 use sandbox_session::{ConnectHandler, Session, SessionEnd};
 
 /// The timeout of every wait in a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What the resolver was asked, and what the audit recorded.
@@ -135,8 +135,8 @@ impl World {
 
     fn client(&self) -> TcpStream {
         let client = TcpStream::connect(self.proxy).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client.set_write_timeout(Some(TIMEOUT)).unwrap();
         client
     }
 
@@ -164,7 +164,7 @@ impl World {
 
     /// The audit lines, once there are this many.
     fn audit(&self, count: usize) -> Vec<(String, String, String)> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let lines = self.seen.audit.lock().unwrap().clone();
             if lines.len() >= count {
@@ -546,7 +546,7 @@ fn a_hello_that_drips_is_idle() {
     // The longest possible one, a byte at a time, with pauses in between.
     client.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let hello = [&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let error = hello
         .iter()
         .find_map(|byte| {
@@ -588,7 +588,7 @@ fn a_break_on_one_side_is_none_on_the_other() {
     client.read_exact(&mut [0]).unwrap();
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
     drop(client);
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(io::ErrorKind::ConnectionReset));
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), Err(io::ErrorKind::ConnectionReset));
     let outcomes: Vec<_> = world.audit(2).into_iter().map(|(_, outcome, _)| outcome).collect();
     assert_eq!(outcomes, ["reset", "reset"]);
 }
@@ -608,12 +608,12 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
     settle(Duration::from_millis(20));
     assert_eq!(world.audit(0), []);
     world.session.breach("it ends");
-    settle(PATIENCE);
+    settle(TIMEOUT);
     let lines = world.seen.audit.lock().unwrap().clone();
     let outcomes: Vec<_> = lines.iter().map(|(_, outcome, _)| outcome.as_str()).collect();
     assert_eq!(outcomes, ["reset"; 5]);
     for _ in 0..5 {
-        let end = hears.recv_timeout(PATIENCE).unwrap();
+        let end = hears.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "no end that looks whole");
     }
 }

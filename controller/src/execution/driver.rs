@@ -35,7 +35,7 @@ pub(crate) trait Execute: Send + 'static {
     /// container is killed.
     const GRACE: Duration;
     /// The agent's answer.
-    type Answer: Send;
+    type Reply: Send;
     /// The result for the caller.
     type Result: Send + 'static;
 
@@ -43,13 +43,13 @@ pub(crate) trait Execute: Send + 'static {
     fn program(&self) -> Option<&[u8]>;
 
     /// Sends the request and waits for its answer.
-    fn ask(&mut self, call: Call<'_>) -> impl Future<Output = Requested<Self::Answer>> + Send;
+    fn ask(&mut self, call: Call<'_>) -> impl Future<Output = Requested<Self::Reply>> + Send;
 
     /// Takes over what the agent reported, as far as it can be true. An outcome that is already
     /// known is passed on.
     fn settle(
         &mut self,
-        answer: Result<Option<Self::Answer>, Outcome>,
+        answer: Result<Option<Self::Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
         usage: &mut Usage,

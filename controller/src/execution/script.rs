@@ -319,7 +319,7 @@ impl Drop for ScriptExecution {
 }
 
 /// The agent's answer, or why the script was not sent to it.
-type Answer = Result<RunReply, ScriptError>;
+type Reply = Result<RunReply, ScriptError>;
 
 /// The agent's counters are its own claim: a number that the container's limits make impossible is
 /// discarded.
@@ -342,14 +342,14 @@ impl Execute for ScriptExecution {
     const WHAT: &'static str = "script";
     /// The agent itself gives up after 250 ms.
     const GRACE: Duration = Duration::from_secs(1);
-    type Answer = Answer;
+    type Reply = Reply;
     type Result = RunResult;
 
     fn program(&self) -> Option<&[u8]> {
         None
     }
 
-    async fn ask(&mut self, call: Call<'_>) -> Requested<Answer> {
+    async fn ask(&mut self, call: Call<'_>) -> Requested<Reply> {
         let Call { inner, limits, supervisor, permit, monitor, kill_at, .. } = call;
         let request = match request(std::mem::take(&mut self.script), limits) {
             Ok(request) => request,
@@ -358,7 +358,7 @@ impl Execute for ScriptExecution {
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
         let asked = inner.session().begin_at(permit, request, Some(sink));
         let reply = match supervisor.begin(asked, kill_at).await? {
-            Begun::UnderWay(reply) => reply,
+            Begun::Accepted(reply) => reply,
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
         };
         failpoint(Point::Requested).await;
@@ -376,7 +376,7 @@ impl Execute for ScriptExecution {
 
     async fn settle(
         &mut self,
-        answer: Result<Option<Answer>, Outcome>,
+        answer: Result<Option<Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
         used: &mut Usage,

@@ -51,7 +51,7 @@ impl CancelHandle {
 /// The result of sending a request.
 pub(crate) enum Begun<T> {
     /// The agent accepted it.
-    UnderWay(T),
+    Accepted(T),
     /// There will be no answer, or how it ended is unknown.
     Lost(Result<(), Error>),
 }
@@ -104,7 +104,7 @@ impl Supervisor {
         tokio::select! {
             biased;
             begun = request => match begun {
-                Ok(begun) => Ok(Begun::UnderWay(begun)),
+                Ok(begun) => Ok(Begun::Accepted(begun)),
                 Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
                 Err(error) => Err(error.into()),
             },

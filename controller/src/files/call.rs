@@ -186,9 +186,9 @@ impl OperationCall {
     }
 
     /// Returns a future of the answer to a request.
-    pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> Answer<T> {
+    pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> PendingReply<T> {
         let runtime = Handle::current();
-        Answer { inner: self.inner.clone(), reply: Some(reply), runtime }
+        PendingReply { inner: self.inner.clone(), reply: Some(reply), runtime }
     }
 
     /// Waits for one message of the agent, after `moved` bytes of content. All waits of the
@@ -277,14 +277,14 @@ const fn ends_operations(kind: ErrorKind) -> bool {
 }
 
 /// Waits for an answer. Dropping it before the answer arrives cancels the request.
-pub(super) struct Answer<T: Send + 'static> {
+pub(super) struct PendingReply<T: Send + 'static> {
     inner: Arc<Inner>,
     reply: Option<Reply<T>>,
     /// The runtime to use if the value is dropped outside of it.
     runtime: Handle,
 }
 
-impl<T: Send + 'static> Answer<T> {
+impl<T: Send + 'static> PendingReply<T> {
     /// Waits for the answer.
     pub async fn answer(mut self) -> Result<T, Error> {
         let inner = self.inner.clone();
@@ -300,7 +300,7 @@ impl<T: Send + 'static> Answer<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Answer<T> {
+impl<T: Send + 'static> Drop for PendingReply<T> {
     fn drop(&mut self) {
         let Some(mut reply) = self.reply.take() else { return };
         let inner = self.inner.clone();

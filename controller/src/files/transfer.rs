@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::{Answer, Changes, OperationCall};
+use super::call::{Changes, OperationCall, PendingReply};
 use crate::error::Error;
 
 /// How many bytes a writer buffers before it waits for the agent.
@@ -24,10 +24,10 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// A file being read.
 pub(super) struct Reading {
-    under_way: OperationCall,
+    call: OperationCall,
     incoming: Incoming,
     /// `None` once the answer has arrived.
-    answer: Option<Answer<ReadReply>>,
+    answer: Option<PendingReply<ReadReply>>,
     /// The first chunk, which proved that the read began.
     first: Option<Vec<u8>>,
     bytes: u64,
@@ -36,25 +36,25 @@ pub(super) struct Reading {
 impl Reading {
     /// Requests the content, and waits until it arrives or is refused.
     pub async fn start(
-        under_way: OperationCall,
+        call: OperationCall,
         offset: u64,
         limit: Option<u64>,
     ) -> Result<Self, Error> {
-        let inner = under_way.inner();
+        let inner = call.inner();
         let most = inner.limits.max_file_size.as_u64();
         let most = limit.map_or(most, |limit| limit.min(most));
-        let path = under_way.wire();
+        let path = call.wire();
         let request = |stream| message::Read { path, offset, limit, stream };
-        let begun = under_way.within(inner.session().receive(most, request)).await;
+        let begun = call.within(inner.session().receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
-            Err(error) => return under_way.end_with(None, Err(error)),
+            Err(error) => return call.end_with(None, Err(error)),
         };
-        let answer = Some(under_way.answer_to(reply));
-        let mut reading = Self { under_way, incoming, answer, first: None, bytes: 0 };
+        let answer = Some(call.answer_to(reply));
+        let mut reading = Self { call, incoming, answer, first: None, bytes: 0 };
         match reading.piece().await {
             Ok(first) => Ok(Self { first, ..reading }),
-            Err(error) => reading.under_way.end_with(None, Err(error)),
+            Err(error) => reading.call.end_with(None, Err(error)),
         }
     }
 
@@ -70,27 +70,27 @@ impl Reading {
         if self.answer.is_none() {
             return Ok(None);
         }
-        if let Some(piece) = self.under_way.in_time(self.bytes, self.incoming.next()).await? {
+        if let Some(piece) = self.call.in_time(self.bytes, self.incoming.next()).await? {
             self.bytes += piece.len() as u64;
             return Ok(Some(piece));
         }
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let reply = answer.answer().await?;
-        self.under_way.checked(&reply.path)?;
+        self.call.checked(&reply.path)?;
         if reply.bytes != self.bytes {
-            return Err(self.under_way.breach("a file of another length"));
+            return Err(self.call.breach("a file of another length"));
         }
         Ok(None)
     }
 
     /// Ends it.
     pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
-        self.under_way.end_with(Some(self.bytes), result)
+        self.call.end_with(Some(self.bytes), result)
     }
 
     /// The file's path, once some content was read.
     pub fn path(&self) -> Result<GuestPath, Error> {
-        self.under_way.resolved().ok_or_else(|| self.under_way.breach("a file at no path"))
+        self.call.resolved().ok_or_else(|| self.call.breach("a file at no path"))
     }
 
     /// Reads the rest.
@@ -147,28 +147,28 @@ impl fmt::Debug for FileReader {
 
 /// A file being written.
 pub(super) struct Writing {
-    under_way: OperationCall,
+    call: OperationCall,
     outgoing: Outgoing,
     /// `None` once the answer has arrived.
-    answer: Option<Answer<WriteReply>>,
+    answer: Option<PendingReply<WriteReply>>,
     bytes: u64,
 }
 
 impl Writing {
     /// Announces the content.
-    pub async fn start(under_way: OperationCall, options: WriteOptions) -> Result<Self, Error> {
-        let inner = under_way.inner();
-        let path = under_way.wire();
+    pub async fn start(call: OperationCall, options: WriteOptions) -> Result<Self, Error> {
+        let inner = call.inner();
+        let path = call.wire();
         let WriteOptions { mode, parents, atomic } = options;
         let request = |stream| message::Write { path, mode, parents, atomic, stream };
         let sink = Arc::new(Changes(inner.clone()));
-        let begun = under_way.within(inner.session().send(Some(sink), request)).await;
+        let begun = call.within(inner.session().send(Some(sink), request)).await;
         match begun {
             Ok((reply, outgoing)) => {
-                let answer = Some(under_way.answer_to(reply));
-                Ok(Self { under_way, outgoing, answer, bytes: 0 })
+                let answer = Some(call.answer_to(reply));
+                Ok(Self { call, outgoing, answer, bytes: 0 })
             }
-            Err(error) => under_way.end_with(None, Err(error)),
+            Err(error) => call.end_with(None, Err(error)),
         }
     }
 
@@ -179,7 +179,7 @@ impl Writing {
 
     async fn send(&mut self, mut content: &[u8], fin: Fin) -> Result<(), Error> {
         loop {
-            let sent = self.under_way.in_time(self.bytes, self.outgoing.send(content, fin)).await?;
+            let sent = self.call.in_time(self.bytes, self.outgoing.send(content, fin)).await?;
             let Ok(sent) = sent else { return Err(self.refused().await) };
             content = &content[sent..];
             self.bytes += sent as u64;
@@ -194,12 +194,12 @@ impl Writing {
         self.send(rest, Fin::Nothing).await?;
         let reply = match self.answer.take() {
             Some(answer) => answer.answer().await?,
-            None => return Err(self.under_way.breach("a write that was answered twice")),
+            None => return Err(self.call.breach("a write that was answered twice")),
         };
-        let (path, path_b64) = self.under_way.checked(&reply.path)?;
+        let (path, path_b64) = self.call.checked(&reply.path)?;
         let (bytes_written, created) = (reply.bytes_written, reply.created);
         if bytes_written != self.bytes {
-            return Err(self.under_way.breach("a write of another length"));
+            return Err(self.call.breach("a write of another length"));
         }
         Ok(WriteData { path, path_b64, bytes_written, created })
     }
@@ -211,14 +211,14 @@ impl Writing {
         {
             return error;
         }
-        self.under_way.breach("a write was done before its end")
+        self.call.breach("a write was done before its end")
     }
 
     /// Ends it.
     pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
         // A failed write has written nothing of what was sent.
         let written = result.is_ok().then_some(self.bytes);
-        self.under_way.end_with(written, result)
+        self.call.end_with(written, result)
     }
 }
 

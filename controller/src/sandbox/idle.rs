@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    under_way: usize,
+    active: usize,
     /// When the activity last changed.
     since: Instant,
 }
@@ -23,18 +23,18 @@ pub(crate) struct Active(watch::Sender<State>);
 impl Activity {
     /// No activity yet.
     pub fn new() -> Self {
-        Self(watch::Sender::new(State { under_way: 0, since: Instant::now() }))
+        Self(watch::Sender::new(State { active: 0, since: Instant::now() }))
     }
 
     /// Begins an activity.
     pub fn begin(&self) -> Active {
-        count(&self.0, |under_way| under_way + 1);
+        count(&self.0, |active| active + 1);
         Active(self.0.clone())
     }
 
     /// Whether nothing is in progress.
     pub fn is_idle(&self) -> bool {
-        self.0.borrow().under_way == 0
+        self.0.borrow().active == 0
     }
 
     /// Completes when the sandbox has been idle for `limit`; never, if that does not happen.
@@ -42,9 +42,9 @@ impl Activity {
         let mut states = self.0.subscribe();
         async move {
             loop {
-                let State { under_way, since } = *states.borrow_and_update();
+                let State { active, since } = *states.borrow_and_update();
                 let changed = states.changed();
-                let still_there = if under_way > 0 {
+                let still_there = if active > 0 {
                     changed.await.is_ok()
                 } else {
                     match tokio::time::timeout_at(since + limit, changed).await {
@@ -62,13 +62,13 @@ impl Activity {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        count(&self.0, |under_way| under_way.saturating_sub(1));
+        count(&self.0, |active| active.saturating_sub(1));
     }
 }
 
 fn count(states: &watch::Sender<State>, change: impl FnOnce(usize) -> usize) {
     states.send_modify(|state| {
-        *state = State { under_way: change(state.under_way), since: Instant::now() };
+        *state = State { active: change(state.active), since: Instant::now() };
     });
 }
 
@@ -79,7 +79,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(600);
 
     #[tokio::test(start_paused = true)]
-    async fn idleness_counts_from_the_end_of_the_last_that_was_under_way() {
+    async fn idle_time_counts_from_the_end_of_the_last_operation() {
         let activity = Activity::new();
         let start = Instant::now();
         let idle = activity.idle(LIMIT);

@@ -39,7 +39,7 @@ pub(crate) struct RemovalGuard {
 #[derive(Debug)]
 enum Removal {
     Pending(HeldResources),
-    UnderWay,
+    InProgress,
     /// It failed.
     Left,
     Gone,
@@ -119,7 +119,7 @@ impl RemovalGuard {
     pub(super) fn remove(&self, attempt: Attempt) -> Option<oneshot::Receiver<Result<(), Error>>> {
         let mut kept = None;
         let begins = self.removal.send_if_modified(|removal| {
-            match std::mem::replace(removal, Removal::UnderWay) {
+            match std::mem::replace(removal, Removal::InProgress) {
                 Removal::Pending(begun) => kept = Some(begun),
                 Removal::Left if attempt == Attempt::Any => {}
                 other => {
@@ -198,7 +198,7 @@ impl RemovalGuard {
     /// Waits for a removal in progress, and returns whether everything was removed.
     pub(super) async fn are_gone(&self) -> bool {
         let mut removal = self.removal.subscribe();
-        let settled = removal.wait_for(|removal| !matches!(removal, Removal::UnderWay)).await;
+        let settled = removal.wait_for(|removal| !matches!(removal, Removal::InProgress)).await;
         settled.is_ok_and(|removal| matches!(*removal, Removal::Gone))
     }
 }

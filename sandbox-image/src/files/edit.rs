@@ -52,7 +52,7 @@ impl Files {
         };
         // An error that forbids the write is reported first.
         let mut writing = self.write(written, options)?;
-        let turn = writing.turn(watch)?;
+        let lock = writing.lock(watch)?;
         let mut reading = self.read(written, Range { offset: 0, limit: None })?;
         let version = reading.version()?;
         let finder = Finder::new(old);
@@ -73,7 +73,7 @@ impl Files {
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
         }
-        writing.commit_over(version, turn, watch).map(|written| written.path)
+        writing.commit_over(version, lock, watch).map(|written| written.path)
     }
 }
 

@@ -22,6 +22,7 @@ mod mounts;
 mod names;
 mod open;
 mod open_mode;
+mod path_locks;
 mod policy;
 mod quota;
 #[cfg(test)]
@@ -36,7 +37,6 @@ pub(crate) mod testing;
 mod tests;
 mod text;
 mod touched;
-mod turns;
 mod view;
 mod watch;
 mod write;

@@ -12,7 +12,7 @@ use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
 use super::error::{FileError, OUTSIDE, beneath};
-use super::turns::Turns;
+use super::path_locks::PathLocks;
 use crate::confine::landlock::{Grant, GrantKind};
 use sandbox_dirfd::{Resolver, Root};
 
@@ -26,7 +26,7 @@ pub struct Mounts {
     home: Option<GuestPath>,
     workdir: GuestPath,
     resolver: Resolver,
-    turns: Turns,
+    path_locks: PathLocks,
 }
 
 /// One mount.
@@ -116,7 +116,7 @@ impl Mounts {
     }
 
     pub(super) fn new(mounts: Vec<Mount>, home: Option<GuestPath>, workdir: GuestPath) -> Self {
-        Self { mounts, home, workdir, resolver: Resolver::Walk, turns: Turns::default() }
+        Self { mounts, home, workdir, resolver: Resolver::Walk, path_locks: PathLocks::default() }
     }
 
     /// Uses `resolver` from now on.
@@ -182,8 +182,8 @@ impl Mounts {
     }
 
     /// Serializes changes of a file.
-    pub(super) const fn turns(&self) -> &Turns {
-        &self.turns
+    pub(super) const fn path_locks(&self) -> &PathLocks {
+        &self.path_locks
     }
 
     /// Applies the pure path rules alone.

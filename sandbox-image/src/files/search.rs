@@ -63,7 +63,7 @@ pub struct GrepOptions<'a> {
 
 /// What a search has found.
 #[derive(Debug)]
-pub struct Found<T> {
+pub struct SearchResult<T> {
     /// The path where it began.
     pub path: GuestPath,
     /// In order.
@@ -86,7 +86,7 @@ impl Files {
         written: &[u8],
         options: GlobOptions<'_>,
         watch: &Watch,
-    ) -> Result<Found<Vec<u8>>, FileError> {
+    ) -> Result<SearchResult<Vec<u8>>, FileError> {
         let (pattern, only_directories) = match options.pattern.trim_end_matches('/') {
             "" => return Err(invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < options.pattern.len()),
@@ -122,12 +122,12 @@ impl Files {
                 // Others are of no use: no operation takes them.
                 found.retain(|path| above + path.len() <= MAX_PATH_BYTES);
                 let truncated = end.truncated || cut || found.len() < all;
-                Ok(Found { path: end.path, found, files: 0, truncated })
+                Ok(SearchResult { path: end.path, found, files: 0, truncated })
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 let (path, _) = self.exists(written)?;
-                Ok(Found { path, found: Vec::new(), files: 0, truncated: false })
+                Ok(SearchResult { path, found: Vec::new(), files: 0, truncated: false })
             }
             Err(error) => Err(error),
         }
@@ -145,7 +145,7 @@ impl Files {
         written: &[u8],
         options: GrepOptions<'_>,
         watch: &Watch,
-    ) -> Result<Found<GrepLine>, FileError> {
+    ) -> Result<SearchResult<GrepLine>, FileError> {
         let regex = expression(&options, written)?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
@@ -164,7 +164,12 @@ impl Files {
             Ok(file) => {
                 search.file(&WireString::default(), file.fd, written)?;
                 let Search { lines, cut, .. } = search;
-                return Ok(Found { path: file.path, found: lines, files: 1, truncated: cut });
+                return Ok(SearchResult {
+                    path: file.path,
+                    found: lines,
+                    files: 1,
+                    truncated: cut,
+                });
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
             Err(error) => return Err(error),
@@ -200,7 +205,7 @@ impl Files {
             },
         )?;
         let truncated = end.truncated || search.cut;
-        Ok(Found { path: end.path, found: search.lines, files, truncated })
+        Ok(SearchResult { path: end.path, found: search.lines, files, truncated })
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {

@@ -24,9 +24,9 @@ use super::access::Files;
 use super::error::{FileError, beneath};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{Absent, ParentDir, explain, make_parents, no_file, special};
+use super::path_locks::PathLock;
 use super::read::Version;
 use super::temporary::{Existing, Temporary};
-use super::turns::Turn;
 use super::watch::Watch;
 use sandbox_dirfd::{Root, retry, split};
 
@@ -311,8 +311,8 @@ impl<'f> Writing<'f> {
     /// [`FileError`], and nothing has changed, except that parents may have been created, and that
     /// a file overwritten in place may be damaged if the device fails in the middle.
     pub fn commit(self, watch: &Watch) -> Result<Written, FileError> {
-        let turn = self.turn(watch)?;
-        self.commit_in_turn(None, turn, watch)
+        let lock = self.lock(watch)?;
+        self.commit_locked(None, lock, watch)
     }
 
     /// The same if the content was derived from this version of the file: another version is not
@@ -324,21 +324,21 @@ impl<'f> Writing<'f> {
     pub(super) fn commit_over(
         self,
         version: Version,
-        turn: Turn<'_>,
+        lock: PathLock<'_>,
         watch: &Watch,
     ) -> Result<Written, FileError> {
-        self.commit_in_turn(Some(version), turn, watch)
+        self.commit_locked(Some(version), lock, watch)
     }
 
     /// Waits until this operation may change the file.
-    pub(super) fn turn(&self, watch: &Watch) -> Result<Turn<'f>, FileError> {
-        self.files.mounts.turns().take(&self.located.path, watch)
+    pub(super) fn lock(&self, watch: &Watch) -> Result<PathLock<'f>, FileError> {
+        self.files.mounts.path_locks().lock(&self.located.path, watch)
     }
 
-    fn commit_in_turn(
+    fn commit_locked(
         self,
         version: Option<Version>,
-        _turn: Turn<'_>,
+        _lock: PathLock<'_>,
         watch: &Watch,
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {

@@ -485,7 +485,7 @@ impl Exchange {
         let Some(mut head) = self.answer.take() else { return down.extend_from_slice(bytes) };
         head.extend_from_slice(bytes);
         loop {
-            match http::read_answer(&head) {
+            match http::read_response_head(&head) {
                 Ok(Some(answer)) => {
                     down.extend(answer.head);
                     head.drain(..answer.length);

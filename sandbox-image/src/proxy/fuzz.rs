@@ -98,9 +98,9 @@ fn cuts_make_no_difference(body: &Body, rest: &[u8], size: usize) {
 
 /// The head of a response that is passed on is valid, and says that the connection is closed.
 fn answered(said: &[u8]) {
-    let Ok(Some(answer)) = http::read_answer(said) else { return };
+    let Ok(Some(answer)) = http::read_response_head(said) else { return };
     assert!(answer.length <= said.len().min(MAX_HEAD));
-    let again = http::read_answer(&answer.head).expect("it is one").expect("it is whole");
+    let again = http::read_response_head(&answer.head).expect("it is one").expect("it is whole");
     assert_eq!((again.length, again.is_interim), (answer.head.len(), answer.is_interim));
     assert_eq!(again.head, answer.head, "what was written is written the same again");
 }

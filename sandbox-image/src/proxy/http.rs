@@ -347,7 +347,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 
 /// The head of a response, as the client gets it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseHead {
     /// The head.
     pub head: Vec<u8>,
     /// How many of the received bytes it used.
@@ -358,7 +358,7 @@ pub struct Answer {
 
 /// Parses the head of a response; `None` if it is incomplete. Anything that is not a valid head is
 /// passed on unchanged.
-pub fn read_answer(bytes: &[u8]) -> Result<Option<Answer>, ()> {
+pub fn read_response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, ()> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let length = match response.parse(&bytes[..bytes.len().min(MAX_HEAD)]) {
@@ -375,7 +375,7 @@ pub fn read_answer(bytes: &[u8]) -> Result<Option<Answer>, ()> {
         head.extend_from_slice(b"Connection: close\r\n");
     }
     head.extend_from_slice(b"\r\n");
-    Ok(Some(Answer { head, length, is_interim }))
+    Ok(Some(ResponseHead { head, length, is_interim }))
 }
 
 /// The response to `CONNECT` once the connection is established.
@@ -621,21 +621,21 @@ mod tests {
     fn an_answer_tells_that_the_connection_ends() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\
                     Keep-Alive: timeout=5\r\n\r\nhi";
-        let answer = read_answer(text.as_bytes()).unwrap().unwrap();
+        let answer = read_response_head(text.as_bytes()).unwrap().unwrap();
         assert_eq!(
             answer.head,
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
         );
         assert_eq!(&text[answer.length..], "hi");
         assert!(!answer.is_interim);
-        let interim = read_answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP").unwrap().unwrap();
+        let interim = read_response_head(b"HTTP/1.1 100 Continue\r\n\r\nHTTP").unwrap().unwrap();
         assert_eq!(interim.head, b"HTTP/1.1 100 Continue\r\n\r\n");
         assert!(interim.is_interim);
-        let zeros = read_answer(b"HTTP/1.1 007 x\r\n\r\n").unwrap().unwrap();
+        let zeros = read_response_head(b"HTTP/1.1 007 x\r\n\r\n").unwrap().unwrap();
         assert!(zeros.head.starts_with(b"HTTP/1.1 007 x\r\n"), "a status has three digits");
-        assert_eq!(read_answer(b"HTTP/1.1 200 OK\r\nA: "), Ok(None));
-        assert_eq!(read_answer(b"SSH-2.0\r\n"), Err(()));
-        assert_eq!(read_answer(&[b'H'; MAX_HEAD]), Err(()));
+        assert_eq!(read_response_head(b"HTTP/1.1 200 OK\r\nA: "), Ok(None));
+        assert_eq!(read_response_head(b"SSH-2.0\r\n"), Err(()));
+        assert_eq!(read_response_head(&[b'H'; MAX_HEAD]), Err(()));
     }
 
     #[test]
@@ -650,7 +650,7 @@ mod tests {
         #[test]
         fn garbage_is_no_request_and_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             _ = read_request(&bytes);
-            _ = read_answer(&bytes);
+            _ = read_response_head(&bytes);
             let mut body = Body::Chunked(Chunks::Size(Vec::new()));
             if let Ok(count) = body.take(&bytes) {
                 prop_assert!(count == bytes.len() || body.is_done());

@@ -46,7 +46,7 @@ struct Target {
 }
 
 /// What a system call gave, or its errno.
-type Answer = Result<usize, c_int>;
+type SyscallResult = Result<usize, c_int>;
 
 /// Confines itself by the layers that are named, makes the attack that is named, and prints `done`
 /// or the errno.
@@ -197,7 +197,7 @@ fn grant(target: &Target, work: impl FnOnce(std::array::IntoIter<Grant<'_>, 2>))
     work(grants.into_iter());
 }
 
-fn strike(attack: &str, target: &Target) -> Answer {
+fn strike(attack: &str, target: &Target) -> SyscallResult {
     let Target { mount, inputs, outside, pid, port, socket } = target;
     let at = |folder: &str, name: &str| c(&format!("{folder}/{name}"));
     let secret = at(outside, "secret");
@@ -604,9 +604,9 @@ fn strike(attack: &str, target: &Target) -> Answer {
 mod x86 {
     use std::arch::asm;
 
-    use super::{Answer, BAD, CString, answer, bits, call, child, ptr};
+    use super::{BAD, CString, SyscallResult, answer, bits, call, child, ptr};
 
-    pub fn strike(attack: &str, [secret, file, new]: [&CString; 3]) -> Answer {
+    pub fn strike(attack: &str, [secret, file, new]: [&CString; 3]) -> SyscallResult {
         match attack {
             // The older names of calls that are refused, or only allowed by the newer.
             "open" => call(libc::SYS_open, [ptr(secret), 0, 0]),
@@ -641,7 +641,7 @@ mod x86 {
 
     /// The child shares the stack, so it ends before it comes back.
     #[expect(unsafe_code, reason = "no function may return in the child")]
-    fn vfork() -> Answer {
+    fn vfork() -> SyscallResult {
         let mut result = libc::SYS_vfork;
         // SAFETY: the child leaves by exit (60) from the very next instructions and touches no
         // memory; the kernel clobbers what is named.
@@ -663,7 +663,7 @@ mod x86 {
 
     /// `getpid`, by the 32-bit number and door.
     #[expect(unsafe_code, reason = "only an instruction goes through that door")]
-    fn int_0x80() -> Answer {
+    fn int_0x80() -> SyscallResult {
         let mut result: i64 = 20;
         // SAFETY: 32-bit getpid has no argument; the kernel clears r8 to r11.
         unsafe {
@@ -679,13 +679,13 @@ mod x86 {
 
 /// A kernel's answer, as it is in the register.
 #[cfg(target_arch = "x86_64")]
-fn answer(register: c_long) -> Answer {
+fn answer(register: c_long) -> SyscallResult {
     usize::try_from(register).map_err(|_| c_int::try_from(-register).expect("an errno"))
 }
 
 /// One system call.
 #[expect(unsafe_code, reason = "attacks are system calls that nothing safe makes")]
-fn call<const N: usize>(number: c_long, args: [usize; N]) -> Answer {
+fn call<const N: usize>(number: c_long, args: [usize; N]) -> SyscallResult {
     let at = |place: usize| args.get(place).copied().unwrap_or(0);
     // SAFETY: every pointer is to a string that outlives the call, or to no memory at all, which
     // the kernel answers with an error.
@@ -696,14 +696,14 @@ fn call<const N: usize>(number: c_long, args: [usize; N]) -> Answer {
 }
 
 /// Makes a limit of its own as small as can be.
-fn set_limit(limit: libc::__rlimit_resource_t) -> Answer {
+fn set_limit(limit: libc::__rlimit_resource_t) -> SyscallResult {
     let limit = usize::try_from(limit).expect("64 bits");
     let lowest = [0_u64, 0];
     call(libc::SYS_prlimit64, [0, limit, lowest.as_ptr() as usize, 0])
 }
 
 /// Ends the new process, if that is who comes here.
-fn child(answer: Answer) -> Answer {
+fn child(answer: SyscallResult) -> SyscallResult {
     if answer == Ok(0) {
         sandbox_agent::exit(sandbox_agent::Exit::Done);
     }
@@ -712,7 +712,7 @@ fn child(answer: Answer) -> Answer {
 
 /// Is begun anew by itself and ends, again and again, in no time: whoever looks for it finds where it was.
 #[expect(unsafe_code, reason = "nothing safe begins a process in the same memory")]
-fn run_away() -> Answer {
+fn run_away() -> SyscallResult {
     const STACK_BYTES: usize = 16 << 10;
     const STACKS: usize = 16;
     static HOPS: AtomicUsize = AtomicUsize::new(0);
@@ -737,7 +737,7 @@ fn run_away() -> Answer {
 }
 
 /// Takes so much memory, and keeps it.
-fn allocate(most: usize) -> Answer {
+fn allocate(most: usize) -> SyscallResult {
     const STEP: usize = 1 << 20;
     println!("begun");
     let mut taken = Vec::new();
@@ -751,7 +751,7 @@ fn allocate(most: usize) -> Answer {
 }
 
 /// Is two in the next moment, again and again, none of which stays.
-fn multiply() -> Answer {
+fn multiply() -> SyscallResult {
     println!("begun");
     loop {
         let forked = call(libc::SYS_clone, [bits(libc::SIGCHLD)]);
@@ -776,7 +776,7 @@ fn bits(flags: c_int) -> usize {
 }
 
 /// A socket and its address, for `number`: bind or connect.
-fn with_address(number: c_long, family: c_int, address: &[u8]) -> Answer {
+fn with_address(number: c_long, family: c_int, address: &[u8]) -> SyscallResult {
     let socket = call(libc::SYS_socket, [bits(family), bits(libc::SOCK_STREAM), 0])?;
     call(number, [socket, address.as_ptr() as usize, address.len()])
 }
@@ -790,15 +790,15 @@ fn internet(port: u16) -> [u8; 16] {
     address
 }
 
-fn connect_tcp(port: u16) -> Answer {
+fn connect_tcp(port: u16) -> SyscallResult {
     with_address(libc::SYS_connect, libc::AF_INET, &internet(port))
 }
 
-fn bind_tcp() -> Answer {
+fn bind_tcp() -> SyscallResult {
     with_address(libc::SYS_bind, libc::AF_INET, &internet(0))
 }
 
-fn connect_abstract(name: &str) -> Answer {
+fn connect_abstract(name: &str) -> SyscallResult {
     let family = u16::try_from(libc::AF_UNIX).expect("short");
     let address = [&family.to_ne_bytes()[..], &[0], name.as_bytes()].concat();
     with_address(libc::SYS_connect, libc::AF_UNIX, &address)

@@ -156,15 +156,15 @@ impl Agent {
                 assert!(self.answers.insert(id, result).is_none(), "two answers to one request");
             }
             FromAgent::Log(log) => {
-                self.assert_under_way(log.request);
+                self.assert_in_progress(log.request);
                 self.notes.push(format!("log {}", log.text));
             }
             FromAgent::Case(end) => {
-                self.assert_under_way(end.request);
+                self.assert_in_progress(end.request);
                 self.notes.push(format!("case {} {}", end.case.name, end.case.status.as_str()));
             }
             FromAgent::Refused(refused) => {
-                self.assert_under_way(refused.request);
+                self.assert_in_progress(refused.request);
                 let Refused { operation, path, kind, .. } = refused;
                 self.notes.push(format!(
                     "refused {} {} {kind}",
@@ -173,7 +173,7 @@ impl Agent {
                 ));
             }
             FromAgent::Touched(touched) => {
-                self.assert_under_way(touched.request);
+                self.assert_in_progress(touched.request);
                 let change = match touched.change {
                     Change::Write => "write",
                     Change::Append => "append",
@@ -183,7 +183,7 @@ impl Agent {
                 self.notes.push(format!("{change} {}", touched.path.to_string_lossy()));
             }
             FromAgent::Page(page) => {
-                self.assert_under_way(page.request);
+                self.assert_in_progress(page.request);
                 self.entries.entry(page.request).or_default().extend(page.entries);
             }
             FromAgent::Chunk(chunk) => {
@@ -209,7 +209,7 @@ impl Agent {
         true
     }
 
-    fn assert_under_way(&self, request: u64) {
+    fn assert_in_progress(&self, request: u64) {
         assert!((1..=self.last_id).contains(&request) && !self.answers.contains_key(&request));
     }
 

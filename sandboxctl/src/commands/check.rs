@@ -11,7 +11,7 @@ use crate::input::ScriptArgument;
 use crate::{input, render};
 
 #[derive(Serialize)]
-struct Answer {
+struct CheckDocument {
     ok: bool,
     error: Option<Failure>,
     warnings: Vec<CheckWarning>,
@@ -29,7 +29,8 @@ pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
         Some(_) => 1,
     };
     if args.json {
-        let answer = Answer { ok: error.is_none(), error: error.map(Failure::from), warnings };
+        let answer =
+            CheckDocument { ok: error.is_none(), error: error.map(Failure::from), warnings };
         context.output.document(&answer)?;
     } else if let Some(error) = error {
         let colour = context.output.stderr_has_colour();

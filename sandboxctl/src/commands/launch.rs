@@ -8,7 +8,7 @@ use sandbox_controller::{
 };
 
 use super::Context;
-use super::preparing::Preparing;
+use super::prepare_progress::PrepareProgress;
 use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
@@ -184,8 +184,8 @@ pub async fn launch(
         // Dropping it here leaves no container.
         true => signals
             .guard({
-                let mut preparing = Preparing::new(output);
-                controller.prepare(spec, move |text| preparing.step(text))
+                let mut progress = PrepareProgress::new(output);
+                controller.prepare(spec, move |text| progress.step(text))
             })
             .await?
             .map_err(|error| named(error, settings))?,

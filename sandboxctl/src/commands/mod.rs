@@ -16,7 +16,7 @@ mod launch;
 mod manual;
 mod mcp;
 mod network;
-mod preparing;
+mod prepare_progress;
 mod ps;
 mod receipt;
 mod remote;

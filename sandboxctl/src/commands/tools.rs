@@ -7,7 +7,7 @@ use sandbox_controller::PoolConfig;
 use sandbox_server::registry::Settings as RegistrySettings;
 use sandbox_server::tools::stdio::Hello;
 use sandbox_server::tools::{
-    self, Answer, Exchange, INIT, StopCause, ToolError, Tools, stdio, stop,
+    self, Exchange, INIT, StopCause, ToolError, ToolResponse, Tools, stdio, stop,
 };
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
@@ -32,7 +32,7 @@ pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
             Some(hint) => refusal.with_hint(hint),
             None => refusal,
         };
-        print_answer(context, &Answer::refused(refusal))?;
+        print_answer(context, &ToolResponse::refused(refusal))?;
         Ok(error.exit_code())
     })
 }
@@ -46,7 +46,7 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
     // Errors are reported before a sandbox is created.
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
-        return print_answer(context, &Answer::refused(error));
+        return print_answer(context, &ToolResponse::refused(error));
     }
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
     with_tools(
@@ -73,7 +73,7 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
 }
 
 /// Prints an answer, and returns the exit code of its call.
-fn print_answer(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
+fn print_answer(context: &Context<'_>, answer: &ToolResponse) -> Result<u8, Error> {
     context.output.document(&answer.document())?;
     Ok(answer.failure().map_or(0, exit_code))
 }
@@ -97,7 +97,7 @@ async fn call(
     signals: &mut Signals,
     name: &str,
     args: &RawValue,
-) -> (Answer, Option<Signal>) {
+) -> (ToolResponse, Option<Signal>) {
     let (stopper, stop) = stop();
     let answer = tools.call(name, args, stop, Exchange::closed());
     tokio::pin!(answer);
@@ -109,7 +109,7 @@ async fn call(
     stopper.stop(StopCause::Cancelled);
     let answer = match signals.guard(answer).await {
         Ok(answer) => answer,
-        Err(_) => Answer::refused(StopCause::Cancelled.into()),
+        Err(_) => ToolResponse::refused(StopCause::Cancelled.into()),
     };
     (answer, Some(signal))
 }

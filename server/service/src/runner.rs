@@ -12,7 +12,7 @@ use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::{EngineKind, Envelope, Failure, Operation, SandboxSpec};
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{Controller, Error, Sandbox};
-use sandbox_server::execution::{self, Told, Work};
+use sandbox_server::execution::{self, DocumentContext, Work};
 pub(crate) use sandbox_server::execution::{Cancel, Ran, Sink};
 use tokio::sync::watch;
 
@@ -186,7 +186,8 @@ impl Machine for Sandbox {
     fn run<'a>(&'a self, run: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
         async move {
             let Job { id, work, queued_ms, is_started_for_it, cancel } = run;
-            let told = Told { id: Some(&id), queued_ms: Some(queued_ms), is_started_for_it };
+            let told =
+                DocumentContext { id: Some(&id), queued_ms: Some(queued_ms), is_started_for_it };
             Ok(execution::run(self, work, told, cancel, sink).await?)
         }
         .boxed()

@@ -4,4 +4,4 @@ mod request;
 mod run;
 
 pub use request::{RequestError, Work};
-pub use run::{Cancel, Ran, Sink, Told, run};
+pub use run::{Cancel, DocumentContext, Ran, Sink, run};

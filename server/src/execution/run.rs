@@ -44,7 +44,7 @@ pub struct Ran {
 
 /// What a document says beside what happened in the sandbox.
 #[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
+pub struct DocumentContext<'a> {
     /// The execution's id.
     pub id: Option<&'a str>,
     /// How long it waited in a queue so far, in milliseconds; `None` where there is none.
@@ -53,7 +53,7 @@ pub struct Told<'a> {
     pub is_started_for_it: bool,
 }
 
-impl Default for Told<'_> {
+impl Default for DocumentContext<'_> {
     fn default() -> Self {
         Self { id: None, queued_ms: None, is_started_for_it: true }
     }
@@ -68,13 +68,13 @@ impl Default for Told<'_> {
 pub async fn run(
     sandbox: &Sandbox,
     work: Work,
-    told: Told<'_>,
+    context: DocumentContext<'_>,
     cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
     match work {
-        Work::Script(script) => run_script(sandbox, script, told, cancel, sink).await,
-        Work::Command(command) => run_command(sandbox, command, told, cancel, sink).await,
+        Work::Script(script) => run_script(sandbox, script, context, cancel, sink).await,
+        Work::Command(command) => run_command(sandbox, command, context, cancel, sink).await,
     }
 }
 
@@ -82,7 +82,7 @@ pub async fn run(
 async fn begun<T>(
     starting: impl Future<Output = Result<T, Error>>,
     cancel: &mut watch::Receiver<Cancel>,
-    told: &mut Told<'_>,
+    context: &mut DocumentContext<'_>,
 ) -> Result<Option<T>, Error> {
     let since = Instant::now();
     let started = tokio::select! {
@@ -90,16 +90,17 @@ async fn begun<T>(
         started = starting => started?,
         _ = cancelled(cancel, Cancel::No) => return Ok(None),
     };
-    told.queued_ms = told.queued_ms.map(|queued| queued.saturating_add(millis(since.elapsed())));
+    context.queued_ms =
+        context.queued_ms.map(|queued| queued.saturating_add(millis(since.elapsed())));
     Ok(Some(started))
 }
 
 /// The end of what was cancelled before it began.
-fn not_begun(kind: ExecutionKind, told: Told<'_>) -> Result<Ran, Error> {
+fn not_begun(kind: ExecutionKind, context: DocumentContext<'_>) -> Result<Ran, Error> {
     let failure = Failure::new(ErrorKind::Cancelled, "cancelled before it began", None);
-    let id = told.id.unwrap_or_default();
+    let id = context.id.unwrap_or_default();
     let mut document = ExecutionDocuments::failed(kind, id, Status::Cancelled, failure);
-    if told.id.is_none() {
+    if context.id.is_none() {
         match &mut document {
             ExecutionDocuments::Script(document) => document.id = None,
             ExecutionDocuments::Command(document) => document.id = None,
@@ -148,12 +149,12 @@ async fn report_refused(mut hosts: RefusedHosts, sink: Sink<'_>) -> Infallible {
 async fn run_script(
     sandbox: &Sandbox,
     script: Script,
-    mut told: Told<'_>,
+    mut context: DocumentContext<'_>,
     mut cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
-    let Some(mut run) = begun(sandbox.start(script), &mut cancel, &mut told).await? else {
-        return not_begun(ExecutionKind::Script, told);
+    let Some(mut run) = begun(sandbox.start(script), &mut cancel, &mut context).await? else {
+        return not_begun(ExecutionKind::Script, context);
     };
     let cancelling = cancel_when_asked(cancel, run.cancel_handle());
     let following = async {
@@ -170,10 +171,10 @@ async fn run_script(
         sink(EventBody::Test { case: case.clone() }).await;
     }
     let mut document = ResultDocument::from(&result);
-    if let Some(id) = told.id {
+    if let Some(id) = context.id {
         document.id = Some(id.into());
     }
-    tell(&mut document.execution, told);
+    add_context(&mut document.execution, context);
     let (status, exit_code, usage) = (document.status, document.exit_code, result.usage);
     Ok(Ran { document: encode(&document)?, status, exit_code, usage })
 }
@@ -181,13 +182,13 @@ async fn run_script(
 async fn run_command(
     sandbox: &Sandbox,
     command: Command,
-    mut told: Told<'_>,
+    mut context: DocumentContext<'_>,
     mut cancel: watch::Receiver<Cancel>,
     sink: Sink<'_>,
 ) -> Result<Ran, Error> {
     let starting = sandbox.start_exec(command);
-    let Some(mut execution) = begun(starting, &mut cancel, &mut told).await? else {
-        return not_begun(ExecutionKind::Command, told);
+    let Some(mut execution) = begun(starting, &mut cancel, &mut context).await? else {
+        return not_begun(ExecutionKind::Command, context);
     };
     let cancelling = cancel_when_asked(cancel, execution.cancel_handle());
     let refusing = report_refused(execution.refused_hosts(), sink);
@@ -216,20 +217,20 @@ async fn run_command(
         never = cancelling => match never {},
     };
     let mut document = ExecDocument::from(&result);
-    if let Some(id) = told.id {
+    if let Some(id) = context.id {
         document.id = Some(id.into());
     }
-    tell(&mut document.execution, told);
+    add_context(&mut document.execution, context);
     let (status, exit_code, usage) = (document.status, result.outcome.exit_code(), result.usage);
     Ok(Ran { document: encode(&document)?, status, exit_code, usage })
 }
 
 /// What is not of the sandbox, in a document without a path of the host.
-fn tell(document: &mut sandbox_api::ExecutionDocument<'_>, told: Told<'_>) {
+fn add_context(document: &mut sandbox_api::ExecutionDocument<'_>, context: DocumentContext<'_>) {
     document.io_dir = None;
     if let Some(timing) = &mut document.timing {
-        timing.queued_ms = told.queued_ms;
-        if !told.is_started_for_it {
+        timing.queued_ms = context.queued_ms;
+        if !context.is_started_for_it {
             (timing.start, timing.start_ms) = (None, None);
         }
     }
@@ -252,15 +253,15 @@ mod tests {
     #[tokio::test]
     async fn what_waits_for_its_sandbox_is_cancelled_without_having_run() {
         let (cancel, mut cancelled) = watch::channel(Cancel::No);
-        let mut told = Told { queued_ms: Some(7), ..Told::default() };
-        let begin = begun(ready(Ok(1)), &mut cancelled, &mut told).await.unwrap();
+        let mut context = DocumentContext { queued_ms: Some(7), ..DocumentContext::default() };
+        let begin = begun(ready(Ok(1)), &mut cancelled, &mut context).await.unwrap();
         assert_eq!(begin, Some(1));
-        assert!(told.queued_ms >= Some(7));
+        assert!(context.queued_ms >= Some(7));
         cancel.send_replace(Cancel::Asked);
-        let begin = begun(pending::<Result<i32, Error>>(), &mut cancelled, &mut told).await;
+        let begin = begun(pending::<Result<i32, Error>>(), &mut cancelled, &mut context).await;
         assert_eq!(begin.unwrap(), None);
         for (kind, id) in [(ExecutionKind::Script, Some("e1")), (ExecutionKind::Command, None)] {
-            let ran = not_begun(kind, Told { id, ..told }).unwrap();
+            let ran = not_begun(kind, DocumentContext { id, ..context }).unwrap();
             let document = ExecutionDocuments::from_json(kind, &ran.document).unwrap();
             assert_eq!((document.status(), ran.status), (Status::Cancelled, Status::Cancelled));
             let document: serde_json::Value = serde_json::from_str(&ran.document).unwrap();

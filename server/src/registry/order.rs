@@ -44,7 +44,7 @@ impl Scope {
 /// The calls of a sandbox that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    under_way: Vec<(Scope, watch::Receiver<()>)>,
+    in_progress: Vec<(Scope, watch::Receiver<()>)>,
 }
 
 /// A call's place in the order. Calls that wait for it continue when it is dropped.
@@ -57,11 +57,11 @@ pub(crate) struct Ticket {
 impl Order {
     /// The ticket of a new call.
     pub fn enter(&mut self, scope: Scope) -> Ticket {
-        self.under_way.retain(|(_, done)| done.has_changed().is_ok());
-        let before = self.under_way.iter().filter(|(earlier, _)| scope.waits_for(earlier));
+        self.in_progress.retain(|(_, done)| done.has_changed().is_ok());
+        let before = self.in_progress.iter().filter(|(earlier, _)| scope.waits_for(earlier));
         let before = before.map(|(_, done)| done.clone()).collect();
         let (sender, done) = watch::channel(());
-        self.under_way.push((scope, done));
+        self.in_progress.push((scope, done));
         Ticket { before, _done: sender }
     }
 }
@@ -132,6 +132,6 @@ mod tests {
         third.turn().await;
         drop((third, other));
         order.enter(Scope::End).turn().await;
-        assert_eq!(order.under_way.len(), 1, "what has ended is forgotten");
+        assert_eq!(order.in_progress.len(), 1, "what has ended is forgotten");
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! [`Tools::call`] starts a call of any front end: lines on stdin ([`stdio`]), or one command line.
 
-mod answer;
 mod args;
 mod client;
 mod command;
@@ -13,6 +12,7 @@ mod exchange;
 mod files;
 mod init;
 mod metadata;
+mod response;
 mod schema;
 mod script;
 pub mod stdio;
@@ -28,10 +28,10 @@ use sandbox_controller::Controller;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-pub use answer::{Answer, Document};
 pub use error::ToolError;
 pub use exchange::Exchange;
 use init::Init;
+pub use response::{Document, ToolResponse};
 pub use stop::{Stop, StopCause, Stopper, stop};
 pub use table::{Description, catalogue, check, names};
 use tool::{Context, MAX_READ_BYTES, Output, Tool};
@@ -78,7 +78,7 @@ impl Tools {
         args: &RawValue,
         stop: Stop,
         exchange: Exchange,
-    ) -> impl Future<Output = Answer> + Send + use<> {
+    ) -> impl Future<Output = ToolResponse> + Send + use<> {
         let started = Instant::now();
         let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop, exchange));
         async move {
@@ -89,9 +89,9 @@ impl Tools {
             let took = started.elapsed();
             match outcome {
                 Ok(Output { data, metadata, failure, held }) => {
-                    Answer { outcome: Ok(data), metadata, failure, took, _held: held }
+                    ToolResponse { outcome: Ok(data), metadata, failure, took, _held: held }
                 }
-                Err(error) => Answer { took, ..Answer::refused(error) },
+                Err(error) => ToolResponse { took, ..ToolResponse::refused(error) },
             }
         }
     }

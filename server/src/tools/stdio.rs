@@ -24,7 +24,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::answer::Answer;
+use super::answer::ToolResponse;
 use super::error::ToolError;
 use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
 use super::stop::{Stop, StopCause, Stopper, stop};
@@ -61,7 +61,7 @@ pub async fn serve<C, F, I>(
 ) -> io::Result<Option<I>>
 where
     C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = ToolResponse> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
     let served = tokio::select! {
@@ -82,7 +82,7 @@ async fn answer_all<C, F>(
 ) -> io::Result<()>
 where
     C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = ToolResponse> + Send + 'static,
 {
     let mut lines = Lines { input, kept: Vec::new(), skipping: false };
     let server = Arc::new(Server {
@@ -213,11 +213,11 @@ async fn permits(
 /// The answer of a call, which is stopped when its timeout expires; a call that panics gets an
 /// answer too.
 async fn answered(
-    answer: impl Future<Output = Answer>,
+    answer: impl Future<Output = ToolResponse>,
     timeout: Option<Duration>,
     started: Instant,
     stopper: &Stopper,
-) -> Answer {
+) -> ToolResponse {
     let answer = AssertUnwindSafe(answer).catch_unwind();
     tokio::pin!(answer);
     let answer = match timeout {
@@ -232,7 +232,10 @@ async fn answered(
         },
     };
     answer.unwrap_or_else(|_| {
-        Answer::refused(ToolError::new(ErrorKind::Internal, "internal error: the tool failed"))
+        ToolResponse::refused(ToolError::new(
+            ErrorKind::Internal,
+            "internal error: the tool failed",
+        ))
     })
 }
 
@@ -317,14 +320,14 @@ impl<W: AsyncWrite + Unpin> Server<W> {
         Some(NewCall { stopper, stop, exchange, messages })
     }
 
-    async fn answer(&self, id: &Value, answer: Answer) {
+    async fn answer(&self, id: &Value, answer: ToolResponse) {
         // Before its answer can be seen: the id may be reused then.
         self.active_calls().remove(&key(id));
         self.write_line(|| line(id, &answer)).await;
     }
 
     async fn refuse(&self, id: &Value, error: ToolError) {
-        self.write_line(|| line(id, &Answer::refused(error))).await;
+        self.write_line(|| line(id, &ToolResponse::refused(error))).await;
     }
 
     /// Writes a short line.
@@ -359,14 +362,14 @@ impl<W: AsyncWrite + Unpin> Server<W> {
 }
 
 /// An answer's line, with its newline.
-fn line(id: &Value, answer: &Answer) -> io::Result<Vec<u8>> {
+fn line(id: &Value, answer: &ToolResponse) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(&answer.document_with_id(id))?;
     if line.len() > MAX_LINE_BYTES {
         let max = MAX_LINE_BYTES >> 20;
         let message = format!("the answer is longer than {max} MiB as a line");
         let error = ToolError::new(ErrorKind::TooLarge, message)
             .with_hint("read a part of it: offset and limit");
-        line = serde_json::to_vec(&Answer::refused(error).document_with_id(id))?;
+        line = serde_json::to_vec(&ToolResponse::refused(error).document_with_id(id))?;
     }
     line.push(b'\n');
     Ok(line)

@@ -388,14 +388,14 @@ fn impossible_metadata_from_an_agent_is_corrected() {
 }
 
 /// A sandbox of the library whose agent does what it is told.
-struct Told {
+struct ScriptedSandbox {
     // Dropped in this order.
     sandbox: Sandbox,
     library: Library,
     actor: Actor,
 }
 
-impl Told {
+impl ScriptedSandbox {
     /// One whose operations may take `time`.
     fn new(play: &str, time: Duration) -> Self {
         let actor = Actor::new();
@@ -421,7 +421,7 @@ impl Told {
 
 #[test]
 fn a_cancel_that_is_never_answered_ends_the_sandbox() {
-    let told = Told::new("hears-and-says-nothing", Duration::from_secs(1));
+    let told = ScriptedSandbox::new("hears-and-says-nothing", Duration::from_secs(1));
     // Dropped in the middle: by then it has asked, and nothing ever answers.
     let reading = told.sandbox.read("f", ReadOptions::default());
     let dropped = told.library.wait(async { timeout(Duration::from_millis(500), reading).await });
@@ -431,7 +431,7 @@ fn a_cancel_that_is_never_answered_ends_the_sandbox() {
 
 #[test]
 fn content_beyond_what_a_reader_has_room_for_ends_the_sandbox() {
-    let told = Told::new("chunks-beyond-credit", Duration::from_secs(60));
+    let told = ScriptedSandbox::new("chunks-beyond-credit", Duration::from_secs(60));
     let reader = told.library.wait(told.sandbox.reader("f", 0, None)).unwrap();
     // Which reads nothing.
     told.wait_for_its_end();

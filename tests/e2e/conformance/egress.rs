@@ -24,7 +24,7 @@ use crate::tls;
 use crate::tls::{Hello, Server};
 
 /// Longer than any connection of these tests needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// busybox, and the program that says what it reaches.
@@ -49,7 +49,7 @@ impl Net {
     /// What a program prints, which ends well.
     #[track_caller]
     fn says(&self, command: Command) -> String {
-        let result = self.guest.wait(self.guest.sandbox.exec(command.timeout(PATIENCE))).unwrap();
+        let result = self.guest.wait(self.guest.sandbox.exec(command.timeout(TIMEOUT))).unwrap();
         let stderr = String::from_utf8_lossy(&result.stderr);
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{:?} {stderr}", result.outcome);
         String::from_utf8(result.stdout).unwrap()
@@ -429,22 +429,22 @@ fn tls_is_for_the_name_however_its_packets_are_cut() {
     let target = format!("localhost:{port}");
     for piece in ["1", "3", "40", "1000"] {
         assert_eq!(net.network(&["tls", &target, "LocalHost", piece]), "welcome\n");
-        let (hello, is_whole) = hears.recv_timeout(PATIENCE).unwrap();
+        let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
         assert!(is_whole && hello.starts_with(&[22, 3, 1]) && hello.ends_with(b"LocalHost"));
         // Another name: broken off, and not a byte has gone out.
         assert_eq!(net.network(&["tls", &target, "localhost.evil", piece]), "ConnectionReset\n");
-        let (hello, is_whole) = hears.recv_timeout(PATIENCE).unwrap();
+        let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
         assert_eq!((hello, is_whole), (Vec::new(), false), "pieces of {piece}");
     }
 }
 
 /// What the server says to each of these on one connection, by way of a sandbox.
-fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::Answer> {
+fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::TlsReply> {
     let words: Vec<String> = says.iter().map(|bytes| tls::hex(bytes)).collect();
     let target = format!("localhost:{}", server.port());
     let mut args = vec!["exchange", &target];
     args.extend(words.iter().map(String::as_str));
-    net.network(&args).lines().map(tls::Answer::read).collect()
+    net.network(&args).lines().map(tls::TlsReply::read).collect()
 }
 
 /// A sandbox whose programs may reach this server by its name.
@@ -488,15 +488,15 @@ fn hellos_for_lenient_servers_hide_no_server_name() {
             let says = [bytes];
             assert_eq!(
                 server.answers(&says),
-                [tls::Answer::ServerHello],
+                [tls::TlsReply::ServerHello],
                 "{what}, without a guard"
             );
-            assert_eq!(answers(&net, &server, &says), [tls::Answer::Reset], "{what}");
+            assert_eq!(answers(&net, &server, &says), [tls::TlsReply::Reset], "{what}");
         }
         // The same hello as it should be, for another name and for this one.
-        assert_eq!(answers(&net, &server, std::slice::from_ref(&hello)), [tls::Answer::Reset]);
+        assert_eq!(answers(&net, &server, std::slice::from_ref(&hello)), [tls::TlsReply::Reset]);
         let honest = Hello::for_name("LocalHost").record([3, 1]);
-        assert_eq!(answers(&net, &server, &[honest]), [tls::Answer::ServerHello]);
+        assert_eq!(answers(&net, &server, &[honest]), [tls::TlsReply::ServerHello]);
     }
 }
 
@@ -507,7 +507,7 @@ fn a_second_hello_is_for_the_name_too_where_the_server_does_not_care() {
     let first = Hello::for_name("localhost").record([3, 1]);
     let second = |name| Hello::for_name(name).with_p384().record([3, 3]);
     let ccs = [20, 3, 3, 0, 1, 1];
-    use tls::Answer::{Reset, Retry, ServerHello};
+    use tls::TlsReply::{Reset, Retry, ServerHello};
     for (second, answer) in [
         (second("localhost"), ServerHello),
         ([&ccs[..], &second("localhost")].concat(), ServerHello),
@@ -536,7 +536,7 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
             .args(client)
             .args(["-servername", "localhost"])
             .args(args.iter().copied())
-            .timeout(PATIENCE);
+            .timeout(TIMEOUT);
         let result = guest.wait(guest.sandbox.exec(command)).unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text(&result.stdout) + &text(&result.stderr)
@@ -630,11 +630,11 @@ fn a_connection_ends_with_its_killed_controller() {
     place.expect_a_dead_instance();
     let target = format!("127.0.0.1:{port}");
     let mut controller = spawn(exec(&place, &rootfs, &target, &["/network", "hold", &target]));
-    let (peer, is_over) = hears.recv_timeout(PATIENCE).unwrap();
+    let (peer, is_over) = hears.recv_timeout(TIMEOUT).unwrap();
     assert!(!is_over);
     controller.kill().unwrap();
     controller.wait().unwrap();
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), (peer, true));
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), (peer, true));
     // What the engine still has of it, the next command removes.
     eventually("the container to go", || {
         place.sandboxctl(["gc"]).assert_code(0);

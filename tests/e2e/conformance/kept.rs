@@ -11,13 +11,13 @@ const WITH_FILES: &[(&str, &str)] = &[("SANDBOXCTL_IO_ENABLED", "true")];
 
 /// An answer: its status, the generation and whether it was started for that, and the body.
 #[derive(Debug)]
-struct Answer {
+struct Response {
     status: u16,
     generation: Option<(u64, bool)>,
     body: String,
 }
 
-impl Answer {
+impl Response {
     #[track_caller]
     fn json(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
@@ -32,7 +32,7 @@ struct Caller<'a, 's> {
 }
 
 impl Caller<'_, '_> {
-    fn send(&self, method: &str, path: &str, body: &str) -> Answer {
+    fn send(&self, method: &str, path: &str, body: &str) -> Response {
         let headers = format!("authorization: Bearer {}\r\n", self.token);
         let (status, head, body) = self.service.exchange(method, path, &headers, body);
         let header = |name: &str| {
@@ -43,22 +43,22 @@ impl Caller<'_, '_> {
             let restarted = header("sandbox-restarted").unwrap();
             (generation.parse().unwrap(), restarted == "true")
         });
-        Answer { status, generation, body }
+        Response { status, generation, body }
     }
 
-    fn create(&self, request: &Value) -> Answer {
+    fn create(&self, request: &Value) -> Response {
         self.send("POST", "/v1/sandboxes", &request.to_string())
     }
 
-    fn get(&self, sandbox: &str) -> Answer {
+    fn get(&self, sandbox: &str) -> Response {
         self.send("GET", &format!("/v1/sandboxes/{sandbox}"), "")
     }
 
-    fn file(&self, sandbox: &str, path: &str) -> Answer {
+    fn file(&self, sandbox: &str, path: &str) -> Response {
         self.send("GET", &format!("/v1/sandboxes/{sandbox}/files/{path}"), "")
     }
 
-    fn run(&self, sandbox: &str, wait: u32, script: &str) -> Answer {
+    fn run(&self, sandbox: &str, wait: u32, script: &str) -> Response {
         let path = format!("/v1/sandboxes/{sandbox}/executions?wait={wait}");
         let limits = json!({ "timeout_ms": 300_000 });
         self.send("POST", &path, &json!({ "script": script, "limits": limits }).to_string())

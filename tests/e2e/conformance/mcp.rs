@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, eventually, peak_memory_kib, workspace};
 use crate::rootfs::Rootfs;
 
 /// Longer than any answer of these tests takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a client of a revision with a hello begins with.
 fn hello(revision: &str) -> Value {
@@ -115,7 +115,7 @@ impl Client {
             if let Some(answer) = self.early.remove(&id) {
                 return answer;
             }
-            let message = self.messages.recv_timeout(PATIENCE).expect("an answer");
+            let message = self.messages.recv_timeout(TIMEOUT).expect("an answer");
             match message["id"].as_u64() {
                 Some(id) => _ = self.early.insert(id, message),
                 None => self.notifications.push(message),
@@ -159,7 +159,7 @@ impl Client {
         assert_eq!(status.code(), Some(0));
         // That its files changed may still be said after the answer.
         let last = loop {
-            match self.messages.recv_timeout(PATIENCE) {
+            match self.messages.recv_timeout(TIMEOUT) {
                 Ok(message) if message.get("id").is_none() => {}
                 last => break last,
             }
@@ -254,7 +254,7 @@ impl Client {
     fn answered_list_changed(&mut self) {
         let changed = "notifications/resources/list_changed";
         while !self.notifications.iter().any(|it| it["method"] == changed) {
-            let message = self.messages.recv_timeout(PATIENCE).expect("a notification");
+            let message = self.messages.recv_timeout(TIMEOUT).expect("a notification");
             self.notifications.push(message);
         }
     }
@@ -369,7 +369,7 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
         .iter()
         .any(|it| it["method"] == "notifications/subscriptions/acknowledged")
     {
-        let message = client.messages.recv_timeout(PATIENCE).expect("an acknowledgement");
+        let message = client.messages.recv_timeout(TIMEOUT).expect("an acknowledgement");
         client.notifications.push(message);
     }
     let write = json!({ "name": "write_file", "arguments": { "path": "b", "content": "" } });
@@ -521,7 +521,7 @@ fn cancelled_call_ends_its_container_and_no_other() {
     });
     let endless = client.begin("tools/call", params);
     let begun = loop {
-        let message = client.messages.recv_timeout(PATIENCE).unwrap();
+        let message = client.messages.recv_timeout(TIMEOUT).unwrap();
         if message["method"] == "notifications/progress" {
             break message;
         }

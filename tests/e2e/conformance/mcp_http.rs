@@ -21,13 +21,13 @@ const FILES: (&str, &str) = ("SANDBOXCTL_IO_ENABLED", "true");
 
 /// An answer by no client of ours.
 #[derive(Debug)]
-struct Answer {
+struct Response {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl Response {
     fn parse(text: &str) -> Self {
         let status = text.split(' ').nth(1).unwrap_or_else(|| panic!("no answer: {text:?}"));
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -135,7 +135,7 @@ impl Client {
     }
 
     /// The answer to a call in a session.
-    fn call_in_session(&self, tool: &str, arguments: Value) -> Answer {
+    fn call_in_session(&self, tool: &str, arguments: Value) -> Response {
         let message = json!({
             "jsonrpc": "2.0", "id": 2, "method": "tools/call",
             "params": { "name": tool, "arguments": arguments },
@@ -143,14 +143,14 @@ impl Client {
         self.ask_raw(message.to_string().as_bytes(), &[])
     }
 
-    fn ask_raw(&self, message: &[u8], headers: &[(&'static str, &str)]) -> Answer {
+    fn ask_raw(&self, message: &[u8], headers: &[(&'static str, &str)]) -> Response {
         let mut text = Vec::new();
         // What was not read of the request resets the connection after the answer.
         _ = self.send(message, headers).read_to_end(&mut text);
-        Answer::parse(&String::from_utf8_lossy(&text))
+        Response::parse(&String::from_utf8_lossy(&text))
     }
 
-    fn ask(&self, method: &str, params: Value) -> Answer {
+    fn ask(&self, method: &str, params: Value) -> Response {
         self.ask_raw(&request(method, params), &[("mcp-method", method)])
     }
 
@@ -165,7 +165,7 @@ impl Client {
         self.send(&request("tools/call", params), &headers)
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Answer {
+    fn call(&self, tool: &str, arguments: Value) -> Response {
         let params = json!({ "name": tool, "arguments": arguments });
         let headers = [("mcp-method", "tools/call"), ("mcp-name", tool)];
         self.ask_raw(&request("tools/call", params), &headers)
@@ -451,7 +451,7 @@ fn session_is_its_subjects_alone_and_hears_of_its_changes() {
     for method in ["GET", "DELETE"] {
         let mut text = String::new();
         stream(&foreign, method).read_to_string(&mut text).unwrap();
-        assert_eq!(Answer::parse(&text).status, 404, "{method}: {text}");
+        assert_eq!(Response::parse(&text).status, 404, "{method}: {text}");
     }
     // It is still there, and its stream has the news.
     let mut news = stream(&alice, "GET").lines();

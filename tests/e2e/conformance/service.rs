@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::ENGINE;
 use crate::fixture::{
-    Ended, Fixture, PATIENCE, SIGNALS_BY_DEFAULT, eventually, sandboxctl, spawn, wait,
+    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, sandboxctl, spawn, wait,
 };
 use crate::tls::{OPENSSL, certify};
 
@@ -117,7 +117,7 @@ impl<'a> Service<'a> {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(since.elapsed() < PATIENCE, "it does not end");
+            assert!(since.elapsed() < TIMEOUT, "it does not end");
             std::thread::sleep(std::time::Duration::from_millis(10));
         };
         (status.code(), self.log.iter().collect::<Vec<_>>().join("\n"))
@@ -652,7 +652,7 @@ fn caller_of_an_identity_provider_shows_its_token() {
 fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
     let place = Fixture::new();
     let told = UnixDatagram::bind(place.path("notify")).unwrap();
-    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    told.set_read_timeout(Some(TIMEOUT)).unwrap();
     let hear = |what: &str| {
         let mut message = [0; 4096];
         loop {

@@ -18,7 +18,7 @@ use crate::fixture::Fixture;
 use crate::library::Guest;
 use crate::rootfs::{Provided, Rootfs};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const EACCES: &str = "13";
 const EISCONN: &str = "106";
 const EOPNOTSUPP: &str = "95";
@@ -94,7 +94,7 @@ impl Sockets {
     }
 
     fn exec(&self, words: &[&str]) -> ExecResult {
-        let command = Command::new("/sockets").args(words.iter().copied()).timeout(PATIENCE);
+        let command = Command::new("/sockets").args(words.iter().copied()).timeout(TIMEOUT);
         self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
     }
 

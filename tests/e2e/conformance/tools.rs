@@ -16,7 +16,7 @@ use crate::ENGINE;
 use crate::fixture::{Fixture, eventually, workspace};
 
 /// Longer than any answer of these tests takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// `sandboxctl tools --stdio` under way.
 struct Server<'a> {
@@ -71,7 +71,7 @@ impl<'a> Server<'a> {
     }
 
     fn next(&self) -> Value {
-        self.answers.recv_timeout(PATIENCE).expect("an answer")
+        self.answers.recv_timeout(TIMEOUT).expect("an answer")
     }
 
     /// The answer to a call.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, PATIENCE, eventually};
+use crate::fixture::{Fixture, TIMEOUT, eventually};
 use crate::library::{Guest, Library, give_up_after, kind_of};
 
 const MIB: usize = 1 << 20;
@@ -208,7 +208,7 @@ fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
                 appending.write_all(b"more").await.unwrap();
                 (sandbox.reader("large", 0, None).await.unwrap(), writer, appending)
             };
-            let begun = guest.wait(async { timeout(PATIENCE, begin).await });
+            let begun = guest.wait(async { timeout(TIMEOUT, begin).await });
             let (reader, writer, appending) = begun.expect("no place is free");
             // Outside of the runtime, as a program may drop them.
             drop(reader);
@@ -226,7 +226,7 @@ fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
                 }
                 readers
             };
-            for mut reader in timeout(PATIENCE, all).await.expect("a place is kept") {
+            for mut reader in timeout(TIMEOUT, all).await.expect("a place is kept") {
                 let mut content = Vec::new();
                 reader.read_to_end(&mut content).await.unwrap();
                 assert_eq!(content.len(), MIB);

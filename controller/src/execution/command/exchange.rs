@@ -46,7 +46,7 @@ pub(super) struct Request<R> {
 }
 
 /// How a command ended according to the agent.
-type Answer = Result<ExecReply, WireError>;
+type Reply = Result<ExecReply, WireError>;
 
 impl<R> CommandExecution<R> {
     pub const fn new(program: Vec<u8>, request: Request<R>) -> Self {
@@ -59,7 +59,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
     const WHAT: &'static str = "program";
     /// The agent gives the command's processes two seconds to exit.
     const GRACE: Duration = Duration::from_secs(3);
-    type Answer = (Answer, OomBaseline);
+    type Reply = (Reply, OomBaseline);
     /// The result without the output.
     type Result = ExecResult;
 
@@ -67,7 +67,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         Some(&self.program)
     }
 
-    async fn ask(&mut self, call: Call<'_>) -> Requested<Self::Answer> {
+    async fn ask(&mut self, call: Call<'_>) -> Requested<Self::Reply> {
         let Request { params, input, begun } = self.request.take().expect("it is asked once");
         let Call { inner, limits, supervisor, permit, monitor, started, kill_at } = call;
         let before = inner.oom_baseline();
@@ -75,7 +75,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let most = limits.output_bytes.as_u64();
         let asked = inner.session().converse(permit, input.is_some(), most, params);
         let (reply, console) = match supervisor.begin(asked, kill_at).await? {
-            Begun::UnderWay(asked) => asked,
+            Begun::Accepted(asked) => asked,
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
         };
         let Console { stdin, stdout, stderr } = console;
@@ -86,7 +86,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
         // The receiver may be gone.
         _ = begun.send([stdout, stderr]);
-        let check = |supervisor: &Supervisor, answer: &Answer| {
+        let check = |supervisor: &Supervisor, answer: &Reply| {
             let flows = flows.each_ref().map(|(_, flow)| &**flow);
             let is_cancelled = supervisor.is_cancelled() || inner.is_closing();
             check(answer, flows, limits, started.elapsed(), is_cancelled)
@@ -108,7 +108,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
 
     async fn settle(
         &mut self,
-        answer: Result<Option<Self::Answer>, Outcome>,
+        answer: Result<Option<Self::Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
         usage: &mut Usage,
@@ -153,7 +153,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
 
 /// Names what an honest agent would not send in an answer.
 fn check(
-    answer: &Answer,
+    answer: &Reply,
     [stdout, stderr]: [&Flow; 2],
     limits: &Limits,
     elapsed: Duration,

@@ -680,12 +680,12 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
             fs::write(io.join("f"), "old!").unwrap();
             fs::write(io.join("g"), "another").unwrap();
             let mut writing = files.write(b"f", OVERWRITE).unwrap();
-            let turn = writing.turn(&watch()).unwrap();
+            let lock = writing.lock(&watch()).unwrap();
             let version = files.read(b"f", whole).unwrap().version().unwrap();
             writing.put(b"edited").unwrap();
             change();
             let before = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
-            let error = writing.commit_over(version, turn, &watch()).map(drop).unwrap_err();
+            let error = writing.commit_over(version, lock, &watch()).map(drop).unwrap_err();
             assert!(matches!(error.kind, ErrorKind::Busy | ErrorKind::Symlink), "{error}");
             let after = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
             assert_eq!(after, before);
@@ -700,12 +700,12 @@ fn waiting_operation_can_be_cancelled() {
         let (files, _) = setup().open();
         fs::write(io.join("f"), "old").unwrap();
         let first = files.write(b"f", OVERWRITE).unwrap();
-        let turn = first.turn(&watch()).unwrap();
+        let lock = first.lock(&watch()).unwrap();
         let brief = Watch::new(Arc::default(), Duration::from_millis(1));
         let second = files.write(b"./f", OVERWRITE).unwrap();
         assert_eq!(kind(second.commit(&brief)), ErrorKind::Timeout);
         put(&files, "g", OVERWRITE, b"x").unwrap();
-        drop(turn);
+        drop(lock);
         put(&files, "f", OVERWRITE, b"new").unwrap();
     });
 }

@@ -14,7 +14,7 @@ const MAX_LINES_UPVALUES: u8 = 251;
 
 /// Whether a read returned something, or was at the end of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum ReadOutcome {
     Value,
     Nothing,
 }
@@ -51,7 +51,7 @@ fn read_formats(
     call: &mut Call<'_>,
     handle: &mut Handle,
     formats: std::ops::RangeInclusive<i32>,
-) -> Result<(i32, Found), Failure> {
+) -> Result<(i32, ReadOutcome), Failure> {
     if formats.is_empty() {
         handle.start_reading()?;
         let found = push_line(call, handle, LineEnd::Drop)?;
@@ -67,11 +67,11 @@ fn read_formats(
         let found = push_format(call, handle, format)?;
         count += 1;
         first = first.or(Some(found));
-        if found == Found::Nothing {
+        if found == ReadOutcome::Nothing {
             break;
         }
     }
-    Ok((count, first.unwrap_or(Found::Nothing)))
+    Ok((count, first.unwrap_or(ReadOutcome::Nothing)))
 }
 
 fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
@@ -99,44 +99,52 @@ fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
     }
 }
 
-fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Result<Found, Failure> {
+fn push_format(
+    call: &mut Call<'_>,
+    handle: &mut Handle,
+    format: Format,
+) -> Result<ReadOutcome, Failure> {
     match format {
         Format::Numeral => push_numeral(call, handle),
         Format::Line(end) => push_line(call, handle, end),
-        Format::All => push_up_to(call, handle, u64::MAX).map(|_| Found::Value),
+        Format::All => push_up_to(call, handle, u64::MAX).map(|_| ReadOutcome::Value),
         Format::Bytes(0) => push_at_end(call, handle),
         Format::Bytes(count) => push_bytes(call, handle, count),
     }
 }
 
 /// Nil at the end of the file, an empty string before it.
-fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<Found, Failure> {
+fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<ReadOutcome, Failure> {
     if handle.buffered().is_empty() && handle.fill()? == 0 {
         return Ok(nothing(call));
     }
     call.push_string("");
-    Ok(Found::Value)
+    Ok(ReadOutcome::Value)
 }
 
-fn nothing(call: &mut Call<'_>) -> Found {
+fn nothing(call: &mut Call<'_>) -> ReadOutcome {
     call.push_nil();
-    Found::Nothing
+    ReadOutcome::Nothing
 }
 
-fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<Found, Failure> {
+fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<ReadOutcome, Failure> {
     while handle.skip_spaces()? == Spaces::More {
         call.check_stop()?;
     }
     match handle.read_number()? {
         Some(number) => {
             call.push_number(number);
-            Ok(Found::Value)
+            Ok(ReadOutcome::Value)
         }
         None => Ok(nothing(call)),
     }
 }
 
-fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<Found, Failure> {
+fn push_bytes(
+    call: &mut Call<'_>,
+    handle: &mut Handle,
+    count: u64,
+) -> Result<ReadOutcome, Failure> {
     if handle.buffered().is_empty() && count < BUFFER_BYTES as u64 {
         handle.fill()?;
     }
@@ -144,14 +152,14 @@ fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<Fo
         call.push_string(bytes);
         let count = bytes.len();
         handle.consume(count);
-        return Ok(Found::Value);
+        return Ok(ReadOutcome::Value);
     }
     match push_up_to(call, handle, count)? {
         0 => {
             call.truncate(call.len() - 1);
             Ok(nothing(call))
         }
-        _ => Ok(Found::Value),
+        _ => Ok(ReadOutcome::Value),
     }
 }
 
@@ -193,7 +201,11 @@ fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usiz
     Ok(len)
 }
 
-fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<Found, Failure> {
+fn push_line(
+    call: &mut Call<'_>,
+    handle: &mut Handle,
+    end: LineEnd,
+) -> Result<ReadOutcome, Failure> {
     let mut searched = 0;
     loop {
         let buffered = handle.buffered();
@@ -202,12 +214,12 @@ fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<F
             call.push_string(without_end(line, end));
             let len = line.len();
             handle.consume(len);
-            return Ok(Found::Value);
+            return Ok(ReadOutcome::Value);
         }
         searched = buffered.len();
         if searched == BUFFER_BYTES {
             push_long_line(call, handle, end)?;
-            return Ok(Found::Value);
+            return Ok(ReadOutcome::Value);
         }
         if handle.fill()? == 0 {
             if searched == 0 {
@@ -215,7 +227,7 @@ fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<F
             }
             call.push_string(handle.buffered());
             handle.consume(searched);
-            return Ok(Found::Value);
+            return Ok(ReadOutcome::Value);
         }
     }
 }
@@ -294,13 +306,13 @@ fn iterated(call: &Call<'_>) -> Result<Arc<Mutex<Handle>>, Raise> {
 fn next_line(call: &mut Call<'_>) -> Results {
     let handle = iterated(call)?;
     let (count, found) = next(call, &handle).map_err(raise)?;
-    Ok(call.results(if found == Found::Value { count } else { 0 }))
+    Ok(call.results(if found == ReadOutcome::Value { count } else { 0 }))
 }
 
 fn next_line_then_close(call: &mut Call<'_>) -> Results {
     let handle = iterated(call)?;
     let next = next(call, &handle);
-    if let Ok((count, Found::Value)) = next {
+    if let Ok((count, ReadOutcome::Value)) = next {
         return Ok(call.results(count));
     }
     let closed = close_handle(call, &mut handle.lock().unwrap());
@@ -309,7 +321,7 @@ fn next_line_then_close(call: &mut Call<'_>) -> Results {
     Ok(call.results(0))
 }
 
-fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, Found), Failure> {
+fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, ReadOutcome), Failure> {
     let first = call.len() + 1;
     for number in 2..=i32::from(MAX_LINES_UPVALUES) {
         let format = Slot::upvalue(number);

@@ -17,7 +17,7 @@ use super::super::exchange::{CallMessage, Exchange};
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work as CallWork};
 use super::sandbox_ref::SandboxRef;
-use crate::execution::{self, Cancel, RequestError, Told, Work};
+use crate::execution::{self, Cancel, DocumentContext, RequestError, Work};
 
 /// The longest stdin of a command: what a line can have.
 const MAX_STDIN: ByteSize = ByteSize::b(48 << 20);
@@ -116,7 +116,7 @@ impl Tool for Execute {
                 .boxed()
             };
             say(EventBody::Start).await;
-            let ran = execution::run(&sandbox, work, Told::default(), cancelled, &say);
+            let ran = execution::run(&sandbox, work, DocumentContext::default(), cancelled, &say);
             tokio::pin!(ran);
             let ran = tokio::select! {
                 biased;

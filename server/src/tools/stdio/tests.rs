@@ -8,13 +8,13 @@ use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 
 const HELLO: Hello = Hello { protocol: PROTOCOL, version: "1.2.3", engine: EngineKind::Embedded };
 
-type Boxed = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type Boxed = Pin<Box<dyn Future<Output = ToolResponse> + Send>>;
 
 /// `say TEXT` answers it; `wait` waits to be stopped; `fail` panics; `large N` answers N bytes;
 /// `chunks` counts what it is sent; `count N` says N chunks; anything else is unknown.
 fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> Boxed {
     let args: Value = serde_json::from_str(args.get()).unwrap();
-    let say = |content: String| Answer {
+    let say = |content: String| ToolResponse {
         outcome: Ok(Box::new(json!({"content": content}))),
         metadata: Metadata::default(),
         failure: None,
@@ -28,7 +28,7 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
                 async move { say("x".repeat(usize::try_from(args.as_u64().unwrap()).unwrap())) },
             )
         }
-        "wait" => Box::pin(async move { Answer::refused(stop.stopped().await.into()) }),
+        "wait" => Box::pin(async move { ToolResponse::refused(stop.stopped().await.into()) }),
         "fail" => Box::pin(async { panic!("as it was told") }),
         "chunks" => Box::pin(async move {
             let mut bytes = 0;
@@ -37,7 +37,9 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
                     Ok(Some(chunk)) => bytes += chunk.len(),
                     Ok(None) => return say(bytes.to_string()),
                     Err(why) => {
-                        return Answer::refused(ToolError::invalid(why.unwrap_or("gone".into())));
+                        return ToolResponse::refused(ToolError::invalid(
+                            why.unwrap_or("gone".into()),
+                        ));
                     }
                 }
                 exchange.send(CallMessage::More(1)).await;
@@ -46,7 +48,7 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
         "count" => Box::pin(async move {
             for number in 0..args.as_u64().unwrap() {
                 if exchange.credit().await.is_err() {
-                    return Answer::refused(ToolError::invalid("gone"));
+                    return ToolResponse::refused(ToolError::invalid("gone"));
                 }
                 exchange.send(CallMessage::Chunk(number.to_string().into_bytes())).await;
             }
@@ -54,7 +56,7 @@ fn tool(tool: &str, args: &RawValue, mut stop: Stop, mut exchange: Exchange) -> 
         }),
         _ => {
             let error = ToolError::invalid(format!("unknown tool '{tool}'"));
-            Box::pin(async { Answer::refused(error) })
+            Box::pin(async { ToolResponse::refused(error) })
         }
     }
 }

@@ -12,7 +12,7 @@ use super::error::ToolError;
 use super::metadata::{Json, Metadata};
 
 /// The answer to a call.
-pub struct Answer {
+pub struct ToolResponse {
     pub(super) outcome: Result<Json, ToolError>,
     /// Further metadata.
     pub(super) metadata: Metadata,
@@ -24,7 +24,7 @@ pub struct Answer {
     pub(super) _held: Option<OwnedSemaphorePermit>,
 }
 
-impl Answer {
+impl ToolResponse {
     /// The answer to a call that was refused immediately.
     #[must_use]
     pub fn refused(error: ToolError) -> Self {
@@ -62,10 +62,10 @@ impl Answer {
     }
 }
 
-/// An [`Answer`] as JSON.
+/// An [`ToolResponse`] as JSON.
 pub struct Document<'a> {
     id: Option<&'a Value>,
-    answer: &'a Answer,
+    answer: &'a ToolResponse,
 }
 
 impl Serialize for Document<'_> {
@@ -89,11 +89,11 @@ impl Serialize for Document<'_> {
     }
 }
 
-struct DataMetadata<'a>(&'a Answer);
+struct DataMetadata<'a>(&'a ToolResponse);
 
 impl Serialize for DataMetadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Answer { metadata, took, .. } = self.0;
+        let ToolResponse { metadata, took, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
         let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         map.serialize_entry("durationMs", &milliseconds)?;

@@ -15,34 +15,34 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The files whose content is being changed.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    taken: Mutex<HashSet<GuestPath>>,
-    given_back: Condvar,
+pub(super) struct PathLocks {
+    locked: Mutex<HashSet<GuestPath>>,
+    unlocked: Condvar,
 }
 
 /// Ends when it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct PathLock<'a> {
+    path_locks: &'a PathLocks,
     path: GuestPath,
 }
 
-impl Turns {
+impl PathLocks {
     /// Waits until no other operation changes the file.
-    pub fn take(&self, path: &GuestPath, watch: &Watch) -> Result<Turn<'_>, FileError> {
-        let mut taken = self.taken.lock().unwrap();
-        while !taken.insert(path.clone()) {
+    pub fn lock(&self, path: &GuestPath, watch: &Watch) -> Result<PathLock<'_>, FileError> {
+        let mut locked = self.locked.lock().unwrap();
+        while !locked.insert(path.clone()) {
             watch.check()?;
-            (taken, _) = self.given_back.wait_timeout(taken, POLL_INTERVAL).unwrap();
+            (locked, _) = self.unlocked.wait_timeout(locked, POLL_INTERVAL).unwrap();
         }
-        Ok(Turn { turns: self, path: path.clone() })
+        Ok(PathLock { path_locks: self, path: path.clone() })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PathLock<'_> {
     fn drop(&mut self) {
-        self.turns.taken.lock().unwrap().remove(&self.path);
-        self.turns.given_back.notify_all();
+        self.path_locks.locked.lock().unwrap().remove(&self.path);
+        self.path_locks.unlocked.notify_all();
     }
 }

@@ -12,14 +12,14 @@ use crate::render::escaped_line;
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The progress of a preparation. Dropping it clears its line.
-pub struct Preparing<'a> {
+pub struct PrepareProgress<'a> {
     output: &'a Output,
     /// On a terminal, from the first step on.
     bar: Option<ProgressBar>,
     printed: Instant,
 }
 
-impl<'a> Preparing<'a> {
+impl<'a> PrepareProgress<'a> {
     pub fn new(output: &'a Output) -> Self {
         Self { output, bar: None, printed: Instant::now() }
     }
@@ -43,7 +43,7 @@ fn spinner() -> ProgressBar {
     bar.with_style(style)
 }
 
-impl Drop for Preparing<'_> {
+impl Drop for PrepareProgress<'_> {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
