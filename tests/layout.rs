@@ -31,7 +31,7 @@ const CRATES: &[Row] = &[
         &["sandbox-api", "sandbox-protocol"],
     ),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
-    ("sandbox-shelves", "which sandboxes are started ahead", &[]),
+    ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
@@ -53,8 +53,8 @@ const CRATES: &[Row] = &[
             "sandbox-receipts",
             "sandbox-redact",
             "sandbox-session",
-            "sandbox-shelves",
             "sandbox-staging",
+            "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),

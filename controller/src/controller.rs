@@ -7,7 +7,7 @@ use std::{fmt, io};
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
 use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
-use sandbox_shelves::{PoolConfig, PoolStats};
+use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;

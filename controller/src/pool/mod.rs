@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant as StdInstant};
 
 use sandbox_api::DEFAULT_LIFETIME;
-use sandbox_shelves::{Counters, Leaves, PoolConfig, PoolStats, Shelves};
+use sandbox_warm_pool::{Counters, PoolConfig, PoolSlots, PoolStats, SlotEnd};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -85,7 +85,7 @@ impl Drop for ColdStart {
 }
 
 struct State {
-    shelves: Shelves<SlotKey, Template, Slot>,
+    slots: PoolSlots<SlotKey, Template, Slot>,
     /// The tasks that start sandboxes, and how many of them will look for more to do.
     tasks: JoinSet<()>,
     fillers: usize,
@@ -130,7 +130,7 @@ impl PoolHandle {
     /// Must be called in the runtime of the controller.
     pub fn new(shared: Arc<Shared>, config: PoolConfig) -> Self {
         let state = State {
-            shelves: Shelves::new(config.size, config.max_keys.max(1), config.adaptive),
+            slots: PoolSlots::new(config.size, config.max_keys.max(1), config.adaptive),
             tasks: JoinSet::new(),
             fillers: 0,
             timer: None,
@@ -153,7 +153,7 @@ impl PoolHandle {
         let io_dir = make_io_dir(&pool.shared, &sandbox.spec)?.map(HeldIoDir);
         let (key, _) = pool.key_of(&mut sandbox).await?;
         let template = Template { _io_dir: io_dir, ..Template::of(sandbox) };
-        let given_up = pool.state().shelves.name(key, template, Instant::now());
+        let given_up = pool.state().slots.name(key, template, Instant::now());
         let reason = "the pool has as many keys as it may have";
         given_up.ok_or(Error::NotPooled { reason })?;
         pool.refill();
@@ -172,10 +172,10 @@ impl PoolHandle {
         };
         let deadline = Instant::now() + CLAIM_TIMEOUT;
         for _ in (0..MAX_TRIES).take_while(|_| Instant::now() < deadline) {
-            let Some((shelf, slot)) = pool.take(&key, sandbox) else { break };
+            let Some((group, slot)) = pool.take(&key, sandbox) else { break };
             let age = slot.since().elapsed();
             let claimed = slot.claim(sandbox.spec.clone(), plan.clone(), began, deadline).await;
-            pool.state().shelves.handed_over(shelf, claimed.is_ok(), Instant::now());
+            pool.state().slots.handed_over(group, claimed.is_ok(), Instant::now());
             match claimed {
                 Ok(sandbox) => {
                     pool.counters.hit(age);
@@ -202,7 +202,7 @@ impl PoolHandle {
             tokio::pin!(changed);
             // From here on no notification is missed.
             changed.as_mut().enable();
-            if self.0.state().shelves.is_settled() {
+            if self.0.state().slots.is_settled() {
                 return;
             }
             changed.await;
@@ -211,13 +211,13 @@ impl PoolHandle {
 
     pub fn stats(&self) -> PoolStats {
         let state = self.0.state();
-        let (keys, target, filling) = state.shelves.counts();
-        let ages = state.shelves.slots().map(|slot| slot.sandbox.since().elapsed());
+        let (keys, target, filling) = state.slots.counts();
+        let ages = state.slots.iter().map(|slot| slot.sandbox.since().elapsed());
         PoolStats {
             keys,
             target,
             filling,
-            parked: state.shelves.slots().count(),
+            parked: state.slots.iter().count(),
             oldest: ages.max().unwrap_or_default(),
             ..self.0.counters.read()
         }
@@ -274,16 +274,16 @@ impl Pool {
     ) -> Option<(u64, ParkedSandbox)> {
         let lifetime = sandbox.spec.lifetime;
         let lives_on = |slot: &Slot| slot.sandbox.lifetime() >= lifetime;
-        let taken = self.state().shelves.take(key, Instant::now(), lives_on);
-        let (shelf, slot) = taken?;
+        let taken = self.state().slots.take(key, Instant::now(), lives_on);
+        let (group, slot) = taken?;
         self.refill();
-        Some((shelf, slot.sandbox))
+        Some((group, slot.sandbox))
     }
 
     /// Learns from a launch that found nothing.
     fn learn(self: &Arc<Self>, key: SlotKey, sandbox: &PreparedSandbox) {
         let lifetime = sandbox.spec.lifetime;
-        let given_up = self.state().shelves.learn(
+        let given_up = self.state().slots.learn(
             key,
             Instant::now(),
             || Template::of(sandbox.clone()),
@@ -302,7 +302,7 @@ impl Pool {
         }
         while state.tasks.try_join_next().is_some() {}
         let now = Instant::now();
-        if let Some(due) = state.shelves.next_due(now)
+        if let Some(due) = state.slots.next_due(now)
             && state.timer.as_ref().is_none_or(AbortHandle::is_finished)
         {
             let pool = Arc::downgrade(self);
@@ -315,7 +315,7 @@ impl Pool {
             };
             state.timer = Some(self.runtime.spawn(wait).abort_handle());
         }
-        while state.fillers < FILLERS && state.shelves.has_work(now, memory_is_available) {
+        while state.fillers < FILLERS && state.slots.has_work(now, memory_is_available) {
             state.fillers += 1;
             state.tasks.spawn_on(self.clone().fill(), &self.runtime);
         }
@@ -326,7 +326,7 @@ impl Pool {
         tokio::time::sleep(HEAD_START).await;
         loop {
             self.let_cold_starts_pass().await;
-            let Some((shelf, sandbox)) = self.next_fill() else { break };
+            let Some((group, sandbox)) = self.next_fill() else { break };
             let since = Instant::now();
             let max_age = self.config.max_age;
             match ParkedSandbox::launch(self.shared.clone(), sandbox, max_age).await {
@@ -335,13 +335,13 @@ impl Pool {
                     let pool = Arc::downgrade(&self);
                     let park = |number, sandbox| self.slot(pool, number, sandbox);
                     // The one that nobody wants is dropped without the lock.
-                    let unwanted = self.state().shelves.filled(shelf, sandbox, park);
+                    let unwanted = self.state().slots.filled(group, sandbox, park);
                     drop(unwanted);
                 }
                 Err(error) => {
                     self.counters.failed.add();
                     tracing::warn!(error = error.full_message(), "cannot start a sandbox ahead");
-                    self.state().shelves.failed_to_fill(shelf, Instant::now());
+                    self.state().slots.failed_to_fill(group, Instant::now());
                 }
             }
             self.changed.notify_waiters();
@@ -360,8 +360,8 @@ impl Pool {
     /// What to start next. If there is nothing, the filler that asks is done.
     fn next_fill(&self) -> Option<(u64, PreparedSandbox)> {
         let mut state = self.state();
-        let next = state.shelves.next_fill(Instant::now(), memory_is_available);
-        let next = next.map(|(shelf, template)| (shelf, template.sandbox.clone()));
+        let next = state.slots.next_fill(Instant::now(), memory_is_available);
+        let next = next.map(|(group, template)| (group, template.sandbox.clone()));
         if next.is_none() {
             state.fillers -= 1;
         }
@@ -375,8 +375,8 @@ impl Pool {
         let expires = sandbox.since() + (self.config.max_age - early);
         let watch = async move {
             let why = tokio::select! {
-                _ = ended => Leaves::Dead,
-                () = tokio::time::sleep_until(expires) => Leaves::Expired,
+                _ = ended => SlotEnd::Dead,
+                () = tokio::time::sleep_until(expires) => SlotEnd::Expired,
             };
             if let Some(pool) = pool.upgrade() {
                 pool.remove(number, why);
@@ -386,12 +386,12 @@ impl Pool {
     }
 
     /// Gives a slot up.
-    fn remove(self: &Arc<Self>, number: u64, why: Leaves) {
-        let removed = self.state().shelves.remove(number, why, Instant::now());
+    fn remove(self: &Arc<Self>, number: u64, why: SlotEnd) {
+        let removed = self.state().slots.remove(number, why, Instant::now());
         if removed.is_some() {
             match why {
-                Leaves::Dead => self.counters.dead.add(),
-                Leaves::Expired => self.counters.expired.add(),
+                SlotEnd::Dead => self.counters.dead.add(),
+                SlotEnd::Expired => self.counters.expired.add(),
             }
             tracing::debug!(?why, "a parked sandbox is given up");
             self.changed.notify_waiters();
@@ -407,7 +407,7 @@ impl Pool {
             if let Some(timer) = state.timer.take() {
                 timer.abort();
             }
-            (state.shelves.clear(), std::mem::take(&mut state.tasks))
+            (state.slots.clear(), std::mem::take(&mut state.tasks))
         };
         drop(slots);
         self.changed.notify_waiters();

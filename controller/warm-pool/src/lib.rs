@@ -3,12 +3,12 @@
 
 #![forbid(unsafe_code)]
 
-mod shelves;
+mod slots;
 mod stats;
 
 use std::time::Duration;
 
-pub use self::shelves::{Leaves, Shelves};
+pub use self::slots::{PoolSlots, SlotEnd};
 pub use self::stats::{Counter, Counters, PoolStats};
 
 /// How many sandboxes are started ahead.
