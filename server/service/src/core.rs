@@ -51,6 +51,7 @@ impl Drop for Core {
     }
 }
 
+/// What changes of it.
 pub(crate) struct State {
     pub schedule: Schedule<Queued>,
     pub live: HashMap<String, Arc<Live>>,
@@ -262,8 +263,8 @@ pub(crate) enum Queued {
     FrontEnd(oneshot::Sender<RunPermit>),
 }
 
-/// A place among what runs, for something that a front end runs itself. It counts as a running execution of its subject
-/// until it is dropped.
+/// A place among what runs, for something that a front end runs itself. It counts as a running execution
+/// of its subject until it is dropped.
 pub struct RunPermit {
     pub(crate) core: Arc<Core>,
     pub(crate) subject: Subject,
