@@ -318,7 +318,7 @@ fn idle_sandbox_has_no_container_until_its_next_use() {
 #[test]
 fn sandbox_ends_at_its_time_and_is_extended_up_to_its_longest_life() {
     let world = World::with(|config| config.kept.max_ttl = Duration::from_secs(100));
-    let short = world.create(SandboxRequest { ttl_ms: Some(50), ..request(None) }).unwrap();
+    let short = world.create(SandboxRequest { ttl_ms: Some(1000), ..request(None) }).unwrap();
     let long = world.create(SandboxRequest { ttl_ms: Some(50_000), ..request(None) }).unwrap();
     let (short, long) = (short.sandbox.id, long.sandbox);
     let extend = |seconds| {
