@@ -72,7 +72,7 @@ impl StagedIoDir {
         let failed =
             |error: StageError| Error::Staging { path: path.clone(), reason: shown(&error) };
         let compared = self.stage.compare(view.as_fd()).map_err(failed)?;
-        let manifest = self.stage.manifest(&compared, most);
+        let mut manifest = self.stage.manifest(&compared, most);
         let diff = options.diff.then(|| {
             // A name is replaced before it is escaped.
             let mut diff = self.stage.diff(&compared, &|path| redactions.bytes(path).into_owned());
@@ -88,7 +88,10 @@ impl StagedIoDir {
             false => (false, Vec::new()),
             true => match self.stage.commit(&compared, reached).map_err(failed)? {
                 Commit::Done => (true, Vec::new()),
-                Commit::Partial(paths) => (true, paths),
+                Commit::Partial(paths) => {
+                    manifest.leave_out(&paths);
+                    (true, paths)
+                }
                 Commit::Conflicts(paths) => (false, paths),
             },
         };

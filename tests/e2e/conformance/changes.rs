@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::exec_cli::{Commands, document};
 use crate::engine::{Engine, docker};
 use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, eventually, files_below, finish, sandboxctl, spawn};
+use crate::fixture::{Fixture, eventually, files_below, finish, sandboxctl, spawn, wait};
 
 /// The digest that coreutils compute.
 fn sha256(path: &Path) -> String {
@@ -171,6 +171,34 @@ fn path_that_changes_meanwhile_is_a_conflict_and_commits_nothing() {
     assert!(told["error"]["message"].as_str().unwrap().contains("f changed"), "{told:#}");
     assert_eq!(place.read("sandbox-files/f"), "theirs");
     assert!(!place.path("sandbox-files/g").exists());
+}
+
+#[test]
+fn path_that_changes_during_the_commit_is_a_conflict_and_not_in_the_manifest() {
+    let place = Fixture::new();
+    place.write("sandbox-files/f", "old");
+    place.write("a.luau", "fs.write('f', 'run') fs.write('g', 'run')");
+    let point = place.home().join("Commit(\"journaled\")");
+    let mut command = Command::new(sandboxctl());
+    command.args(["run", "a.luau", "--changes", "c.json", "--json"]);
+    place.equip(&mut command);
+    let run = spawn({
+        command.env("SANDBOX_FAILPOINT", &point);
+        command
+    });
+    eventually("it begins to commit", || point.exists().then_some(()));
+    place.write("sandbox-files/f", "theirs, and longer");
+    fs::write(point.with_extension("go"), "").unwrap();
+    let ended = wait(run);
+    let told = place.document(&ended);
+    assert_eq!((ended.code, &told["error"]["kind"]), (123, &json!("conflict")), "{told:#}");
+    assert!(told["error"]["message"].as_str().unwrap().contains("f changed"), "{told:#}");
+    let manifest: Value = serde_json::from_str(&place.read("c.json")).unwrap();
+    let paths: Vec<_> =
+        manifest["changes"].as_array().unwrap().iter().map(|change| &change["path"]).collect();
+    assert_eq!(paths, ["g"], "{manifest:#}");
+    assert_eq!(place.read("sandbox-files/f"), "theirs, and longer");
+    assert_eq!(place.read("sandbox-files/g"), "run");
 }
 
 #[test]
