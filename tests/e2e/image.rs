@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::engine::{docker, docker_lines};
+use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually, finish};
 use crate::rootfs::Rootfs;
 
@@ -231,4 +232,40 @@ fn something_that_is_no_agent_is_an_error_of_ours() {
     place.write("one.luau", "return 1");
     let ended = images.sandboxctl(&["run", "one.luau", "--no-io"]);
     ended.assert_code(125).assert_stderr_has("SANDBOX_AGENT");
+}
+
+/// An engine that is misled in spite of the look at the image's links: what that found is made out to
+/// have been nothing.
+#[test]
+fn what_an_engine_left_in_the_io_dir_is_found_and_told() {
+    if !has(Feature::LinksFound) {
+        return;
+    }
+    let provided = Rootfs::busybox().link("in/given", "/io/made").provide();
+    let place = Fixture::new();
+    place.write("sandbox-files/x", "");
+    place.write("given", "given");
+    let launch = || {
+        let mut command = place.command(["exec"]);
+        command.args(provided.args());
+        command.args(["--io-dir", "sandbox-files", "--in", "given", "--", "true"]);
+        finish(command)
+    };
+    launch().assert_stderr_has("has a symbolic link at /in/given, where");
+    assert!(!place.path("sandbox-files/made").exists());
+    let mut forgotten = 0;
+    for entry in std::fs::read_dir(place.state().join("sandboxctl")).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        if text.contains("\"/in/given\":\"link\"") {
+            std::fs::write(path, text.replace(":\"link\"", ":\"missing\"")).unwrap();
+            forgotten += 1;
+        }
+    }
+    assert_eq!(forgotten, 1);
+    let ended = launch();
+    assert_eq!(ended.code, 125, "{ended:#?}");
+    ended.assert_stderr_has("the engine has mounted something at /io/made, inside /io");
+    ended.assert_stderr_has("what it made to mount on is left behind");
+    assert!(place.path("sandbox-files/made").exists());
 }
