@@ -10,7 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, linkat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, linkat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
 use sandbox_controller::{Config, HostPlaces};
 use sandbox_dirfd::{Links, open_path, random_hex};
 
@@ -255,14 +258,50 @@ fn in_io_dir(flag: &str, file: &Path) -> Error {
     Error::usage(flag, why).with_hint("name a file elsewhere")
 }
 
-/// Refuses to write what a sandbox made into a directory of the controller's own. `flag` names it.
+/// Refuses to write what a sandbox made into a directory of the controller's own, or into an io dir
+/// [in use](refuse_used). `flag` names it.
 ///
 /// # Errors
 ///
 /// If it would be in there.
 pub fn refuse_own(flag: &str, path: &Path, config: &Config) -> Result<(), Error> {
+    refuse_used(flag, path)?;
     config.check_output(path).map_err(|refusal| {
         Error::usage(flag, format!("{}: {refusal}", path.display())).with_hint(refusal.hint())
+    })
+}
+
+/// Refuses a path into an io dir that a sandbox uses now, or through one: what runs there may lead it
+/// anywhere, at any time. The lock on an io dir tells.
+///
+/// # Errors
+///
+/// If it leads there.
+pub fn refuse_used(flag: &str, path: &Path) -> Result<(), Error> {
+    let mut used = None;
+    let mut look = |at: &Path| {
+        if used.is_none() && is_used(at) {
+            used = Some(at.to_owned());
+        }
+    };
+    if path.is_relative()
+        && let Ok(begin) = std::env::current_dir().and_then(|it| it.canonicalize())
+    {
+        begin.ancestors().for_each(&mut look);
+    }
+    place(path, look);
+    let Some(used) = used else { return Ok(()) };
+    let (path, used) = (path.display(), used.display());
+    let why = format!("{path} leads through {used}, which another sandbox uses as its io dir");
+    Err(Error::usage(flag, why).with_hint("name a file elsewhere"))
+}
+
+/// Whether a directory is an io dir in use.
+fn is_used(directory: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty());
+    opened.is_ok_and(|opened| {
+        flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
     })
 }
 

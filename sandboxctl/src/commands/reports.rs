@@ -106,6 +106,7 @@ pub fn named_files(
     if let Some(audit) = config.audit.as_deref() {
         // Before it is opened: a link in the io dir may lead it anywhere.
         target::refuse_in_io_dir("--audit", audit, spec.io_dir.as_deref())?;
+        target::refuse_used("--audit", audit)?;
         files.writes("--audit", [audit]);
     }
     let reports = reports.reports.iter().map(|it| (report::flag(it.kind), Some(&*it.file)));

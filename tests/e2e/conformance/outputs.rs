@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::mounts::HostMount;
-use crate::fixture::{Fixture, eventually, spawn, wait};
+use crate::fixture::{Fixture, eventually, finish, spawn, wait};
 
 /// What the tries of an attack are: one in three showed what it was to show.
 const TRIES: usize = 25;
@@ -118,6 +118,46 @@ fn output_is_refused_in_the_io_dir_by_any_name_of_it() {
     place.sandboxctl(["fs", "cp", ":sub/x", "below/y"]).assert_code(2);
     assert!(!place.path("sandbox-files/ran").exists());
     assert_eq!(count(&place.path("sandbox-files")), 1);
+}
+
+/// What runs there may make a link of any name in it, before or after it is looked at.
+#[test]
+fn output_is_refused_in_an_io_dir_that_another_sandbox_uses() {
+    let place = Fixture::new();
+    place.write("theirs/sub/x", "");
+    place.write("sandbox-files/x", "");
+    place.write("precious", "old");
+    place.write("a.luau", "return 1");
+    place.write("wait.luau", "fs.write('ready', '') while not fs.exists('go') do end");
+    let run = spawn(place.command(["run", "wait.luau", "--io-dir", "theirs"]));
+    let ready = place.path("theirs/ready");
+    eventually("the script runs", || ready.exists().then_some(()));
+    symlink("../precious", place.path("theirs/planted")).unwrap();
+    symlink("theirs/planted", place.path("round")).unwrap();
+    let cases: &[&[&str]] = &[
+        &["run", "a.luau", "--report", "json=theirs/planted"],
+        &["run", "a.luau", "--report", "junit=round"],
+        &["run", "a.luau", "--report", "ndjson=theirs/sub/new"],
+        &["run", "a.luau", "--changes", "theirs/planted"],
+        &["run", "a.luau", "--receipt", "theirs/new"],
+        &["run", "a.luau", "--audit", "theirs/planted"],
+        &["run", "a.luau", "--keep-staged", "theirs/kept"],
+        &["run", "a.luau", "--artifact", "**", "--artifacts-dir", "theirs/sub/out"],
+        &["fs", "cp", ":x", "theirs/planted"],
+        &["keys", "new", "theirs/key"],
+    ];
+    for args in cases {
+        let refused = place.sandboxctl(*args);
+        refused.assert_code(2).assert_stderr_has("which another sandbox uses as its io dir");
+    }
+    let mut below = place.command(["run", "../../a.luau", "--report", "json=new"]);
+    below.current_dir(place.path("theirs/sub"));
+    finish(below).assert_code(2).assert_stderr_has("which another sandbox uses as its io dir");
+    place.write("theirs/go", "");
+    wait(run).assert_code(0);
+    assert_eq!((&*place.read("precious"), count(&place.path("theirs/sub"))), ("old", 1));
+    // Then it is a directory like any other.
+    place.sandboxctl(["run", "a.luau", "--report", "json=theirs/r"]).assert_code(0);
 }
 
 /// Another run has the directories as its io dir.
