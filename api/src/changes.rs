@@ -140,7 +140,8 @@ pub struct Changes {
     pub staging: StagingMethod,
     /// Changed paths that something else changed meanwhile; all else was committed, or nothing.
     pub conflicts: Vec<String>,
-    /// The changes.
+    /// The changes: of a commit those that the io dir has now, without the conflicts and what is below
+    /// them; else those that the run made.
     pub manifest: ChangeManifest,
 }
 
@@ -159,6 +160,15 @@ impl ChangeManifest {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// Leaves out these paths and what is below them.
+    pub fn leave_out(&mut self, paths: &[Vec<u8>]) {
+        let is_at_or_below = |change: &Change, path: &Vec<u8>| {
+            let rest = change.path_bytes().strip_prefix(&**path);
+            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
+        self.changes.retain(|it| !paths.iter().any(|path| is_at_or_below(it, path)));
     }
 }
 

@@ -111,6 +111,28 @@ pub struct LeftStage {
     /// Whether its commit was begun, so that it must be completed.
     #[serde(rename = "interrupted")]
     pub is_interrupted: bool,
+    /// Of an interrupted commit: the stage or the io dir, if it is not at its path. The commit is
+    /// completed once it is back.
+    #[serde(default)]
+    pub missing: Vec<String>,
+    /// The file that records it. Without it an interrupted commit is given up.
+    pub record: String,
+}
+
+impl LeftStage {
+    /// What to do about a commit that cannot be completed, if anything.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        let Self { path, io_dir, record, .. } = self;
+        let missing = self.missing.join(" and ");
+        (!missing.is_empty()).then(|| {
+            format!(
+                "the interrupted commit to {io_dir} needs {missing}, which is not there, or another \
+                 one: move it back and run `sandboxctl gc`; to give the commit up, delete {record} \
+                 and {path}"
+            )
+        })
+    }
 }
 
 /// A container that could not be removed.
@@ -160,6 +182,8 @@ mod tests {
                 path: "/d/.sandboxctl-stage-0".to_owned(),
                 io_dir: "/d/io".to_owned(),
                 is_interrupted: false,
+                missing: Vec::new(),
+                record: "/s/stages/0".to_owned(),
             }],
             stages_kept: Vec::new(),
         };

@@ -257,11 +257,13 @@ fn judge_stages(before: &[LeftStage], after: &[LeftStage]) -> Check {
     match (before, after) {
         ([], []) => Check::ok(id, "dead controllers left none"),
         (before, []) => Check::ok(id, format!("completed and removed now: {}", describe(before))),
-        (_, after) => Check::warn(
-            id,
-            format!("left by dead controllers: {}", describe(after)),
-            "`sandboxctl gc` completes interrupted commits and removes what else is left",
-        ),
+        (_, after) => {
+            let detail = format!("left by dead controllers: {}", describe(after));
+            let gc = "`sandboxctl gc` completes interrupted commits and removes what else is left";
+            let advice: Vec<_> = after.iter().filter_map(LeftStage::advice).collect();
+            let advice = advice.join("; ");
+            Check::warn(id, detail, if advice.is_empty() { gc } else { &advice })
+        }
     }
 }
 

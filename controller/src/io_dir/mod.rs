@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use sandbox_api::changes::StagingMethod;
 use sandbox_api::{DiskReserve, SandboxSpec};
@@ -143,7 +143,7 @@ impl IoDir {
         }
         let size = FreeSpace::of(self.fd()).map_or(0, |space| space.size);
         let bounds = CopyBounds { reserve: reserve.of(size), ..CopyBounds::default() };
-        let stage = Stage::create(self.fd(), &self.path, records, Method::Copy, bounds, reached);
+        let stage = Stage::create(self.fd(), records, Method::Copy, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
         let files = Self::of_stage(&stage)?;
         Ok((stage, files, None))
@@ -155,7 +155,7 @@ impl IoDir {
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
         let bounds = CopyBounds::default();
-        let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, bounds, reached);
+        let stage = Stage::create(self.fd(), records, Method::Overlay, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
         let files = Self::of_stage(&stage)?;
         let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
@@ -206,23 +206,24 @@ impl IoDir {
         }
         let text = path.to_str().ok_or_else(|| "its path is not UTF-8".to_owned())?.to_owned();
         let files = Arc::new(fd);
-        let source = Source::new(text, files.clone());
-        let (identity, owner) = (Identity::of(&stat), (stat.st_uid, stat.st_gid));
-        let is_private = false;
-        Ok(Self {
+        Ok(Self::opened(path, Source::new(text, files.clone()), files, &stat))
+    }
+
+    fn opened(path: PathBuf, source: Source, files: Arc<OwnedFd>, stat: &Stat) -> Self {
+        Self {
             path,
             source,
             files,
-            identity,
-            owner,
-            is_private,
+            identity: Identity::of(stat),
+            owner: (stat.st_uid, stat.st_gid),
+            is_private: false,
             hold: Mutex::default(),
             made: None,
             fresh: Mutex::default(),
             shown: None,
             staged: Mutex::default(),
             view: Mutex::default(),
-        })
+        }
     }
 
     /// Its files. Those that its sandbox sees but did not change are not among them, if it sees an

@@ -17,7 +17,7 @@ use rustix::mount::{
     fsopen,
 };
 use sandbox_api::Limits;
-use sandbox_dirfd::{Identity, Links};
+use sandbox_dirfd::Links;
 use sandbox_engine::Source;
 use sandbox_protocol::User;
 
@@ -32,24 +32,11 @@ impl IoDir {
     /// Creates one for `owner`. Requires root and Linux 5.2.
     pub fn in_memory(limits: &Limits, owner: User) -> Result<Self, Error> {
         let refuse = |error: io::Error| Error::PrivateIoDir { reason: error.to_string() };
-        let owner = (owner.uid(), owner.gid());
-        let mount = mount(limits, owner).map_err(refuse)?;
+        let mount = mount(limits, (owner.uid(), owner.gid())).map_err(refuse)?;
         let stat = rustix::fs::fstat(&mount).map_err(|errno| refuse(errno.into()))?;
         let files = Arc::new(mount);
-        Ok(Self {
-            path: PathBuf::new(),
-            source: Source::private(files.clone()),
-            files,
-            identity: Identity::of(&stat),
-            owner,
-            is_private: true,
-            hold: Mutex::default(),
-            made: None,
-            fresh: Mutex::default(),
-            shown: None,
-            staged: Mutex::default(),
-            view: Mutex::default(),
-        })
+        let source = Source::private(files.clone());
+        Ok(Self { is_private: true, ..Self::opened(PathBuf::new(), source, files, &stat) })
     }
 
     /// Creates one on disk, in `scratch`.

@@ -14,7 +14,8 @@ use sandbox_api::Base64;
 use sandbox_api::changes::ChangeOp;
 use sandbox_dirfd::{Root, random_hex, retry, split};
 
-use crate::compare::{Changed, Comparison};
+use crate::changed::Changed;
+use crate::compare::Comparison;
 use crate::copy::Baseline;
 use crate::journal::{Below, DirectoryState, Journal, Move, OldEntry};
 use crate::tree::{self, Stamp, walk};
@@ -122,6 +123,7 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
         if is_disturbed || !has_mode {
             journal.directories.push(DirectoryState {
                 path: Base64(path.to_vec()),
+                inode: before.filter(|_| !path.is_empty()).map(|it| it.original.ino),
                 mode: (!has_mode).then(|| stamp.permissions()),
                 modified: is_disturbed.then_some(stamp.modified),
             });
@@ -174,11 +176,13 @@ pub(crate) fn apply(
             made => _ = made?,
         }
     }
-    for DirectoryState { path: Base64(path), mode, modified } in &journal.directories {
-        match set_state(io_dir, path, *mode, *modified) {
-            // It was removed since, by something else.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
-            set => set?,
+    for state in &journal.directories {
+        match set_state(io_dir, state) {
+            // It was removed or replaced since, by something else.
+            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                kept.extend(state.mode.is_some().then(|| state.path.0.clone()));
+            }
+            set => _ = set?,
         }
     }
     Ok(kept)
@@ -352,17 +356,15 @@ fn set_mode(directory: BorrowedFd<'_>, mode: u32) -> Result<()> {
     chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
-fn set_state(
-    io_dir: &Root<'_>,
-    path: &[u8],
-    mode: Option<u32>,
-    modified: Option<(i64, u64)>,
-) -> Result<()> {
-    let directory: OwnedFd = io_dir.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
-    if let Some(mode) = mode {
+fn set_state(io_dir: &Root<'_>, state: &DirectoryState) -> Result<Moved> {
+    let directory: OwnedFd = io_dir.open(&state.path.0, OFlags::PATH | OFlags::DIRECTORY)?;
+    if state.inode.is_some_and(|inode| fstat(&directory).map(|it| it.st_ino) != Ok(inode)) {
+        return Ok(Moved::Kept);
+    }
+    if let Some(mode) = state.mode {
         set_mode(directory.as_fd(), mode)?;
     }
-    if let Some((seconds, nanoseconds)) = modified {
+    if let Some((seconds, nanoseconds)) = state.modified {
         let nanoseconds = i64::try_from(nanoseconds).unwrap_or(0);
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -371,5 +373,5 @@ fn set_state(
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
         utimensat(rustix::fs::CWD, path, &times, AtFlags::empty())?;
     }
-    Ok(())
+    Ok(Moved::Done)
 }

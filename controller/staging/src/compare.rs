@@ -7,41 +7,10 @@ use std::sync::Arc;
 use rustix::fs::fstat;
 use sandbox_api::changes::{ChangeOp, ChangeType};
 
-use crate::copy::{Baseline, Copied};
+use crate::changed::{Changed, Digests, content_of};
+use crate::copy::Baseline;
 use crate::error::StageError;
-use crate::manifest::{Digests, content_of};
 use crate::tree::{Born, Seen, Stamp, born, walk};
-
-/// A changed path.
-#[derive(Debug)]
-pub(crate) struct Changed {
-    pub op: ChangeOp,
-    /// Its state in the copy; `None` if it was removed.
-    pub now: Option<Stamp>,
-    pub before: Option<Copied>,
-    /// The path that the same file had before.
-    pub from: Option<Box<[u8]>>,
-    pub digests: Digests,
-}
-
-impl Changed {
-    pub fn new(op: ChangeOp, now: Option<Stamp>, before: Option<Copied>) -> Self {
-        Self { op, now, before, from: None, digests: Digests::default() }
-    }
-
-    /// Its type now; if it was removed, its type before.
-    pub fn kind(&self) -> ChangeType {
-        let before = || self.before.map(|it| it.original.kind());
-        self.now.map(|it| it.kind()).or_else(before).unwrap_or(ChangeType::Other)
-    }
-
-    /// Whether it is a directory before and after.
-    pub fn stays_directory(&self) -> bool {
-        let is_directory = |stamp: Stamp| stamp.is_directory();
-        self.now.is_some_and(is_directory)
-            && self.before.is_some_and(|before| before.original.is_directory())
-    }
-}
 
 /// What a run changed in its io dir.
 #[derive(Debug)]

@@ -10,7 +10,8 @@ use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::Root;
 use similar::TextDiff;
 
-use crate::compare::{Changed, Comparison};
+use crate::changed::Changed;
+use crate::compare::Comparison;
 
 /// The largest file that is compared as text.
 const MAX_FILE_BYTES: u64 = 256 << 10;

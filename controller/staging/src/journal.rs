@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_api::Base64;
 use serde::{Deserialize, Serialize};
@@ -96,6 +96,9 @@ pub(crate) struct Below {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DirectoryState {
     pub path: Base64,
+    /// Which one it is. The io dir itself has none: it is open.
+    #[serde(default)]
+    pub inode: Option<u64>,
     /// `None` keeps it.
     pub mode: Option<u32>,
     /// `None` keeps it.
@@ -121,6 +124,11 @@ impl Journal {
     /// Whether it has its name, or may have it.
     pub fn is_written(stage: BorrowedFd<'_>) -> bool {
         statat(stage, NAME, AtFlags::SYMLINK_NOFOLLOW).err() != Some(Errno::NOENT)
+    }
+
+    /// Removes it from a stage: all of it is done.
+    pub fn remove(stage: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        unlinkat(stage, NAME, AtFlags::empty())
     }
 
     /// Reads the journal of a stage; `None` if its commit was not begun.

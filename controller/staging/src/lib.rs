@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod changed;
 mod commit;
 mod compare;
 mod copy;
@@ -16,6 +17,7 @@ pub mod created;
 mod diff;
 mod error;
 mod journal;
+mod location;
 mod manifest;
 mod overlay;
 mod records;

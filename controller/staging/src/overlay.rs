@@ -14,8 +14,9 @@ use rustix::io::{Errno, Result};
 use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::{Root, retry, split};
 
+use crate::changed::Changed;
 use crate::commit::covered;
-use crate::compare::{Changed, Comparison, op_of};
+use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
 use crate::tree::{MAX_DEPTH, Seen, Stamp, entries, join, open};

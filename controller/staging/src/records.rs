@@ -15,8 +15,8 @@ use sandbox_dirfd::{Root, check_private_dir, create_private_dir};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StageError;
-use crate::journal::{self, Journal};
-use crate::stage::{DIRECTORY, Location, PREFIX, directory, keeping_times};
+use crate::journal::Journal;
+use crate::location::{DIRECTORY, Location, PREFIX, directory, keeping_times};
 
 /// The extension of a record that is being written.
 const PART: &str = "part";
@@ -51,6 +51,9 @@ struct Recorded {
     stage: Option<Inode>,
     io_path: PathBuf,
     io_dir: Inode,
+    /// A commit was begun, or is about to be: nothing of it is given up, wherever its directories are.
+    #[serde(default)]
+    is_committing: bool,
 }
 
 /// An inode; `born` tells it from a later one with the same number.
@@ -127,6 +130,7 @@ impl Records {
             stage: None,
             io_path: io_path.to_owned(),
             io_dir: Inode::of(io_dir)?,
+            is_committing: false,
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let path = self.directory.join(name.trim_start_matches(PREFIX));
@@ -135,7 +139,8 @@ impl Records {
     }
 
     /// Completes the commits that dead controllers began, and removes the stages of all others. What
-    /// cannot be completed stays, and is tried again the next time.
+    /// cannot be completed stays, and is tried again the next time: so does a commit whose stage or io dir
+    /// is elsewhere.
     pub fn recover(&self) {
         for (path, recorded, file) in self.left() {
             if let Err(error) = self.recover_one(&path, recorded, &file) {
@@ -148,12 +153,24 @@ impl Records {
     #[must_use]
     pub fn leftovers(&self) -> Vec<LeftStage> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let stages = self.left().filter_map(|(_, recorded, _)| {
-            let Recorded { path, io_path, .. } = recorded?;
-            path.symlink_metadata().is_ok().then(|| LeftStage {
-                is_interrupted: path.join(journal::NAME).symlink_metadata().is_ok(),
-                path: text(&path),
-                io_dir: text(&io_path),
+        let stages = self.left().filter_map(|(record, recorded, _)| {
+            let recorded = recorded?;
+            let stage = self.find(&recorded).ok().flatten();
+            let is_interrupted = match &stage {
+                Some(stage) => recorded.stage.is_some() && Journal::is_written(stage.dir.as_fd()),
+                None if recorded.is_committing => true,
+                None => return None,
+            };
+            let Recorded { path, io_path, .. } = &recorded;
+            let has_io_dir = || matches!(self.find_io_dir(&recorded), Ok(Some(_)));
+            let places = [(path, stage.is_some()), (io_path, !is_interrupted || has_io_dir())];
+            let missing = places.into_iter().filter(|(_, is_there)| !is_there);
+            Some(LeftStage {
+                is_interrupted,
+                missing: missing.map(|(path, _)| text(path)).collect(),
+                record: text(&record),
+                path: text(path),
+                io_dir: text(io_path),
             })
         });
         stages.collect()
@@ -168,7 +185,10 @@ impl Records {
             let Found::Left(mut file) = look(&path).ok()? else { return None };
             let mut text = Vec::new();
             file.read_to_end(&mut text).ok()?;
+            // One without its name is none, though it may be whole.
+            let is_part = path.extension().is_some_and(|extension| extension == PART);
             let recorded: Option<Recorded> = serde_json::from_slice(&text).ok();
+            let recorded = recorded.filter(|_| !is_part);
             let is_here = recorded.as_ref().is_none_or(|it| it.host == self.host);
             is_here.then_some((path, recorded, file))
         })
@@ -188,54 +208,63 @@ impl Records {
         };
         // Without its end: its stage was not made yet.
         let Some(recorded) = recorded else { return forget() };
-        let is_of_this_boot = recorded.boot == self.boot;
-        let is_the_same = |found: Inode, recorded: Inode| {
-            let found_there = Inode { device: recorded.device, ..found };
-            found == recorded || !is_of_this_boot && found_there == recorded
-        };
-        let Recorded { path, stage, io_path, io_dir, .. } = recorded;
         let _turn = self.turn()?;
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return forget() };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
-            Err(Errno::NOENT | Errno::NOTDIR) => None,
-            parent => Some(parent.map_err(io::Error::from).map_err(StageError::stage(record))?),
+        let Some(at) = self.find(&recorded)? else {
+            return match recorded.is_committing {
+                true => Err(missing(&recorded.path)),
+                // Its filesystem may not be mounted yet.
+                false if recorded.boot != self.boot && age(file) < FORGOTTEN => Ok(()),
+                false => forget(),
+            };
         };
-        let found = parent.and_then(|parent| {
-            let dir = directory(parent.as_fd(), name).ok()?;
-            let inode = Inode::of(&dir).ok()?;
-            Some((parent, dir, inode))
-        });
-        let is_inside = path.parent() == Some(&*io_path);
-        let (parent, dir) = match (found, stage) {
-            (Some((parent, dir, inode)), Some(stage)) if is_the_same(inode, stage) => (parent, dir),
+        if recorded.stage.is_none() {
             // It was killed before it knew its stage, which is empty then.
-            (Some((parent, _, _)), None) => {
-                let remove = || unlinkat(&parent, name, AtFlags::REMOVEDIR);
-                _ = keeping_times(&parent, is_inside, remove);
-                return forget();
-            }
-            (None, _) if !is_of_this_boot && age(file) < FORGOTTEN => return Ok(()),
-            // It is gone, or what is there is not ours.
-            _ => return forget(),
-        };
-        let at = Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside };
-        if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
-            match open_again(&io_path, |inode| is_the_same(inode, io_dir))? {
-                Some(opened) => {
-                    let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
-                    at.apply(&journal, &root, &mut |_| {})?;
-                }
-                None => {
-                    let path = io_path.display();
-                    tracing::warn!(%path, "the io dir of an interrupted commit is gone: so are its changes");
-                }
-            }
+            let remove = || unlinkat(&at.parent, &at.name, AtFlags::REMOVEDIR);
+            _ = keeping_times(&at.parent, at.is_inside, remove);
+            return forget();
+        }
+        if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&at.path))? {
+            let io_dir = self.find_io_dir(&recorded)?.ok_or_else(|| missing(&recorded.io_path))?;
+            let root = Root::new(io_dir.as_fd()).map_err(StageError::at(b"."))?;
+            at.apply(&journal, &root, &mut |_| {})?;
         }
         if at.remove() {
             forget()?;
         }
         Ok(())
+    }
+
+    /// The recorded stage; `None` if it is not there, or if what is there is something else.
+    fn find(&self, recorded: &Recorded) -> Result<Option<Location>, StageError> {
+        let Recorded { path, stage, io_path, .. } = recorded;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+        let found = (|| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let parent = rustix::fs::open(parent, flags, Mode::empty())?;
+            let dir = directory(parent.as_fd(), name)?;
+            Ok((Inode::of(&dir)?, parent, dir))
+        })();
+        let Some((inode, parent, dir)) = if_there(path, found)? else { return Ok(None) };
+        if stage.is_some_and(|stage| !self.is_same(recorded, stage, inode)) {
+            return Ok(None);
+        }
+        let is_inside = path.parent() == Some(io_path);
+        Ok(Some(Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside }))
+    }
+
+    /// The recorded io dir; `None` if it is not there, or if what is there is something else.
+    fn find_io_dir(&self, recorded: &Recorded) -> Result<Option<OwnedFd>, StageError> {
+        let found = rustix::fs::open(&recorded.io_path, DIRECTORY, Mode::empty());
+        let found = found.and_then(|found| Ok((Inode::of(&found)?, found)));
+        let found = if_there(&recorded.io_path, found)?;
+        let found = found.filter(|(inode, _)| self.is_same(recorded, recorded.io_dir, *inode));
+        Ok(found.map(|(_, io_dir)| io_dir))
+    }
+
+    /// Whether an inode is one of a record.
+    fn is_same(&self, recorded: &Recorded, inode: Inode, found: Inode) -> bool {
+        let is_of_this_boot = recorded.boot == self.boot;
+        found == inode || !is_of_this_boot && Inode { device: inode.device, ..found } == inode
     }
 }
 
@@ -247,9 +276,11 @@ impl Record {
         Ok(())
     }
 
-    /// When this returns it is there for good, whatever happens to the machine.
-    pub fn sync(&self) -> io::Result<()> {
-        fsync(&self.file)?;
+    /// Records that a commit begins. When this returns it is there for good, whatever happens to the
+    /// machine.
+    pub fn begin(&mut self) -> io::Result<()> {
+        self.recorded.is_committing = true;
+        self.file = self.recorded.write(&self.path)?;
         let directory = self.path.parent().map(File::open).transpose()?;
         Ok(directory.map_or(Ok(()), fsync)?)
     }
@@ -271,6 +302,9 @@ impl Recorded {
             // Where there are no locks, nobody can take it for left over either.
             if flock(&file, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
                 file.write_all(&text)?;
+                if self.is_committing {
+                    fsync(&file)?;
+                }
                 result = fs::rename(&part, path).map(|()| file);
                 if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                     break;
@@ -319,17 +353,18 @@ fn look(record: &Path) -> io::Result<Found> {
     })
 }
 
-/// Opens an io dir, unless it is another directory now.
-fn open_again(
-    path: &Path,
-    is_the_same: impl Fn(Inode) -> bool,
-) -> Result<Option<OwnedFd>, StageError> {
-    let opened = match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
-        opened => opened.map_err(|errno| StageError::stage(path)(errno.into()))?,
-    };
-    let inode = Inode::of(&opened).map_err(StageError::at(b"."))?;
-    Ok(is_the_same(inode).then_some(opened))
+/// `None` if nothing is there, or no directory.
+fn if_there<T>(path: &Path, found: Result<T, Errno>) -> Result<Option<T>, StageError> {
+    match found {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        found => found.map(Some).map_err(|errno| StageError::stage(path)(errno.into())),
+    }
+}
+
+/// A directory of a commit that is not given up.
+fn missing(path: &Path) -> StageError {
+    let reason = "what an interrupted commit needs is not there; `sandboxctl gc` says what to do";
+    StageError::stage(path)(io::Error::other(reason))
 }
 
 /// How long ago a file was written; zero if that is unknown.

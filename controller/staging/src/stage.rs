@@ -5,38 +5,33 @@
 //! It is beside the io dir, or, where that cannot be, in it: the sandbox does not see the io dir then.
 //! A [record](crate::records) names it, so that it is found after its controller was killed.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, Stat, StatxFlags, fchmod, fremovexattr, fstat, futimens, mkdirat,
-    openat, statx, syncfs, unlinkat,
+    AtFlags, Mode, Stat, StatxFlags, fchmod, fremovexattr, fstat, mkdirat, statat, statx, syncfs,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_dirfd::{Root, random_hex, remove_opened_tree};
+use sandbox_dirfd::{Identity, Root, random_hex};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, CopyBounds, copy_tree, finish, times};
+use crate::copy::{Baseline, CopyBounds, copy_tree, finish};
 use crate::error::StageError;
 use crate::journal::Journal;
+use crate::location::{FILES, Location, PREFIX, TRASH, directory, keeping_times};
 use crate::overlay;
 use crate::records::{Record, Records};
-use crate::tree::{Stamp, stamp_time, wait_for_tick};
+use crate::tree::{Stamp, entries, stamp_time, wait_for_tick};
 
-/// What the name of a stage begins with.
-pub(crate) const PREFIX: &str = ".sandboxctl-stage-";
-/// The copy in a stage, or the upper layer.
-const FILES: &str = "files";
 /// A directory for the kernel, on behalf of the overlay.
 const WORK: &str = "work";
-/// What a commit removed from the io dir.
-const TRASH: &str = "trash";
 
 /// A stage in use. Dropped, it is removed; after a commit that was interrupted it stays, and
 /// [`Records::recover`] completes it.
@@ -76,21 +71,8 @@ pub enum Method {
     Overlay,
 }
 
-/// Where a stage is.
-#[derive(Debug)]
-pub(crate) struct Location {
-    pub parent: OwnedFd,
-    pub name: OsString,
-    pub path: PathBuf,
-    /// The stage itself.
-    pub dir: OwnedFd,
-    /// Whether it is in the io dir.
-    pub is_inside: bool,
-}
-
 impl Stage {
-    /// Creates a stage of the io dir. `io_path` is its path, without links. `bounds` is for a copy.
-    /// `reached` is called between the steps.
+    /// Creates a stage of the io dir. `bounds` is for a copy. `reached` is called between the steps.
     ///
     /// # Errors
     ///
@@ -98,28 +80,25 @@ impl Stage {
     /// then.
     pub fn create(
         io_dir: BorrowedFd<'_>,
-        io_path: &Path,
         records: &Records,
         method: Method,
         bounds: CopyBounds,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
-        // A layer of an overlay cannot be in another one.
-        let inside = (method == Method::Copy).then_some(io_path);
-        let mut last = None;
-        for parent in io_path.parent().into_iter().chain(inside) {
-            match Location::make(io_dir, io_path, parent, &name, records, reached) {
+        // Beside it or in it; a layer of an overlay cannot be in another one.
+        let places: &[bool] = if method == Method::Copy { &[false, true] } else { &[false] };
+        let mut last = io::ErrorKind::NotFound.into();
+        for is_inside in places {
+            match Location::make(io_dir, *is_inside, &name, records, reached) {
                 Ok((at, record)) => {
-                    let records = records.clone();
-                    let records = (records, record);
+                    let records = (records.clone(), record);
                     return Self::fill(io_dir, at, records, (method, bounds), reached);
                 }
-                Err(error) => last = Some((parent, error)),
+                Err(error) => last = error,
             }
         }
-        let (path, source) = last.unwrap_or((io_path, io::ErrorKind::NotFound.into()));
-        Err(StageError::Stage { path: path.to_owned(), source })
+        Err(StageError::stage(path_of(io_dir).unwrap_or_default())(last))
     }
 
     fn fill(
@@ -134,6 +113,11 @@ impl Stage {
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
             mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
             let files = at.make_directory(FILES).map_err(failed)?;
+            // Whoever may write beside the io dir could have put a directory in its place that is theirs.
+            let owner = |fd: &OwnedFd| fstat(fd).map(|stat| stat.st_uid).map_err(failed);
+            if owner(&files)? != owner(&at.dir)? {
+                return Err(failed(Errno::PERM));
+            }
             reached("empty");
             let before = match method {
                 Method::Copy => {
@@ -246,7 +230,7 @@ impl Stage {
         let mut journal = Journal::new();
         commit::plan(comparison, &mut journal);
         reached("planned");
-        self.record.sync().map_err(StageError::stage(&self.at.path))?;
+        self.record.begin().map_err(StageError::stage(&self.at.path))?;
         if let Err(error) = journal.write(self.at.dir.as_fd()) {
             // Without its name it is not a commit: nothing is left of it then.
             self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
@@ -278,28 +262,39 @@ impl Drop for Stage {
 }
 
 impl Location {
-    /// Records and creates the stage in `parent`, if what is in it can be moved into the io dir.
+    /// Records and creates the stage in the io dir or beside it, if what is in it can be moved into the
+    /// io dir. Both are known by the io dir's descriptor: a path may lead elsewhere by now.
     fn make(
         io_dir: BorrowedFd<'_>,
-        io_path: &Path,
-        parent: &Path,
+        is_inside: bool,
         name: &str,
         records: &Records,
         reached: &mut dyn FnMut(&'static str),
     ) -> io::Result<(Self, Record)> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(parent, flags, Mode::empty())?;
+        let fd = directory(io_dir, OsStr::new(if is_inside { "." } else { ".." }))?;
         if mount_of(&fd)? != mount_of(io_dir)? {
             return Err(Errno::XDEV.into());
         }
-        let path = parent.join(name);
-        let mut record = records.create(&path, io_path, io_dir)?;
-        let is_inside = parent == io_path;
+        let io_path = path_of(io_dir)?;
+        let path = path_of(fd.as_fd())?.join(name);
+        if !is_inside {
+            let io_name = io_path.file_name().unwrap_or_default();
+            let found = statat(&fd, io_name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if Identity::of(&found) != Identity::of(&fstat(io_dir)?) {
+                // It was moved meanwhile.
+                return Err(Errno::NOENT.into());
+            }
+        }
+        let mut record = records.create(&path, &io_path, io_dir)?;
         reached("recorded");
         let made = (|| {
             keeping_times(&fd, is_inside, || mkdirat(&fd, name, Mode::RWXU))?;
             reached("created");
             let dir = directory(fd.as_fd(), OsStr::new(name))?;
+            if !entries(dir.as_fd())?.is_empty() {
+                // It is not what was created: nothing of it is removed.
+                return Err(Errno::NOTEMPTY.into());
+            }
             // What the parent's owner wants of new files is not for these.
             for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
                 _ = fremovexattr(&dir, acl);
@@ -318,15 +313,6 @@ impl Location {
         }
     }
 
-    fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
-        directory(self.dir.as_fd(), OsStr::new(name))
-    }
-
-    fn make_directory(&self, name: &str) -> Result<OwnedFd, Errno> {
-        mkdirat(&self.dir, name, Mode::RWXU)?;
-        self.open(name)
-    }
-
     /// Prepares the upper layer of an overlay of `io_dir`.
     fn layer(&self, io_dir: &OwnedFd, upper: &OwnedFd) -> Result<Before, Errno> {
         overlay::probe(upper)?;
@@ -336,64 +322,11 @@ impl Location {
         Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
     }
 
-    /// Does what the journal says, and makes it last. Returns what something else had changed, which is
-    /// left as it is.
-    pub fn apply(
-        &self,
-        journal: &Journal,
-        io_dir: &Root<'_>,
-        reached: &mut dyn FnMut(&'static str),
-    ) -> Result<Vec<Vec<u8>>, StageError> {
-        let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
-        let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
-        let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
-        let kept = commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached);
-        let kept = kept.map_err(failed)?;
-        syncfs(&copy).map_err(failed)?;
-        Ok(kept)
-    }
-
-    /// Removes the stage; whether nothing is left of it.
-    pub fn remove(&self) -> bool {
-        let remove = || remove_opened_tree(self.parent.as_fd(), &self.name, &self.dir);
-        match keeping_times(&self.parent, self.is_inside, remove) {
-            Ok(()) | Err(Errno::NOENT) => true,
-            // The next sweep tries again.
-            Err(errno) => {
-                tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage");
-                false
-            }
-        }
-    }
-
     fn remove_with(&self, record: &Record) {
         if self.remove() {
             record.remove();
         }
     }
-}
-
-pub(crate) const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-pub(crate) fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    openat(parent, name, DIRECTORY, Mode::empty())
-}
-
-/// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what
-/// the run changed is to be seen.
-pub(crate) fn keeping_times<T>(
-    directory: &OwnedFd,
-    is_io_dir: bool,
-    change: impl FnOnce() -> T,
-) -> T {
-    let before = is_io_dir.then(|| fstat(directory).ok()).flatten();
-    let changed = change();
-    if let Some(stat) = before {
-        // Others than the owner cannot set them.
-        _ = futimens(directory, &times(&stat));
-    }
-    changed
 }
 
 /// The mount that a directory is in: nothing can be moved from one to another.
@@ -402,4 +335,8 @@ fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
     let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
     let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
     Ok((device, found.stx_mnt_id))
+}
+
+fn path_of(directory: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }

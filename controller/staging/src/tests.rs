@@ -57,8 +57,7 @@ impl Fixture {
         method: Method,
         bounds: CopyBounds,
     ) -> Result<Stage, StageError> {
-        let (io, records) = (self.io(), self.records());
-        Stage::create(io_dir.as_fd(), &io, &records, method, bounds, &mut |_| {})
+        Stage::create(io_dir.as_fd(), &self.records(), method, bounds, &mut |_| {})
     }
 
     fn stage(&self) -> Run {
@@ -934,7 +933,7 @@ fn records_of_a_filesystem_that_is_not_mounted_yet_are_kept() {
     let moved = text.replace(&*place.root.path().to_string_lossy(), &parent.to_string_lossy());
     fs::write(&record, &moved).unwrap();
     next.recover();
-    assert!(record.exists() && next.leftovers().is_empty());
+    assert!(record.exists() && next.leftovers()[0].missing.len() == 2);
     fs::write(&record, &text).unwrap();
     next.recover();
     assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run");
@@ -990,18 +989,240 @@ fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
     place.assert_clean();
 }
 
+/// Whoever may write beside the io dir can move both away.
 #[test]
-fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
+fn interrupted_commit_waits_for_its_stage_and_its_io_dir_whatever_is_in_their_places() {
+    let places: [fn(&Path); 4] = [
+        |_| {},
+        |at| fs::create_dir(at).unwrap(),
+        |at| symlink("elsewhere", at).unwrap(),
+        |at| fs::write(at, "").unwrap(),
+    ];
+    for (method, put, is_stage, boot) in methods().into_iter().flat_map(|method| {
+        let all = places.into_iter().flat_map(|put| [true, false].map(|it| (put, it)));
+        let all = all.flat_map(|(put, it)| ["this boot", "next boot"].map(|boot| (put, it, boot)));
+        all.map(move |(put, it, boot)| (method, put, it, boot))
+    }) {
+        let place = Fixture::new();
+        place.write("a", "old");
+        place.write("b", "old");
+        let run = place.run(method);
+        for name in ["a", "b"] {
+            fs::write(run.path().join(name), "run").unwrap();
+        }
+        let stage = path_of(run.files()).parent().unwrap().to_owned();
+        interrupt(run, "moving", 2);
+        let [hidden, away] = [
+            if is_stage { stage.clone() } else { place.io() },
+            place.root.path().join("elsewhere"),
+        ];
+        fs::rename(&hidden, &away).unwrap();
+        put(&hidden);
+        let records = place.records_of(boot);
+        // As the commands of days.
+        let record = File::open(place.record()).unwrap();
+        record.set_modified(SystemTime::now() - Duration::from_secs(30 * 24 * 3600)).unwrap();
+        for _ in 0..2 {
+            records.recover();
+            let [left] = &records.leftovers()[..] else { panic!("{:?}", records.leftovers()) };
+            assert!(left.is_interrupted);
+            assert_eq!(left.missing, [hidden.to_str().unwrap()]);
+            let advice = left.advice().unwrap();
+            assert!(advice.contains(&format!("needs {}", hidden.display())), "{advice}");
+            assert!(Path::new(&left.record).exists());
+        }
+        _ = fs::remove_file(&hidden).or_else(|_| fs::remove_dir(&hidden));
+        fs::rename(&away, &hidden).unwrap();
+        let [left] = &records.leftovers()[..] else { panic!("{:?}", records.leftovers()) };
+        assert!(left.is_interrupted && left.missing.is_empty() && left.advice().is_none());
+        records.recover();
+        let found = ["a", "b"].map(|name| fs::read_to_string(place.io().join(name)).unwrap());
+        assert_eq!(found, ["run", "run"], "{method:?}");
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn stage_without_a_commit_that_is_elsewhere_is_forgotten() {
     let place = Fixture::new();
     place.write("f", "old");
-    let run = place.run(Method::Copy);
-    fs::write(run.path().join("f"), "run").unwrap();
-    interrupt(run, "journaled", 1);
-    fs::remove_dir_all(place.io()).unwrap();
-    fs::create_dir(place.io()).unwrap();
+    let run = place.stage();
+    let stage = run.path().parent().unwrap().to_owned();
+    run.stage.die();
+    fs::rename(&stage, place.root.path().join("elsewhere")).unwrap();
+    assert!(place.records().leftovers().is_empty());
     place.records().recover();
-    assert!(look(&place.io()).is_empty());
+    fs::remove_dir_all(place.root.path().join("elsewhere")).unwrap();
     place.assert_clean();
+}
+
+/// The controller was killed before the new record had the name of the old one.
+#[test]
+fn record_that_was_not_named_says_nothing() {
+    let place = Fixture::new();
+    place.write("f", "old");
+    let run = place.stage();
+    fs::write(run.path().join("f"), "run").unwrap();
+    let record = place.record();
+    run.stage.die();
+    let text = fs::read_to_string(&record).unwrap();
+    let begun = text.replace("\"is_committing\":false", "\"is_committing\":true");
+    assert_ne!(begun, text);
+    fs::write(record.with_extension("part"), begun).unwrap();
+    assert_eq!(place.records().leftovers().len(), 1);
+    place.records().recover();
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
+    place.assert_clean();
+}
+
+#[test]
+fn stage_whose_removal_was_interrupted_is_removed_by_the_next_command() {
+    for method in methods() {
+        let place = Fixture::new();
+        place.write("f", "old");
+        let run = place.run(method);
+        fs::write(run.path().join("f"), "run").unwrap();
+        let files = path_of(run.files());
+        interrupt(run, "applied", 1);
+        fs::remove_dir_all(files).unwrap();
+        assert!(!place.records().leftovers()[0].is_interrupted);
+        place.records().recover();
+        assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run");
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn stage_is_beside_the_io_dir_itself_wherever_its_path_leads() {
+    let place = Fixture::new();
+    let parent = place.root.path().join("parent");
+    let (moved, other) = (place.root.path().join("moved"), place.root.path().join("other"));
+    for directory in [&parent.join("io"), &other.join("io")] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    let io_dir = File::open(parent.join("io")).unwrap();
+    fs::rename(&parent, &moved).unwrap();
+    symlink(&other, &parent).unwrap();
+    for method in methods() {
+        let stage = place.create(&io_dir, method, CopyBounds::default()).unwrap();
+        let at = path_of(stage.files()).parent().unwrap().to_owned();
+        assert_eq!(at.parent(), Some(&*moved), "{method:?}");
+        let text = fs::read(place.record()).unwrap();
+        let recorded: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(recorded["path"], at.to_str().unwrap());
+        assert_eq!(recorded["io_path"], moved.join("io").to_str().unwrap());
+        drop(stage);
+    }
+    assert_eq!(fs::read_dir(&moved).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+/// A bounded race: the parent is exchanged with a link to another directory, again and again.
+#[test]
+fn no_stage_is_made_where_a_link_in_place_of_the_parent_leads() {
+    let place = Fixture::new();
+    let [parent, link, other] =
+        ["parent", "link", "other"].map(|name| place.root.path().join(name));
+    for directory in [&parent.join("io"), &other.join("io")] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    symlink(&other, &link).unwrap();
+    let io_dir = File::open(parent.join("io")).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                renameat_with(CWD, &parent, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..200 {
+                let stage = place.create(&io_dir, Method::Copy, CopyBounds::default()).unwrap();
+                let at = path_of(stage.files());
+                assert!(!at.starts_with(&other), "{}", at.display());
+            }
+        }));
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        made.unwrap();
+    });
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+#[test]
+fn directory_that_takes_the_place_of_a_new_stage_is_not_used() {
+    let place = Fixture::new();
+    place.write("f", "old");
+    let [precious, theirs] = ["precious", "theirs"].map(|name| place.root.path().join(name));
+    let create = |with: &Path| {
+        let io_dir = File::open(place.io()).unwrap();
+        let exchange = &mut |point| {
+            if point == "created" {
+                let stages = fs::read_dir(place.root.path()).unwrap().map(|it| it.unwrap().path());
+                let is_stage = |path: &PathBuf| path.to_str().unwrap().contains("-stage-");
+                for stage in stages.filter(is_stage) {
+                    fs::remove_dir(&stage).unwrap();
+                    fs::rename(with, stage).unwrap();
+                }
+            }
+        };
+        let bounds = CopyBounds::default();
+        let io_dir = io_dir.as_fd();
+        let stage = Stage::create(io_dir, &place.records(), Method::Overlay, bounds, exchange);
+        stage.unwrap_err().to_string()
+    };
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("file"), "").unwrap();
+    let error = create(&precious);
+    assert!(error.contains("not empty"), "{error}");
+    let names = fs::read_dir(place.root.path()).unwrap().map(|it| it.unwrap().path());
+    let kept: Vec<_> = names.filter(|path| path.join("file").exists()).collect();
+    assert_eq!(kept.len(), 1);
+    fs::remove_dir_all(&kept[0]).unwrap();
+    if rustix::process::geteuid().is_root() {
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(1000), Some(1000)).unwrap();
+        let error = create(&theirs);
+        assert!(error.contains("not permitted"), "{error}");
+    }
+    place.assert_clean();
+}
+
+#[test]
+fn manifest_of_a_partial_commit_has_what_the_io_dir_has_now() {
+    for method in methods() {
+        let place = Fixture::new();
+        for name in ["d/sub/f", "d/old", "d-kept", "e/f", "m/f"] {
+            place.write(name, "old");
+        }
+        let mut run = place.run(method);
+        fs::remove_dir_all(run.path().join("d")).unwrap();
+        for name in ["d-kept", "e/f", "z"] {
+            fs::write(run.path().join(name), "run").unwrap();
+        }
+        fs::set_permissions(run.path().join("m"), Permissions::from_mode(0o700)).unwrap();
+        let compared = run.compare().unwrap();
+        let mut manifest = run.manifest(&compared, 100);
+        let before = manifest.changes.len();
+        let io = place.io();
+        let committed = run.commit(&compared, |reached| {
+            if reached == "journaled" {
+                fs::write(io.join("d/new"), "mine").unwrap();
+                fs::write(io.join("e/f"), "mine, and longer").unwrap();
+                fs::rename(io.join("m"), io.join("m-moved")).unwrap();
+                fs::create_dir(io.join("m")).unwrap();
+                fs::set_permissions(io.join("m"), Permissions::from_mode(0o751)).unwrap();
+            }
+        });
+        let Commit::Partial(mut kept) = committed.unwrap() else { panic!("{method:?}") };
+        kept.sort();
+        assert_eq!(kept, [&b"d"[..], b"e/f", b"m"], "{method:?}");
+        manifest.leave_out(&kept);
+        let paths: Vec<_> = manifest.changes.iter().map(|change| &*change.path).collect();
+        assert_eq!(paths, ["d-kept", "z"], "{method:?}: of {before}");
+        assert_eq!(fs::metadata(io.join("m")).unwrap().mode() & 0o777, 0o751, "it is another one");
+        assert_eq!(fs::metadata(io.join("m-moved")).unwrap().mode() & 0o777, 0o755);
+    }
 }
 
 #[test]

@@ -59,5 +59,8 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         let message = format!("cannot remove {}: {}", failure.sandbox.container, failure.reason);
         context.output.failure(&message, None);
     }
+    for advice in report.stages_kept.iter().filter_map(|stage| stage.advice()) {
+        context.output.failure(&advice, None);
+    }
     Ok(code)
 }

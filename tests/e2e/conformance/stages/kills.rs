@@ -458,6 +458,40 @@ fn recovery_that_is_killed_again_and_again_is_completed_by_the_next_command() {
 }
 
 #[test]
+fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
+    let cases = Cases::new();
+    let place = &cases.commands.place;
+    let io = cases.io("hidden");
+    plant(&io, 10);
+    let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let beside = fs::read_dir(io.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let stage = beside.into_iter().find(|path| path.to_string_lossy().contains("-stage-")).unwrap();
+    let elsewhere = io.with_file_name("elsewhere");
+    // As whoever owns the directory that both are in can do.
+    fs::rename(&stage, &elsewhere).unwrap();
+    fs::create_dir(&stage).unwrap();
+    for _ in 0..2 {
+        let told = place.sandboxctl(["gc"]);
+        let needs = format!("needs {}, which is not there", stage.display());
+        told.assert_code(125).assert_stderr_has(&needs).assert_stderr_has("move it back and run");
+    }
+    let report: Value = serde_json::from_str(&place.sandboxctl(["gc", "--json"]).stdout).unwrap();
+    assert_eq!(report["stages_kept"][0]["missing"], json!([stage]), "{report:#}");
+    let checks: Value =
+        serde_json::from_str(&place.sandboxctl(["doctor", "--json"]).stdout).unwrap();
+    let stages = checks.as_array().unwrap().iter().find(|it| it["id"] == "stages").unwrap();
+    assert_eq!(stages["status"], "warn", "{stages:#}");
+    assert!(stages["fix"].as_str().unwrap().contains("move it back"), "{stages:#}");
+    fs::remove_dir(&stage).unwrap();
+    fs::rename(&elsewhere, &stage).unwrap();
+    cases.gc();
+    assert_eq!(cases.outcome(&io, "hidden"), Whole::New);
+    cases.assert_all_is_gone();
+}
+
+#[test]
 fn gc_and_doctor_report_what_dead_controllers_left_of_stages() {
     let cases = Cases::new();
     let place = &cases.commands.place;

@@ -1,0 +1,99 @@
+//! Where a stage is, by descriptors, and what is done with what is in it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, fstat, futimens, mkdirat, openat, syncfs};
+use rustix::io::Errno;
+use sandbox_dirfd::{Root, remove_opened_tree};
+
+use crate::commit;
+use crate::copy::times;
+use crate::error::StageError;
+use crate::journal::Journal;
+
+/// What the name of a stage begins with.
+pub(crate) const PREFIX: &str = ".sandboxctl-stage-";
+/// The copy in a stage, or the upper layer.
+pub(crate) const FILES: &str = "files";
+/// What a commit removed from the io dir.
+pub(crate) const TRASH: &str = "trash";
+
+/// Where a stage is.
+#[derive(Debug)]
+pub(crate) struct Location {
+    pub parent: OwnedFd,
+    pub name: OsString,
+    pub path: PathBuf,
+    /// The stage itself.
+    pub dir: OwnedFd,
+    /// Whether it is in the io dir.
+    pub is_inside: bool,
+}
+
+impl Location {
+    pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
+        directory(self.dir.as_fd(), OsStr::new(name))
+    }
+
+    pub fn make_directory(&self, name: &str) -> Result<OwnedFd, Errno> {
+        mkdirat(&self.dir, name, Mode::RWXU)?;
+        self.open(name)
+    }
+
+    /// Does what the journal says, and makes it last. Returns what something else had changed, which is
+    /// left as it is.
+    pub fn apply(
+        &self,
+        journal: &Journal,
+        io_dir: &Root<'_>,
+        reached: &mut dyn FnMut(&'static str),
+    ) -> Result<Vec<Vec<u8>>, StageError> {
+        let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
+        let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
+        let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
+        let kept = commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached);
+        let kept = kept.map_err(failed)?;
+        syncfs(&copy).map_err(failed)?;
+        // Whoever is to remove the rest of the stage has nothing to do before.
+        Journal::remove(self.dir.as_fd()).map_err(failed)?;
+        Ok(kept)
+    }
+
+    /// Removes the stage; whether nothing is left of it.
+    pub fn remove(&self) -> bool {
+        let remove = || remove_opened_tree(self.parent.as_fd(), &self.name, &self.dir);
+        match keeping_times(&self.parent, self.is_inside, remove) {
+            Ok(()) | Err(Errno::NOENT) => true,
+            // The next sweep tries again.
+            Err(errno) => {
+                tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage");
+                false
+            }
+        }
+    }
+}
+
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+pub(crate) fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    openat(parent, name, DIRECTORY, Mode::empty())
+}
+
+/// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what
+/// the run changed is to be seen.
+pub(crate) fn keeping_times<T>(
+    directory: &OwnedFd,
+    is_io_dir: bool,
+    change: impl FnOnce() -> T,
+) -> T {
+    let before = is_io_dir.then(|| fstat(directory).ok()).flatten();
+    let changed = change();
+    if let Some(stat) = before {
+        // Others than the owner cannot set them.
+        _ = futimens(directory, &times(&stat));
+    }
+    changed
+}
