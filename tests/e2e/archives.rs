@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use crate::fixture::{Ended, Fixture, eventually, spawn};
+use crate::fixture::{Ended, Fixture, eventually, spawn, wait};
 use crate::rootfs::Rootfs;
 
 /// Bytes after the end of a layer's tar, as holes of the file: they are read, and nothing comes of
@@ -161,4 +161,45 @@ fn unpacked_archives_are_listed_and_removed() {
     exec(&place, "image.tar", &["true"]).assert_code(0);
     place.sandboxctl(["image", "rm", "--programs", id]).assert_code(0);
     assert_eq!(list(&place), json!([]));
+}
+
+/// Its path leads to something else while the run opens it, and back again before the receipt is made.
+#[test]
+fn receipt_is_only_of_the_root_that_the_run_has_opened() {
+    for flag in ["--rootfs", "--image-archive"] {
+        let place = Fixture::new();
+        for (name, says) in [("data", "digested"), ("other", "used")] {
+            let root = Rootfs::busybox().file("says", 0o644, says);
+            let at = format!("{name}/root");
+            if flag == "--rootfs" {
+                std::fs::create_dir_all(place.path(&at)).unwrap();
+                root.write_to(&place.path(&at));
+            } else {
+                place.write(&at, root.docker_archive("a:b"));
+            }
+        }
+        let point = place.home().join("Registered");
+        let line = "cat /says > seen; until [ -e go ]; do sleep 0.1; done";
+        let flags = ["exec", flag, "data/root", "--io-dir", "sandbox-files", "--receipt", "r"];
+        let mut run = place.command(flags.iter().chain(&["--", "sh", "-c", line]));
+        run.env("SANDBOX_FAILPOINT", &point);
+        let run = spawn(run);
+        eventually("it is digested", || point.exists().then_some(()));
+        let exchange = || {
+            for (from, to) in [("data", "aside"), ("other", "data"), ("aside", "other")] {
+                std::fs::rename(place.path(from), place.path(to)).unwrap();
+            }
+        };
+        exchange();
+        std::fs::write(point.with_extension("go"), "").unwrap();
+        let seen = place.path("sandbox-files/seen");
+        let is_used = || std::fs::read_to_string(&seen).ok().filter(|it| it == "used");
+        eventually("it is used", is_used);
+        exchange();
+        place.write("sandbox-files/go", "");
+        let ended = wait(run);
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        ended.assert_stderr_has("data/root changed while the run used it: no receipt");
+        assert!(!place.path("r").exists());
+    }
 }

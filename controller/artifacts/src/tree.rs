@@ -39,7 +39,8 @@ pub struct InputDigest {
 }
 
 impl InputDigest {
-    /// Whether nothing of the input has changed since, by its sizes, times and inodes.
+    /// Whether what is at a path is that input, and nothing of it has changed since, by its sizes, times
+    /// and inodes.
     ///
     /// # Errors
     ///
@@ -203,7 +204,8 @@ impl Entries {
         let root = std::iter::once((&b""[..], &self.root));
         for (path, stat) in root.chain(self.below.iter().map(|(path, stat)| (&**path, stat))) {
             let line = format!(
-                "{} {} {:?} {}\n",
+                "{} {} {} {:?} {}\n",
+                stat.st_dev,
                 stat.st_ino,
                 stat.st_mode,
                 FileState::of(stat),

@@ -16,6 +16,7 @@ mod exit;
 mod hardening;
 mod image;
 mod installed_files;
+pub mod mount_table;
 mod overlay;
 mod sealed;
 
@@ -169,6 +170,8 @@ pub struct Prepared {
     pub env: Vec<String>,
     /// The image's working directory; empty if it does not set one.
     pub workdir: String,
+    /// The file or directory that the caller named, opened once; `None` if that is an image.
+    pub named: Option<Source>,
 }
 
 /// A bind mount: private, not recursive; a missing source is never created.

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::io::{BufRead as _, Read as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::error::{RootfsError, TarProblem};
@@ -20,6 +22,8 @@ const MAX_LINKS: usize = 4;
 /// An image archive.
 #[derive(Debug)]
 pub(super) struct Archive {
+    /// The file as it was opened.
+    pub file: Arc<OwnedFd>,
     whole: Section,
     members: HashMap<Vec<u8>, Member>,
 }
@@ -48,6 +52,7 @@ impl Archive {
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(RootfsError::NoFile { path: path.to_owned() });
         }
+        let opened = Arc::new(file.try_clone().map_err(failed)?.into());
         let mut whole = Section::whole(file)?;
         let mut reader = whole.clone().buffered();
         if Compression::of(reader.fill_buf()?) != Compression::None {
@@ -57,7 +62,7 @@ impl Archive {
             whole = Section::whole(plain)?;
         }
         let members = members(whole.clone(), budget)?;
-        Ok(Self { whole, members })
+        Ok(Self { file: opened, whole, members })
     }
 
     pub fn has(&self, name: &str) -> bool {

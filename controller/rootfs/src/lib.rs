@@ -61,6 +61,8 @@ pub struct Unpacked {
     pub workdir: Option<String>,
     /// The image's id: its configuration's digest.
     pub digest: Digest,
+    /// The archive that was read.
+    pub archive: Arc<OwnedFd>,
 }
 
 /// Unpacks the image of an archive, or finds it unpacked. `reserve` stays free on the disk of the
@@ -121,7 +123,8 @@ fn unpack(
         }
     };
     let Image { digest, env, workdir, .. } = image;
-    Ok(Unpacked { root: place.root().to_owned(), tree, env, workdir, digest })
+    let root = place.root().to_owned();
+    Ok(Unpacked { root, tree, env, workdir, digest, archive: archive.file })
 }
 
 /// Unpacks all layers, the lowest first.

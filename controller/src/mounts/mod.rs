@@ -7,12 +7,11 @@
 //! at the launch, and one that appears later ends the sandbox. It also refuses places whose content
 //! affects the host: pseudo filesystems, devices, and the controller's own directories.
 //!
-//! Everything is compared by its [`Location`](table::Location) in a filesystem, not by its path: a
+//! Everything is compared by its [`Location`](sandbox_engine::mount_table::Location) in a filesystem, not by its path: a
 //! bind mount or a link gives the same directory another path.
 
 mod policy;
 pub(crate) mod refusal;
-mod table;
 mod watch;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,12 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_engine::Source;
+use sandbox_engine::mount_table::{MountTable, Opened};
 use sandbox_protocol::message::Access;
 
 pub(crate) use self::policy::ReservedDirs;
 use self::policy::{MountPointsBelow, MountPolicy};
 use self::refusal::MountRefusal;
-use self::table::{MOUNTINFO, MountTable, Opened};
 pub(crate) use self::watch::MountWatch;
 use self::watch::{MountChanges, MountReader, Table};
 use crate::error::Error;
@@ -49,7 +48,7 @@ impl HostPlaces {
     #[must_use]
     pub fn now() -> Self {
         // Without a table nothing can be told apart, nor mounted.
-        Self(std::fs::read(MOUNTINFO).and_then(|text| MountTable::parse(&text)).ok())
+        Self(MountTable::now().ok())
     }
 
     /// Whether a path leads to a directory or below it, or will once what is missing has been created.
@@ -80,7 +79,7 @@ pub(crate) fn check_output(folders: &ReservedDirs, path: &Path) -> Result<(), Mo
 /// The mounts of one sandbox: checked at the launch, and watched during its life.
 #[derive(Debug)]
 pub(crate) struct MountGuard {
-    watch: MountWatch,
+    table: MountWatch,
     folders: ReservedDirs,
     /// `None` before the first check: a sandbox without mounts of the host needs no mount table.
     rules: Option<Rules>,
@@ -116,15 +115,15 @@ pub(crate) struct MountLost {
 
 impl MountGuard {
     pub fn new(watch: &MountWatch, folders: &ReservedDirs) -> Self {
-        let (watch, folders) = (watch.clone(), folders.clone());
-        Self { watch, folders, rules: None, watched: Arc::default(), hidden: Vec::new() }
+        let (table, folders) = (watch.clone(), folders.clone());
+        Self { table, folders, rules: None, watched: Arc::default(), hidden: Vec::new() }
     }
 
     fn policy(&mut self) -> Result<&MountPolicy, Error> {
         let rules = match self.rules.take() {
             Some(rules) => rules,
             None => {
-                let subscribed = self.watch.subscribe();
+                let subscribed = self.table.subscribe();
                 let (table, changes) = subscribed.map_err(|source| Error::MountTable { source })?;
                 Rules { policy: MountPolicy::new(table, &self.folders)?, changes }
             }
@@ -150,15 +149,22 @@ impl MountGuard {
         access: Access,
     ) -> Result<(), Error> {
         let mount = self.check(what, source, target, access, MountPointsBelow::Refused)?;
-        let (what, path) = (what.to_owned(), PathBuf::from(&source.path));
-        // Nobody else has it before the launch is over.
-        Arc::make_mut(&mut self.watched).push(Watched {
-            what,
-            path,
-            file: source.file.clone(),
-            mount,
-        });
+        self.watch(what, source, mount);
         Ok(())
+    }
+
+    /// The same of a directory that belongs to sandboxctl alone, and is where no other may be.
+    pub fn add_own(&mut self, what: &str, source: &Source) -> Result<(), Error> {
+        let below = MountPointsBelow::RefusedInOwn;
+        let mount = self.check(what, source, "", Access::Write, below)?;
+        self.watch(what, source, mount);
+        Ok(())
+    }
+
+    fn watch(&mut self, what: &str, source: &Source, mount: u64) {
+        let (what, path, file) = (what.to_owned(), (&source.path).into(), source.file.clone());
+        // Nobody else has it before the launch is over.
+        Arc::make_mut(&mut self.watched).push(Watched { what, path, file, mount });
     }
 
     /// Refuses a directory that no sandbox may use as its root.

@@ -6,10 +6,10 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_engine::mount_table::{Located, Location, MountTable, Opened};
 use sandbox_protocol::message::Access;
 
 use super::refusal::{DEVICES, MountRefusal};
-use super::table::{Located, Location, MountTable, Opened};
 use crate::error::Error;
 
 /// Filesystems that are interfaces of the kernel or of the host's services, and do not store files:
@@ -97,6 +97,8 @@ impl ReservedDir {
 pub(super) enum MountPointsBelow {
     /// Refuse it.
     Refused,
+    /// Refuse it, and nothing else: it is one of the controller's own.
+    RefusedInOwn,
     /// Allow it: it is the lower layer of an overlay, which is never written to. But not the root
     /// of the whole system, by any path.
     Harmless,
@@ -176,6 +178,9 @@ impl MountPolicy {
         below: MountPointsBelow,
     ) -> Result<Vec<&str>, MountRefusal> {
         let located = locate(&self.table, opened)?;
+        if below == MountPointsBelow::RefusedInOwn {
+            return check_below(&self.table, &located).map(|()| Vec::new());
+        }
         self.check_place(&located)?;
         let mut hidden = Vec::new();
         for ReservedDir { name, path, location, .. } in &self.own {
@@ -199,13 +204,13 @@ impl MountPolicy {
             return Err(MountRefusal::ParentOfReservedFile { file: file.clone() });
         }
         match below {
-            MountPointsBelow::Refused => check_below(&self.table, &located)?,
             MountPointsBelow::Harmless => {
                 let root = place(&self.table, Path::new("/"));
                 if root.is_ok_and(|root| located.location.path_to(&root.location).is_some()) {
                     return Err(MountRefusal::Root);
                 }
             }
+            _ => check_below(&self.table, &located)?,
         }
         Ok(hidden)
     }

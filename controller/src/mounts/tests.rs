@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::task::Poll;
 
+use sandbox_engine::mount_table::MOUNTINFO;
+
 use super::watch::MadeUp;
 use super::*;
 

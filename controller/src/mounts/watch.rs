@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use sandbox_engine::mount_table::{MOUNTINFO, MountTable};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-
-use super::table::{MOUNTINFO, MountTable};
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,5 +1,6 @@
 //! The state of a sandbox, shared with its runs, commands and file operations.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     pub(super) image_workdir: Option<String>,
     /// The id of the image that its commands run in, if it is one of the engine.
     pub(super) image_id: Option<String>,
+    /// What the caller named of what it is made of.
+    pub(super) named: Vec<Arc<OwnedFd>>,
     pub(super) supports_exec: bool,
     pub(super) write_baseline: WriteBaseline,
     pub(super) home: Option<GuestPath>,

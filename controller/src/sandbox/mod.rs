@@ -22,6 +22,7 @@ pub(crate) mod user;
 pub(crate) use self::inner::Inner;
 pub use self::inner::LaunchInfo;
 use std::fmt;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -80,6 +81,15 @@ impl Sandbox {
     #[must_use]
     pub fn image_id(&self) -> Option<&str> {
         self.inner.image_id.as_deref()
+    }
+
+    /// What it is made of, by paths that lead to the very files and directories that were opened for
+    /// it, for as long as this exists: the root directory or image archive of its spec, and then the
+    /// inputs that are paths.
+    #[must_use]
+    pub fn opened(&self) -> Vec<PathBuf> {
+        let path = |file: &Arc<OwnedFd>| format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+        self.inner.named.iter().map(path).collect()
     }
 
     /// Facts about its engine.

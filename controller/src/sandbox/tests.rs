@@ -919,7 +919,7 @@ async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
     std::fs::create_dir_all(&empty).unwrap();
     let file = Arc::new(std::fs::File::open(&empty).unwrap().into());
     let root = ProgramRoot::Directory(Source::new(empty.to_str().unwrap().to_owned(), file));
-    let prepared = Prepared { root, env: Vec::new(), workdir: String::new() };
+    let prepared = Prepared { root, env: Vec::new(), workdir: String::new(), named: None };
     let launch = |sandbox: PreparedSandbox| {
         let sandbox = PreparedSandbox { prepared: Some(prepared.clone()), ..sandbox };
         Sandbox::launch(world.shared.clone(), sandbox)

@@ -46,8 +46,7 @@ pub struct Issuer {
     spec: SandboxSpec,
     artifacts: Vec<String>,
     made_of: Vec<Dependency>,
-    /// The inputs, with what shows whether they are still the same.
-    inputs: Vec<(PathBuf, artifacts::InputDigest)>,
+    inputs: Digested,
     /// The number of files in the io dir before the run.
     earlier_files: u64,
 }
@@ -64,6 +63,65 @@ pub enum Subjected<'a> {
 #[derive(Default)]
 pub struct Issued {
     report: Option<ReceiptReport>,
+}
+
+/// The root directory or image archive of a spec, and its inputs that are paths, with their digests.
+pub struct Digested(Vec<(String, PathBuf, artifacts::InputDigest)>);
+
+impl Digested {
+    /// Digests them.
+    ///
+    /// # Errors
+    ///
+    /// If something cannot be read.
+    pub fn of(spec: &SandboxSpec) -> Result<Self, Error> {
+        let root = match &spec.root {
+            RootFs::Directory(path) | RootFs::Archive(path) => Some(path),
+            _ => None,
+        };
+        let root = root.map(|path| (Dependency::ROOTFS.to_owned(), path));
+        let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
+            InputSource::Path(path) => Some((name_of(&input.name), path)),
+            InputSource::Bytes(_) => None,
+        });
+        let digested = root
+            .into_iter()
+            .chain(inputs)
+            .map(|(name, path)| Ok((name, path.clone(), digest(path)?)));
+        digested.collect::<Result<_, Error>>().map(Self)
+    }
+
+    /// Their names and digests.
+    pub fn digests(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().map(|(name, _, digest)| (name.clone(), digest.sha256.clone()))
+    }
+
+    /// The path of the first of them that is not what the sandbox has opened, or that has changed since
+    /// it was digested: a path may have led elsewhere meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read any more.
+    pub fn other_than_used(&self, sandbox: &Sandbox) -> Result<Option<&Path>, Error> {
+        let mut used = sandbox.opened().into_iter();
+        for (_, path, digest) in &self.0 {
+            let is_same = used.next().map(|used| digest.is_still_of(&used)).transpose();
+            if is_same.map_err(failed)? != Some(true) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The inputs that a command line has read already.
+pub fn byte_inputs(spec: &SandboxSpec) -> impl Iterator<Item = Dependency> {
+    spec.inputs.iter().filter_map(|input| match &input.source {
+        InputSource::Path(_) => None,
+        InputSource::Bytes(bytes) => {
+            Some(Dependency::new(&name_of(&input.name), receipts::sha256(bytes)))
+        }
+    })
 }
 
 impl Issuer {
@@ -102,25 +160,9 @@ impl Issuer {
             _ => AGENT_SHA256.to_owned(),
         };
         let mut made_of = vec![Dependency::new(Dependency::AGENT, agent)];
-        let mut inputs = Vec::new();
-        if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
-            inputs.push((Dependency::ROOTFS.to_owned(), path.clone()));
-        }
-        for input in &spec.inputs {
-            let name = name_of(&input.name);
-            match &input.source {
-                InputSource::Path(path) => inputs.push((name, path.clone())),
-                InputSource::Bytes(bytes) => {
-                    made_of.push(Dependency::new(&name, receipts::sha256(bytes)))
-                }
-            }
-        }
-        let mut digests = Vec::new();
-        for (name, path) in inputs {
-            let found = digest(&path)?;
-            made_of.push(described(&name, &found));
-            digests.push((path, found));
-        }
+        let inputs = Digested::of(spec)?;
+        made_of.extend(inputs.0.iter().map(|(name, _, found)| described(name, found)));
+        made_of.extend(byte_inputs(spec));
         // It changes, and nothing is said of it afterwards.
         let mut earlier_files = 0;
         if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
@@ -136,7 +178,7 @@ impl Issuer {
             spec: spec.clone(),
             artifacts: artifacts.globs().to_vec(),
             made_of,
-            inputs: digests,
+            inputs,
             earlier_files,
         }))
     }
@@ -183,11 +225,9 @@ impl Issuer {
         copied: &Copied,
         staging: &Staging,
     ) -> Result<Receipt, Error> {
-        for (path, digest) in &self.inputs {
-            if !digest.is_still_of(path).map_err(failed)? {
-                let why = format!("{} changed while the run used it: no receipt", path.display());
-                return Err(Error::usage("--receipt", why).with_hint("run it again"));
-            }
+        if let Some(path) = self.inputs.other_than_used(sandbox)? {
+            let why = format!("{} changed while the run used it: no receipt", path.display());
+            return Err(Error::usage("--receipt", why).with_hint("run it again"));
         }
         if !self.artifacts.is_empty() && copied.files.is_none() {
             return Err(Error::usage("--receipt", "its artifacts were not copied: no receipt")
@@ -348,7 +388,7 @@ impl Issued {
 pub const MOUNT: &str = "mount/";
 
 /// Where an input is, as a name in a receipt.
-pub fn name_of(input: &str) -> String {
+fn name_of(input: &str) -> String {
     match input.strip_prefix('/') {
         Some(path) => format!("{MOUNT}{path}"),
         None => format!("in/{input}"),

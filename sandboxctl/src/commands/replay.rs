@@ -4,8 +4,7 @@ use sandbox_api::artifacts::{CheckDifference, PathDifference};
 use sandbox_api::changes::CommitPolicy;
 use sandbox_api::receipt::{BuildType, Dependency, Provenance, Receipt, TestResult};
 use sandbox_api::{
-    DEFAULT_LIFETIME, InputSource, Lifespan, Outcome, PrivateIo, Pull, RootFs, RunResult,
-    SandboxSpec, Script,
+    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, RunResult, SandboxSpec, Script,
 };
 use sandbox_controller::artifacts::{Request, Selection, Unmatched};
 use sandbox_controller::{FinishOptions, Run, Sandbox, receipts};
@@ -13,7 +12,8 @@ use serde::Serialize;
 
 use super::artifacts::list;
 use super::receipt::{
-    MOUNT, args_digest, digest, name_of, public_key, read_receipt, script_dependency, unverified,
+    Digested, MOUNT, args_digest, byte_inputs, digest, public_key, read_receipt, script_dependency,
+    unverified,
 };
 use super::{Context, block_on, launch};
 use crate::cli::receipt::ReplayArgs;
@@ -95,7 +95,9 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     };
     let script =
         Script::new(source).args(arguments).seed(parameters.seed).now(now).secrets(secrets);
-    let differences = material_differences(&receipt.predicate, &materials(&script, &spec)?);
+    let inputs = Digested::of(&spec)?;
+    let materials = materials(&script, &spec, &inputs)?;
+    let differences = material_differences(&receipt.predicate, &materials);
     if !differences.is_empty() {
         context.output.failure(
             "the materials are not those of the receipt: nothing ran",
@@ -126,6 +128,10 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 {
                     let text = format!("the replay ended otherwise: {}", failure.message);
                     context.output.failure(&text, result.hint().as_deref());
+                }
+                if let Some(path) = inputs.other_than_used(sandbox)? {
+                    let why = format!("{} changed while the replay used it", path.display());
+                    return Err(refuse(args, why).with_hint("replay it again"));
                 }
                 compare(args, sandbox, result, &receipt, tests).await
             };
@@ -269,21 +275,17 @@ fn root(args: &ReplayArgs, predicate: &Provenance) -> Result<RootFs, Error> {
 }
 
 /// What the run is made of: names of dependencies, with digests.
-fn materials(script: &Script, spec: &SandboxSpec) -> Result<Vec<(String, String)>, Error> {
+fn materials(
+    script: &Script,
+    spec: &SandboxSpec,
+    inputs: &Digested,
+) -> Result<Vec<(String, String)>, Error> {
     let mut materials = vec![
         (Dependency::SCRIPT.to_owned(), script_dependency(script).digest.sha256),
         (Dependency::ARGS.to_owned(), args_digest(&script.args)),
     ];
-    for it in &spec.inputs {
-        let digest = match &it.source {
-            InputSource::Path(path) => digest(path)?.sha256,
-            InputSource::Bytes(bytes) => receipts::sha256(bytes),
-        };
-        materials.push((name_of(&it.name), digest));
-    }
-    if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
-        materials.push((Dependency::ROOTFS.to_owned(), digest(path)?.sha256));
-    }
+    materials.extend(inputs.digests());
+    materials.extend(byte_inputs(spec).map(|it| (it.name, it.digest.sha256)));
     if let Some(io_dir) = &spec.io_dir {
         materials.push((Dependency::IO.to_owned(), digest(io_dir)?.sha256));
     }

@@ -164,6 +164,32 @@ fn mount_that_appears_ends_the_command_and_is_reported() {
     assert_eq!((result.exit_code, result.signal), (None, None), "{result:?}");
 }
 
+#[test]
+fn mount_that_appears_in_a_fresh_io_dir_ends_the_command_and_is_reported() {
+    let provided = Rootfs::busybox().provide();
+    let guest = guest(|spec| spec.root(provided.root()).fresh_io_dir());
+    let scratch = guest.place.state().join("sandboxctl/scratch");
+    let mut mounted = None;
+    let result = guest.wait(async {
+        let command = Command::shell("mkdir m; echo begun; sleep 100");
+        let mut execution = guest.sandbox.start_exec(command).await.unwrap();
+        execution.next_output().await.unwrap();
+        let fresh = fs::read_dir(&scratch).unwrap();
+        let mut fresh = fresh.map(|entry| entry.unwrap().path().join("files/m"));
+        mounted = Some(HostMount::tmpfs(fresh.find(|path| path.exists()).unwrap()));
+        execution.wait().await.unwrap()
+    });
+    let mounted = mounted.unwrap();
+    assert_ended_for(&result.outcome, &mounted);
+    let Guest { sandbox, library, place: _place } = guest;
+    drop(sandbox);
+    drop(library);
+    // What it is mounted on cannot be removed, and nothing that it has is.
+    mounted.assert_is_mounted();
+    drop(mounted);
+    fs::remove_dir_all(scratch).unwrap();
+}
+
 /// Runs a script that prints, and is to end for a mount whose directory is then renamed into the io dir.
 fn assert_ends_for_a_mount_that_is_moved_in(source: &str) {
     let guest = guest(|spec| spec);

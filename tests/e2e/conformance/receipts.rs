@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::exec_cli::Commands;
-use crate::fixture::{Ended, Fixture, finish};
+use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
 
 const SCRIPT: &str = "local sum = 0
 for line in io.lines('/in/sales.csv') do sum += tonumber(line) or 0 end
@@ -54,6 +54,35 @@ fn statement(place: &Fixture) -> Value {
     let Some(payload) = document["payload"].as_str() else { return document };
     let payload: sandbox_protocol::Base64 = serde_json::from_value(json!(payload)).unwrap();
     serde_json::from_slice(&payload.0).unwrap()
+}
+
+/// The path leads to something else while the run opens it, and back again before the receipt is made.
+#[test]
+fn receipt_is_only_of_what_the_run_has_opened() {
+    let place = Fixture::new();
+    place.write("data/f", "digested");
+    place.write("other/f", "used");
+    place.write("a.luau", "fs.write('seen', fs.read('/in/f')) while not fs.exists('go') do end");
+    let point = place.home().join("Registered");
+    let mut run = place.command(["run", "a.luau", "--in", "data/f", "--receipt", "r"]);
+    run.env("SANDBOX_FAILPOINT", &point);
+    let run = spawn(run);
+    eventually("it is digested", || point.exists().then_some(()));
+    let exchange = || {
+        for (from, to) in [("data", "aside"), ("other", "data"), ("aside", "other")] {
+            fs::rename(place.path(from), place.path(to)).unwrap();
+        }
+    };
+    exchange();
+    fs::write(point.with_extension("go"), "").unwrap();
+    let seen = place.path("sandbox-files/seen");
+    eventually("it is used", || fs::read_to_string(&seen).ok().filter(|it| it == "used"));
+    exchange();
+    place.write("sandbox-files/go", "");
+    let ended = wait(run);
+    assert_ne!(ended.code, 0, "{ended:#?}");
+    ended.assert_stderr_has("data/f changed while the run used it: no receipt");
+    assert!(!place.path("r").exists());
 }
 
 #[test]

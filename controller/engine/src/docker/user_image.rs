@@ -75,6 +75,7 @@ fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
         root: ProgramRoot::Image { id, reference: reference.to_owned(), volumes },
         env: config.env.unwrap_or_default(),
         workdir: config.working_dir.unwrap_or_default(),
+        named: None,
     })
 }
 

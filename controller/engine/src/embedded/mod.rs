@@ -184,14 +184,15 @@ impl Engine for EmbeddedEngine {
             RootFs::Archive(path) => {
                 let unpacked =
                     prepare_archive(path, &self.roots, self.disk_reserve, progress).await;
-                let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {
+                let Unpacked { root, tree, env, workdir, digest, archive } = unpacked.map_err(|error| {
                     EngineError::Archive { path: path.clone(), source: Box::new(error) }
                 })?;
+                let named = Some(Source::new(path.display().to_string(), archive));
                 let path = root.display().to_string();
                 tracing::debug!(%digest, path, "the image is unpacked");
                 // The descriptor keeps it from being removed while it is in use.
                 let root = ProgramRoot::Directory(Source::new(path, tree));
-                Ok(Some(Prepared { root, env, workdir: workdir.unwrap_or_default() }))
+                Ok(Some(Prepared { root, env, workdir: workdir.unwrap_or_default(), named }))
             }
         }
     }

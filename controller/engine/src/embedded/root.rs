@@ -11,6 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use sandbox_dirfd::path_of;
 
 use crate::error::EngineError;
+use crate::mount_table::{MountTable, Opened};
 use crate::{Bind, Prepared, ProgramRoot, Source};
 
 /// There is no daemon that could find an image by name.
@@ -45,27 +46,36 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
         return Err(refuse("it is on a mount with the noexec option"));
     }
     let path = path.into_os_string().into_string().map_err(|_| refuse("its path is not UTF-8"))?;
+    let source = Source::new(path, Arc::new(opened));
     Ok(Prepared {
-        root: ProgramRoot::Directory(Source::new(path, Arc::new(opened))),
+        root: ProgramRoot::Directory(source.clone()),
         env: Vec::new(),
         workdir: String::new(),
+        named: Some(source),
     })
 }
 
 /// Refuses a root that a mount could change, or that would change with one: a mount's source is
-/// below the root, or the root is below the source.
+/// below the root, or the root is below the source, by whatever paths they have.
 pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
-    let now = |source: &Source| {
-        path_of(&source.file).map_err(|error| EngineError::Refused(error.to_string()))
+    let failed = |error: io::Error| EngineError::Refused(format!("cannot locate a mount: {error}"));
+    let table = MountTable::now().map_err(failed)?;
+    let locate = |source: &Source| {
+        let located = table.locate(Opened::new(source.file.as_fd())?)?;
+        located.map(|it| it.location).ok_or_else(|| {
+            let why =
+                format!("{} is on a mount that /proc/self/mountinfo does not list", source.path);
+            io::Error::other(why)
+        })
     };
-    let root_path = now(root)?;
+    let root_at = locate(root).map_err(failed)?;
     for Bind { source, target, read_only } in mounts.iter().filter(|bind| !bind.source.is_private())
     {
-        let path = now(source)?;
-        let is_inside = path.starts_with(&root_path);
-        let is_around_it = root_path.starts_with(&path) && !read_only;
+        let at = locate(source).map_err(failed)?;
+        let is_inside = root_at.path_to(&at).is_some();
+        let is_around_it = at.path_to(&root_at).is_some() && !read_only;
         if is_inside || is_around_it {
-            let (root, path) = (root_path.display(), path.display());
+            let (root, path) = (&root.path, &source.path);
             let how = if is_inside { "is inside it" } else { "contains it, and is writable" };
             return Err(EngineError::UnusableRoot {
                 reason: format!(
@@ -136,5 +146,33 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
         assert!(check(bind(&root.join("inside"), true)).is_err());
+    }
+
+    /// Mounting needs root.
+    #[test]
+    fn a_root_is_known_by_any_path_of_it() {
+        use rustix::mount::{UnmountFlags, mount_bind, unmount};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("around/root/inside")).unwrap();
+        fs::create_dir(at("alias")).unwrap();
+        for (aliased, is_refused) in [
+            ("around/root", [true, true]),
+            ("around/root/inside", [true, true]),
+            ("around", [true, false]),
+        ] {
+            mount_bind(at(aliased), at("alias")).unwrap();
+            // Each opens the mount, which goes when the last of them is closed.
+            let refused = [false, true].map(|read_only| {
+                check(&source(&at("around/root")), &[bind(&at("alias"), read_only)]).is_err()
+            });
+            let other = check(&source(&at("alias")), &[bind(&at("around/root/inside"), true)]);
+            unmount(at("alias"), UnmountFlags::DETACH).unwrap();
+            assert_eq!(refused, is_refused, "{aliased}");
+            assert!(other.is_err(), "{aliased}");
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use crate::mounts::table::MOUNTINFO;
+use sandbox_engine::mount_table::MOUNTINFO;
 
 struct Host {
     dir: tempfile::TempDir,

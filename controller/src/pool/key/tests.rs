@@ -13,7 +13,7 @@ use super::*;
 fn prepared(id: &str) -> Prepared {
     let reference = "debian".to_owned();
     let root = ProgramRoot::Image { id: id.to_owned(), reference, volumes: Vec::new() };
-    Prepared { root, env: Vec::new(), workdir: String::new() }
+    Prepared { root, env: Vec::new(), workdir: String::new(), named: None }
 }
 
 fn programs() -> SandboxSpec {

@@ -10,6 +10,7 @@
 pub(crate) mod parked;
 mod started;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
@@ -218,6 +219,11 @@ impl Opened {
         {
             mounts.add_root(root)?;
         }
+        let named = prepared.as_ref().and_then(|prepared| prepared.named.as_ref());
+        let inputs = held.inputs.iter().filter(|input| input.spool.is_none());
+        let named = named.filter(|_| root_owner == RootOwner::Caller).into_iter();
+        let named = named.chain(inputs.map(|input| &input.source)).map(|it| it.file.clone());
+        let named = named.collect();
         let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
         let image_id = prepared.as_ref().and_then(|prepared| match &prepared.root {
             ProgramRoot::Image { id, .. } => Some(id.clone()),
@@ -254,6 +260,7 @@ impl Opened {
         let about = About {
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             image_id,
+            named,
             id,
             shared,
             spec,
@@ -293,6 +300,8 @@ struct About {
     image_workdir: Option<String>,
     /// The id of the image that commands run in.
     image_id: Option<String>,
+    /// What the caller named of what it is made of.
+    named: Vec<Arc<OwnedFd>>,
 }
 
 /// The bytes that must stay free on the file system of an io dir.
@@ -330,13 +339,16 @@ impl HeldResources {
 
     /// Refuses sources that may not be mounted, and watches the others.
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
-        // A private one is a mount of its own, or in a directory that belongs to sandboxctl alone.
-        let io_dir = self.io_dir.as_ref().filter(|io_dir| io_dir.host_path().is_some());
-        if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
-            let staged = io_dir.staged_sources();
+        if let (Some(io_dir), Some(target)) = (&self.io_dir, &plan.io) {
+            let (staged, target) = (io_dir.staged_sources(), target.to_string());
             for source in if staged.is_empty() { slice::from_ref(io_dir.source()) } else { &staged }
             {
-                mounts.add(IO_DIR, source, &target.to_string(), Access::Write)?;
+                match io_dir.host_path() {
+                    Some(_) => mounts.add(IO_DIR, source, &target, Access::Write)?,
+                    None if io_dir.is_on_disk() => mounts.add_own(IO_DIR, source)?,
+                    // A mount of its own, which is at no path.
+                    None => {}
+                }
             }
         }
         for (input, target) in self.inputs.iter().zip(&plan.inputs) {

@@ -255,6 +255,7 @@ impl Ready {
             write_baseline: WriteBaseline::default(),
             image_workdir: about.image_workdir,
             image_id: about.image_id,
+            named: about.named,
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
             io_mount: plan.io,

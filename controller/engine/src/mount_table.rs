@@ -10,7 +10,8 @@ use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
 
-pub(super) const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// The kernel's text.
+pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 const O_PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// Most links in a path, as the kernel has it.
 const MAX_LINKS: u32 = 40;
@@ -20,7 +21,7 @@ const MAX_LINKS: u32 = 40;
 ///
 /// Locations are ordered by path components: those below a directory come right after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Location {
+pub struct Location {
     device: Device,
     /// The path from the root of the filesystem, even if only a part of it is mounted.
     path: PathBuf,
@@ -32,6 +33,7 @@ struct Device(u32, u32);
 
 impl Location {
     /// The relative path from here to `other`, if that is the same directory or below it.
+    #[must_use]
     pub fn path_to<'a>(&self, other: &'a Self) -> Option<&'a Path> {
         if self.device != other.device {
             return None;
@@ -49,7 +51,7 @@ impl Location {
 
 /// The mount table.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct MountTable {
+pub struct MountTable {
     /// The mounts by their ids.
     mounts: BTreeMap<u64, Mount>,
     /// The ids of the mounts by the location that they cover. If several cover one directory, any
@@ -71,7 +73,8 @@ struct Mount {
 
 /// An open file or directory, and the mount it was opened on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Opened<'a> {
+pub struct Opened<'a> {
+    /// It.
     pub file: BorrowedFd<'a>,
     /// The mount's id, which neither a link nor a later mount changes.
     pub mount: u64,
@@ -79,6 +82,10 @@ pub(super) struct Opened<'a> {
 
 impl<'a> Opened<'a> {
     /// Looks up the mount, which briefly needs a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` does not say it.
     pub fn new(file: BorrowedFd<'a>) -> io::Result<Self> {
         Ok(Self { file, mount: mount_id(file)? })
     }
@@ -86,14 +93,28 @@ impl<'a> Opened<'a> {
 
 /// The location of a file or directory, and its filesystem.
 #[derive(Debug)]
-pub(super) struct Located<'a> {
+pub struct Located<'a> {
+    /// Where it is.
     pub location: Location,
     /// The type, such as `ext4`.
     pub fs_type: &'a str,
 }
 
 impl MountTable {
+    /// The table of now.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or not be parsed.
+    pub fn now() -> io::Result<Self> {
+        Self::parse(&fs::read(MOUNTINFO)?)
+    }
+
     /// Parses the kernel's text.
+    ///
+    /// # Errors
+    ///
+    /// If a line has another format.
     pub fn parse(text: &[u8]) -> io::Result<Self> {
         let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let mounts = lines.map(|line| {
@@ -111,6 +132,10 @@ impl MountTable {
 
     /// The location of an open file or directory. `None` if its mount is not in the table: it
     /// belongs to another namespace, was unmounted, or is outside of this process's root.
+    ///
+    /// # Errors
+    ///
+    /// If its path cannot be read.
     pub fn locate(&self, opened: Opened<'_>) -> io::Result<Option<Located<'_>>> {
         let Some(mount) = self.mounts.get(&opened.mount) else { return Ok(None) };
         let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd()))?;
@@ -123,6 +148,10 @@ impl MountTable {
 
     /// The location of a path, following links, those to what does not exist too. The missing part of
     /// a path is located where it would be created.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be said, or as of [`locate`](Self::locate).
     pub fn locate_path(&self, path: &Path) -> io::Result<Option<Located<'_>>> {
         let mut path = std::path::absolute(path)?;
         for _ in 0..=MAX_LINKS {
@@ -152,6 +181,7 @@ impl MountTable {
     /// A mount point below a directory, by its path on the host. It counts through whichever path
     /// it was mounted: a mount covers a directory of the filesystem, for everyone who sees that
     /// directory.
+    #[must_use]
     pub fn mount_point_below(&self, directory: &Location) -> Option<&Path> {
         let behind = (Bound::Excluded(directory), Bound::Unbounded);
         let (next, id) = self.points.range::<Location, _>(behind).next()?;
