@@ -181,7 +181,10 @@ fn receipt_is_only_of_the_root_that_the_run_has_opened() {
         let point = place.home().join("Registered");
         let line = "cat /says > seen; until [ -e go ]; do sleep 0.1; done";
         let flags = ["exec", flag, "data/root", "--io-dir", "sandbox-files", "--receipt", "r"];
-        let mut run = place.command(flags.iter().chain(&["--", "sh", "-c", line]));
+        // With artifacts it works in the io dir itself, where it is seen and is told to end.
+        let artifacts = ["--artifact", "seen", "--artifacts-dir", "out"];
+        let command = ["--", "sh", "-c", line];
+        let mut run = place.command(flags.iter().chain(&artifacts).chain(&command));
         run.env("SANDBOX_FAILPOINT", &point);
         let run = spawn(run);
         eventually("it is digested", || point.exists().then_some(()));
