@@ -106,12 +106,13 @@ pub trait Backend: Send + Sync + 'static {
         sandbox: SandboxHandle,
         path: &'a [u8],
     ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>>;
-    /// Writes a file whole, or not at all.
+    /// Writes a file whole, or not at all. Its content has as many bytes as it announced, if it did.
     fn write_file<'a>(
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
         path: &'a [u8],
+        bytes: Option<u64>,
         content: BoxStream<'static, Result<Bytes, Refusal>>,
     ) -> Reply<'a, Used<WriteData>>;
 

@@ -17,6 +17,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, Phase, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
+use crate::room::Room;
 use crate::runner::Cancel;
 use crate::sandboxes::registry::SandboxTarget;
 
@@ -194,13 +195,18 @@ impl Core {
                 (plan.work.kind(), Some(plan))
             }
         };
-        let mut reserved = self.admit(&subject).await?;
+        let (mut reserved, mut room) = self.admit(&subject, json.len() as u64).await?;
         let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
         let plan = plan.filter(|_| reserved.begin());
+        let most = self.config.max_queued_bytes;
+        if plan.is_none() && !room.queue(most.as_u64()) {
+            Counting::add(&self.counting.refused_full);
+            return Err(ServiceError::FullOfBytes { most });
+        }
         let start = plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None));
         let live = Arc::new(Live {
             span: span(&id, &subject),
@@ -247,7 +253,7 @@ impl Core {
             Some(begun) => Waits::Begun(begun),
             None => Waits::Queued { request: (!is_large).then(|| Box::new(request)), secrets },
         };
-        reserved.fill_with(Waiting { live, work });
+        reserved.fill_with(Waiting { live, work, room });
         self.events_due.notify_one();
         Ok(Submitted { id, is_new: true })
     }
@@ -264,9 +270,13 @@ impl Core {
         }
     }
 
-    /// A place in the queue, if the subject may have one.
-    pub async fn admit(self: &Arc<Self>, subject: &Subject) -> Result<Reserved, ServiceError> {
-        self.check_stored(subject).await?;
+    /// A place in the queue and room for so many bytes, if the subject may have them.
+    pub async fn admit(
+        self: &Arc<Self>,
+        subject: &Subject,
+        bytes: u64,
+    ) -> Result<(Reserved, Room), ServiceError> {
+        let room = self.make_room(subject, bytes).await?;
         let quotas = self.quotas();
         let now = Time::now();
         if let Some(quota) = quotas.cpu_per_day
@@ -292,7 +302,7 @@ impl Core {
         }
         drop(state);
         let of = Reservation::Queue;
-        Ok(Reserved { core: self.clone(), subject: subject.clone(), of })
+        Ok((Reserved { core: self.clone(), subject: subject.clone(), of }, room))
     }
 }
 

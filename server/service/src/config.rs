@@ -6,7 +6,7 @@ use std::time::Duration;
 use sandbox_api::hosts::Allowlist;
 #[cfg(doc)]
 use sandbox_api::service::Subject;
-use sandbox_api::{ByteSize, Ceiling, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
 
 use crate::files;
 
@@ -38,6 +38,11 @@ pub struct ServiceConfig {
     pub concurrency: usize,
     /// The executions that wait at one time. A tenth more is kept for subjects of which none waits.
     pub max_queued: usize,
+    /// The bytes of the requests that wait at one time, which are in the store. A tenth more is kept in
+    /// the same way.
+    pub max_queued_bytes: ByteSize,
+    /// What stays free of the data directory's file system, for what was accepted before.
+    pub disk_reserve: DiskReserve,
     /// The bounds of each subject.
     pub quotas: Quotas,
     /// The bounds of one request.
@@ -90,7 +95,8 @@ pub struct Quotas {
     pub concurrency: usize,
     /// The requests that are accepted in a minute, evenly or in a burst.
     pub rate_per_minute: Option<u32>,
-    /// The bytes that are kept: of results, their files, and the files of kept sandboxes.
+    /// The bytes that are kept: of results, their files, the files of kept sandboxes, and what is about
+    /// to be stored.
     pub stored: Option<ByteSize>,
     /// The processor time of a day, in UTC.
     pub cpu_per_day: Option<Duration>,
@@ -184,6 +190,8 @@ impl ServiceConfig {
             ceiling: Ceiling::default(),
             concurrency: 16,
             max_queued: 1000,
+            max_queued_bytes: ByteSize::b(256 << 20),
+            disk_reserve: DiskReserve::default(),
             quotas: Quotas::default(),
             request: RequestBounds::default(),
             max_event_bytes: ByteSize::b(4 << 20),

@@ -16,6 +16,7 @@ use crate::live::{Live, Waiting};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
+use crate::room::Pending;
 use crate::runner::Runner;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
@@ -30,6 +31,7 @@ pub(crate) struct Core {
     pub kept: KeptSandboxes,
     pub readers: Readers,
     pub subject_dirs: SubjectDirs,
+    pub pending: Pending,
     /// Runs an execution whose turn has come, on a task of its own.
     work: fn(Arc<Core>, Waiting),
     state: Mutex<State>,
@@ -87,6 +89,7 @@ impl Core {
             kept: KeptSandboxes::default(),
             readers: Readers::default(),
             subject_dirs: SubjectDirs::default(),
+            pending: Pending::default(),
             work,
             state: Mutex::new(state),
             events_due: Arc::default(),
@@ -196,25 +199,20 @@ impl Core {
         state.schedule.restore(&live.subject, live.id.clone(), Queued::Execution(waiting));
     }
 
-    /// The bytes that are kept of a subject now: its results, and all files.
+    /// The bytes that are stored of a subject, with those that are about to be.
     pub async fn stored_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
+        let pending = self.pending.bytes_of(subject);
+        Ok(self.kept_bytes(subject).await?.saturating_add(pending))
+    }
+
+    /// The bytes that are kept of a subject now: its results, and all files.
+    pub async fn kept_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
         let results = self.records.stored_bytes(subject).await?;
         let kept = self.kept.bytes_of(subject, &self.files).await;
         let directory = self.config.subject_dirs().join(subject.directory_name());
         let is_in_use = self.is_active(subject);
         let own = self.subject_dirs.bytes_of(subject, directory, is_in_use).await;
         Ok(results.saturating_add(kept).saturating_add(own))
-    }
-
-    /// Refuses what would store more for a subject that has as much as it may.
-    pub async fn check_stored(self: &Arc<Self>, subject: &Subject) -> Result<(), ServiceError> {
-        if let Some(stored) = self.quotas().stored
-            && self.stored_bytes(subject).await? >= stored.as_u64()
-        {
-            Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
-        }
-        Ok(())
     }
 
     /// An execution that has ended, from the store.

@@ -30,6 +30,8 @@ struct Measured {
     bytes: u64,
     /// How often it was.
     times: u64,
+    /// The bytes that were added to it, as far as its callers know.
+    added: u64,
     /// How often it has changed.
     changes: u64,
     /// How often it had when it was last measured.
@@ -46,6 +48,13 @@ impl DiskUsage {
     /// It may be another one now.
     pub fn changed(&self) {
         self.lock().changes += 1;
+    }
+
+    /// So many bytes were added to it: they count before it is measured again.
+    pub fn grew(&self, bytes: u64) {
+        let mut measured = self.lock();
+        measured.added += bytes;
+        measured.bytes = measured.bytes.saturating_add(bytes);
     }
 
     /// Whether nobody else asks for it or knows it, beside one that keeps it.
@@ -86,11 +95,15 @@ impl DiskUsage {
     }
 
     async fn measure(&self, measure: impl FnOnce() -> u64 + Send + 'static) {
-        let (since, changes) = (Instant::now(), self.lock().changes);
+        let (since, (changes, added)) = (Instant::now(), {
+            let measured = self.lock();
+            (measured.changes, measured.added)
+        });
         let bytes = crate::blocking(move || Ok(measure())).await;
         let mut measured = self.lock();
         if let Ok(bytes) = bytes {
-            measured.bytes = bytes;
+            // What was added meanwhile may not have been seen.
+            measured.bytes = bytes.saturating_add(measured.added - added);
             // What changes meanwhile may not be.
             measured.changes_in_it = Some(changes);
         }
@@ -174,6 +187,22 @@ mod tests {
         assert_eq!(caller.await, 1);
         size.lock().not_before = None;
         assert_eq!(size.bytes(false, || 2).await, 2);
+    }
+
+    #[tokio::test]
+    async fn what_was_added_counts_before_it_is_measured() {
+        let size = DiskUsage::default();
+        assert_eq!(size.bytes(false, || 1).await, 1);
+        size.grew(7);
+        assert_eq!(size.bytes(false, || panic!("nothing else has changed")).await, 8);
+        size.changed();
+        size.lock().not_before = None;
+        let grows = size.clone();
+        let measure = move || {
+            grows.grew(9);
+            8
+        };
+        assert_eq!(size.bytes(false, measure).await, 8 + 9);
     }
 
     #[tokio::test]

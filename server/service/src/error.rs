@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ErrorKind, Failure, OverCeiling};
+use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling};
 use sandbox_store::StoreError;
 
 /// Why a request was refused or failed. Its messages have no path of the host and no secret.
@@ -91,6 +91,18 @@ pub enum ServiceError {
     Full {
         /// How many wait.
         queued: usize,
+    },
+    /// The requests that wait have as many bytes as they may.
+    #[error("the queue is full: the requests that wait may have {most} at one time")]
+    FullOfBytes {
+        /// How many.
+        most: ByteSize,
+    },
+    /// The file system of the data directory has less left than its reserve.
+    #[error("the server's disk has {shortage} left (limits.disk_reserve)")]
+    DiskFull {
+        /// What it is short of.
+        shortage: DiskShortage,
     },
     /// The service is being shut down.
     #[error("the service is being shut down")]
@@ -213,9 +225,12 @@ impl ServiceError {
             | Self::KeyReused => Kind::Invalid,
             Self::Forbidden { .. } => Kind::Forbidden,
             Self::TooFast { .. } | Self::QuotaExceeded { .. } => Kind::TooMany,
-            Self::Full { .. } | Self::ShuttingDown | Self::Store(_) | Self::Files(_) => {
-                Kind::Unavailable
-            }
+            Self::Full { .. }
+            | Self::FullOfBytes { .. }
+            | Self::DiskFull { .. }
+            | Self::ShuttingDown
+            | Self::Store(_)
+            | Self::Files(_) => Kind::Unavailable,
             Self::Sandbox(failure) => match failure.kind {
                 ErrorKind::Internal => Kind::Internal,
                 ErrorKind::Policy => Kind::Forbidden,
@@ -242,7 +257,9 @@ impl ServiceError {
             Self::TooFast { .. }
             | Self::QuotaExceeded { .. }
             | Self::Full { .. }
+            | Self::FullOfBytes { .. }
             | Self::ShuttingDown => ErrorKind::Busy,
+            Self::DiskFull { .. } => ErrorKind::DiskFull,
             Self::Forbidden { .. } | Self::OverCeiling(_) => ErrorKind::Policy,
             Self::Sandbox(failure) => failure.kind,
             Self::Store(_) | Self::Files(_) | Self::Internal { .. } => ErrorKind::Internal,
@@ -255,7 +272,9 @@ impl ServiceError {
         match self {
             Self::TooFast { retry_after } => Some(*retry_after),
             Self::QuotaExceeded { retry_after, .. } => *retry_after,
-            Self::Full { .. } | Self::Store(_) | Self::Files(_) => Some(Duration::from_secs(1)),
+            Self::Full { .. } | Self::FullOfBytes { .. } | Self::Store(_) | Self::Files(_) => {
+                Some(Duration::from_secs(1))
+            }
             Self::ShuttingDown => Some(Duration::from_secs(5)),
             Self::KeyInFlight => Some(Duration::from_secs(1)),
             _ => None,
@@ -276,7 +295,10 @@ impl ServiceError {
                 "its processes are gone and its files are kept: use it without a generation"
             }
             Self::SandboxGone { .. } => "create another one",
-            Self::Full { .. } | Self::TooFast { .. } => "try again later",
+            Self::Full { .. } | Self::FullOfBytes { .. } | Self::TooFast { .. } => {
+                "try again later"
+            }
+            Self::DiskFull { .. } => "results and files that are deleted or expire make room",
             Self::QuotaExceeded { retry_after: None, .. } => "delete what is not needed any more",
             Self::FileRefused { .. } => "the list of files names those that can be read",
             _ => return None,

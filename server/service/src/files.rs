@@ -17,7 +17,9 @@ use sandbox_api::ErrorKind;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
 use sandbox_controller::artifacts::{ArchiveFormat, KeptFiles};
-use sandbox_dirfd::{Root, Visit, WalkBounds, create_private_dir, hex, remove_tree, walk};
+use sandbox_dirfd::{
+    FreeSpace, Root, Visit, WalkBounds, create_private_dir, hex, remove_tree, walk,
+};
 use sandbox_protocol::WireString;
 use sandbox_protocol::path::{MAX_COMPONENT_BYTES, MAX_PATH_BYTES};
 use sha2::{Digest as _, Sha256};
@@ -65,6 +67,11 @@ impl Files {
         create_private_dir(&path)?;
         let root = OwnedFd::from(File::open(&path)?);
         Ok(Self { path, root })
+    }
+
+    /// The free space of their file system, which is that of the store too.
+    pub fn free_space(&self) -> rustix::io::Result<FreeSpace> {
+        FreeSpace::of(&self.root)
     }
 
     /// Where the files of this id are, or will be.

@@ -27,6 +27,7 @@ mod rate;
 mod readers;
 mod records;
 mod recovery;
+mod room;
 mod runner;
 mod sandboxes;
 mod schedule;

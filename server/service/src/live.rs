@@ -18,6 +18,7 @@ use tracing::Span;
 use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::plan::PlannedIo;
+use crate::room::Room;
 use crate::runner::{Cancel, Failed, Machine};
 
 /// An execution that waits or runs.
@@ -117,6 +118,8 @@ impl Live {
 pub(crate) struct Waiting {
     pub live: Arc<Live>,
     pub work: Waits,
+    /// For its request, until its end.
+    pub room: Room,
 }
 
 /// How far what runs is.

@@ -75,7 +75,7 @@ impl Service {
         if !core.is_accepting.load(Ordering::Acquire) {
             return Err(ServiceError::ShuttingDown);
         }
-        let reserved = core.admit(subject).await?;
+        let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
         let waiter = Waiter { core, subject, id: random_hex::<12>() };
         reserved.fill(waiter.id.clone(), Queued::FrontEnd(sender));
@@ -87,9 +87,9 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::QuotaExceeded`]; if the store fails.
+    /// [`ServiceError::QuotaExceeded`] and [`ServiceError::DiskFull`]; if the store fails.
     pub async fn check_stored(&self, subject: &Subject) -> Result<(), ServiceError> {
-        self.core.check_stored(subject).await
+        self.core.make_room(subject, 0).await.map(drop)
     }
 
     /// Counts a sandbox that a front end keeps itself.

@@ -163,7 +163,7 @@ impl Records {
         Ok(())
     }
 
-    /// The request of an execution that has not ended, without its secrets.
+    /// The request of an execution that waits, without its secrets.
     pub async fn request(&self, id: &str) -> Result<ExecutionRequest, ServiceError> {
         let id = id.to_owned();
         let json = self.call(move |store| store.request(&id)).await?;

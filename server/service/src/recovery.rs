@@ -76,7 +76,7 @@ impl Core {
             self.end_killed(&live, engine, limits, failure).await;
         }
         for queued in recovered.queued {
-            let has_secrets = queued.has_secrets;
+            let (has_secrets, bytes) = (queued.has_secrets, queued.request_bytes);
             let live = self.live_of(queued);
             if has_secrets {
                 let message =
@@ -87,7 +87,9 @@ impl Core {
                 continue;
             }
             let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
-            self.restore(Waiting { live, work });
+            let mut room = self.pending.room(&live.subject);
+            room.restore(bytes);
+            self.restore(Waiting { live, work, room });
         }
         self.remove_unknown_files().await
     }

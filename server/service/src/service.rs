@@ -311,13 +311,15 @@ impl Service {
             true => Ok(()),
             false => Err("it is being shut down".to_owned()),
         };
+        let disk = core.check_disk().map_err(|error| error.to_string());
         let check = |(name, result): (&str, Result<(), String>)| HealthCheck {
             name: name.to_owned(),
             ok: result.is_ok(),
             problem: result.err(),
         };
         let pool = core.runner.pool().map(|pool| ("pool", pool));
-        let checks = [("accepting", accepting), ("engine", engine), ("store", store)];
+        let checks =
+            [("accepting", accepting), ("disk", disk), ("engine", engine), ("store", store)];
         let checks: Vec<_> = checks.into_iter().chain(pool).map(check).collect();
         Health { ready: checks.iter().all(|check| check.ok), checks }
     }

@@ -21,6 +21,7 @@ use crate::error::ServiceError;
 use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
+use crate::room::Room;
 use crate::runner::{Cancel, Failed, Job, Machine, Ran};
 use crate::sandboxes::registry::SandboxTarget;
 
@@ -49,8 +50,8 @@ pub(crate) fn begin(core: Arc<Core>, waiting: Waiting) {
 impl Core {
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
     async fn work(self: Arc<Self>, waiting: Waiting) {
-        let live = waiting.live.clone();
-        let executed = AssertUnwindSafe(self.execute(waiting)).catch_unwind().await;
+        let Waiting { live, work, mut room } = waiting;
+        let executed = AssertUnwindSafe(self.execute(&live, work, &mut room)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
             Ok(Err(NotRun::Cancelled)) => not_run(&live, Status::Cancelled, cancelled()),
@@ -65,7 +66,7 @@ impl Core {
 
     /// Ends an execution that was cancelled before its turn.
     pub async fn cancel_waiting(self: Arc<Self>, waiting: Waiting) {
-        let live = waiting.live;
+        let Waiting { live, room: _room, .. } = waiting;
         let ended = not_run(&live, Status::Cancelled, cancelled());
         self.finish(&live, ended, HasRun::No).await;
     }
@@ -92,9 +93,13 @@ impl Core {
         self.finish(live, ended, HasRun::No).await;
     }
 
-    async fn execute(self: &Arc<Self>, waiting: Waiting) -> Result<Ended, NotRun> {
-        let Waiting { live, work } = waiting;
-        let (live, queued_ms) = (&live, millis(live.accepted.elapsed()));
+    async fn execute(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        work: Waits,
+        room: &mut Room,
+    ) -> Result<Ended, NotRun> {
+        let queued_ms = millis(live.accepted.elapsed());
         if *live.cancel.borrow() != Cancel::No {
             return Err(NotRun::Cancelled);
         }
@@ -113,12 +118,12 @@ impl Core {
                 let plan = plan(request, &self.config)?;
                 let limits = plan.spec.limits;
                 let begun = self.begin(live, plan);
-                self.mark_running(live, limits, None).await?;
+                self.mark_running(live, limits, None, room).await?;
                 self.execute_alone(live, begun, queued_ms).await
             }
             Some(sandbox) => {
                 let place = SandboxTarget { sandbox: sandbox.clone(), generation: live.generation };
-                self.execute_in(live, &place, request, queued_ms).await
+                self.execute_in(live, &place, request, queued_ms, room).await
             }
         }
     }
@@ -201,6 +206,7 @@ impl Core {
         place: &SandboxTarget,
         request: ExecutionRequest,
         queued_ms: u64,
+        room: &mut Room,
     ) -> Result<Ended, NotRun> {
         let kept = self.kept.check(&live.subject, place)?;
         let (supports_exec, of_sandbox) = (kept.spec()?.supports_exec(), kept.spec()?.limits);
@@ -213,7 +219,8 @@ impl Core {
         let (generation, is_restart) = (used.generation(), used.is_restart());
         let timeout = work.timeout().unwrap_or(of_sandbox.timeout);
         let limits = Limits { timeout, ..of_sandbox };
-        self.mark_running(live, limits, Some(UsedGeneration { generation, is_restart })).await?;
+        let of = UsedGeneration { generation, is_restart };
+        self.mark_running(live, limits, Some(of), room).await?;
         used.told();
         let is_started_for_it = used.is_new();
         let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
@@ -244,9 +251,11 @@ impl Core {
         live: &Live,
         limits: Limits,
         used: Option<UsedGeneration>,
+        room: &mut Room,
     ) -> Result<(), ServiceError> {
         let start = self.start_of(Time::now(), limits, used);
         self.records.mark_running(&live.id, start).await?;
+        room.begin();
         if let Some(used) = used {
             _ = live.used.set(used);
         }

@@ -31,7 +31,7 @@ pub struct NewExecution {
     pub subject: Subject,
     /// What runs.
     pub kind: ExecutionKind,
-    /// The request as JSON, without its secrets.
+    /// The request as JSON, without its secrets. It is stored until it runs.
     pub request: String,
     /// It has secrets, which are stored nowhere: it cannot be run after a restart.
     pub has_secrets: bool,
@@ -193,6 +193,8 @@ pub struct RecoveredExecution {
     pub subject: Subject,
     /// It has secrets, which are lost.
     pub has_secrets: bool,
+    /// The bytes of its request; 0 once it has run.
+    pub request_bytes: u64,
     /// The number of its last event.
     pub last_event: u64,
     /// The engine that it ran on, if an earlier version did not start it.
@@ -238,11 +240,11 @@ impl Store {
         self.read(|connection| find_key(connection, subject, key, digest))
     }
 
-    /// The request of an execution that has not ended.
+    /// The request of an execution that waits.
     ///
     /// # Errors
     ///
-    /// [`StoreError::State`] if it has ended.
+    /// [`StoreError::State`] if it does not.
     pub fn request(&self, id: &str) -> Result<String, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(
@@ -469,7 +471,8 @@ impl Store {
     pub fn recover(&self) -> Result<Recovered, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare(&format!(
-                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits
+                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits,
+                    ifnull(octet_length(request), 0)
                  FROM executions INDEXED BY executions_under_way
                  WHERE ended_at IS NULL ORDER BY seq"
             ))?;
@@ -482,6 +485,7 @@ impl Store {
                     has_secrets: row.get(11)?,
                     last_event: unsigned(row.get(12)?),
                     engine: row.get::<_, Option<String>>(13)?.as_deref().and_then(engine),
+                    request_bytes: unsigned(row.get(15)?),
                     limits: row.get::<_, Option<String>>(14)?.as_deref().and_then(limits),
                 };
                 match execution.summary.status {
@@ -502,9 +506,10 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         return Ok(accepted);
     }
     let metadata = Value::Object(new.metadata).to_string();
-    let status = match new.start {
-        Some(_) => ExecutionStatus::Running,
-        None => ExecutionStatus::Queued,
+    // What runs is never run again, and is not read again.
+    let (status, request) = match new.start {
+        Some(_) => (ExecutionStatus::Running, None),
+        None => (ExecutionStatus::Queued, Some(request)),
     };
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
@@ -539,7 +544,7 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
 fn mark_running(connection: &Connection, id: &str, start: &Start) -> Result<(), StoreError> {
     let Start { at, engine, limits, used } = start;
     let mut update = connection.prepare_cached(
-        "UPDATE executions SET status = 'running', started_at = ?2, generation = ?3,
+        "UPDATE executions SET status = 'running', request = NULL, started_at = ?2, generation = ?3,
             is_restart = ?4, engine = ?5, limits = ?6
          WHERE id = ?1 AND status = 'queued'",
     )?;

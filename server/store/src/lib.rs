@@ -117,6 +117,11 @@ impl Store {
         private_file(&database, OpenOptions::new().create(true).append(true))
             .map_err(|error| directory(data_dir, error))?;
         let mut connection = connect(&database)?;
+        // An existing database stays as it was made.
+        let pages = |row: &rusqlite::Row<'_>| row.get::<_, u32>(0);
+        if connection.pragma_query_value(None, "page_count", pages) == Ok(0) {
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         // The log is copied to the database by the writer, and is written over from its beginning then: a
         // file that does not grow is flushed faster.
         let flags = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \

@@ -123,7 +123,7 @@ fn execution_that_does_not_wait_is_stored_as_running() {
     let (_dir, store) = data_dir();
     store.accept(NewExecution { start: Some(start(2)), ..new("a", 1) }).unwrap();
     assert!(matches!(store.mark_running("a", start(2)), Err(StoreError::State { .. })));
-    assert!(store.request("a").is_ok());
+    assert!(store.request("a").is_err(), "nothing reads it again");
     let recovered = store.recover().unwrap();
     assert!(recovered.queued.is_empty());
     assert_eq!(recovered.running[0].summary.started_at, Some(start(2).at));
@@ -622,6 +622,30 @@ fn store_has_as_many_descriptors_after_a_busy_moment_as_before() {
 }
 
 /// Lets the store have no more than so many pages: for SQLite that is a full disk.
+#[test]
+fn request_is_removed_when_it_runs_and_its_space_is_given_back() {
+    let (dir, store) = data_dir();
+    let size = || fs::metadata(dir.path().join("data/store.db")).unwrap().len();
+    let until = |is_true: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_true() {
+            assert!(Instant::now() < deadline, "it takes too long: {}", size());
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    const REQUEST: u64 = 40 << 20;
+    store.accept(NewExecution { request: "x".repeat(REQUEST as usize), ..new("a", 1) }).unwrap();
+    assert_eq!(store.recover().unwrap().queued[0].request_bytes, REQUEST);
+    until(&|| size() > REQUEST);
+    store.mark_running("a", start(2)).unwrap();
+    assert!(store.request("a").is_err());
+    assert_eq!(store.recover().unwrap().running[0].request_bytes, 0);
+    // Some is kept for what comes next.
+    until(&|| size() < REQUEST / 2);
+    store.check_writable().unwrap();
+    store.finish(finish("a", 3)).unwrap();
+}
+
 fn limit_pages(store: &Store, pages: i64) {
     let limit = move |connection: &Connection| {
         let pragma = format!("PRAGMA max_page_count = {pages}");

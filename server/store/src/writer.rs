@@ -21,6 +21,9 @@ const BATCH: usize = 256;
 const LOG_PAGES: u32 = 1000;
 const MAX_LOG_PAGES: u32 = 4 * LOG_PAGES;
 const QUIET: Duration = Duration::from_millis(20);
+/// More free pages are given back to the file system, so many at a time.
+const FREE_PAGES: u32 = 4096;
+const VACUUM: &str = "PRAGMA incremental_vacuum(1000)";
 
 /// Tells the caller of a change whether it is durable.
 type Completion = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -110,7 +113,11 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize)
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
                 // Of what a reader still needs the rest is copied another time.
-                log.0.store(0, Ordering::Relaxed);
+                let has_more = give_back(connection).unwrap_or_else(|error| {
+                    tracing::warn!(%error, "the store does not become smaller");
+                    false
+                });
+                log.0.store(if has_more { LOG_PAGES } else { 0 }, Ordering::Relaxed);
                 if let Err(error) = connection.execute_batch("PRAGMA wal_checkpoint(PASSIVE)") {
                     tracing::warn!(%error, "the log of the store was not copied to it");
                 }
@@ -137,6 +144,19 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize)
             completed(committed.clone());
         }
     }
+}
+
+/// Gives some of the pages that nothing needs back, and returns whether there may be more. A database of an
+/// earlier version keeps them.
+fn give_back(connection: &Connection) -> rusqlite::Result<bool> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, u32>(0));
+    if pragma("auto_vacuum")? == 0 || pragma("freelist_count")? <= FREE_PAGES {
+        return Ok(false);
+    }
+    let mut vacuum = connection.prepare_cached(VACUUM)?;
+    let mut steps = vacuum.query([])?;
+    while steps.next()?.is_some() {}
+    Ok(true)
 }
 
 /// Commits the transaction, or leaves none.

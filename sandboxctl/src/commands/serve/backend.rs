@@ -6,7 +6,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use hyper::body::Bytes;
-use sandbox_api::ProblemKind;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::operation::{Envelope, Operation};
@@ -15,6 +14,7 @@ use sandbox_api::service::{
     ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject,
     UsageTotals,
 };
+use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
@@ -44,7 +44,8 @@ pub fn refusal(error: ServiceError) -> Refusal {
     let kind = match (&error, error.answer()) {
         (ServiceError::KeyInFlight, _) => ProblemKind::InFlight,
         (ServiceError::KeyReused, _) => ProblemKind::KeyReused,
-        (ServiceError::Full { .. }, _) => ProblemKind::Full,
+        (ServiceError::Full { .. } | ServiceError::FullOfBytes { .. }, _) => ProblemKind::Full,
+        (ServiceError::DiskFull { .. }, _) => ErrorKind::DiskFull.into(),
         (ServiceError::QuotaExceeded { .. }, _) => ProblemKind::QuotaExceeded,
         (ServiceError::Sandbox(failure), _) => failure.kind.into(),
         (ServiceError::FileRefused { kind, .. }, _) => (*kind).into(),
@@ -97,7 +98,7 @@ fn content(reader: KeptReader) -> BoxStream<'static, Result<Bytes, Refusal>> {
 }
 
 fn failed_io(error: &io::Error) -> Refusal {
-    Refusal::new(ProblemKind::Sandbox(sandbox_api::ErrorKind::AgentLost), error.to_string())
+    Refusal::new(ProblemKind::Sandbox(ErrorKind::AgentLost), error.to_string())
 }
 
 impl ServiceBackend {
@@ -296,16 +297,20 @@ impl Backend for ServiceBackend {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         path: &'a [u8],
+        bytes: Option<u64>,
         mut content: BoxStream<'static, Result<Bytes, Refusal>>,
     ) -> Reply<'a, Used<WriteData>> {
         async move {
             let SandboxHandle { id, generation } = sandbox;
             let options = WriteOptions::default();
-            let writer = self.service.write_file(subject, &id, generation, path, options).await;
+            let service = &self.service;
+            let writer = service.write_file(subject, &id, generation, path, options, bytes).await;
             let mut writer = writer.map_err(refusal)?;
             while let Some(piece) = content.next().await {
                 // Dropped without its end, nothing is written.
-                if let Err(error) = writer.write_all(&piece?).await {
+                let piece = piece?;
+                writer.make_room(piece.len()).await.map_err(refusal)?;
+                if let Err(error) = writer.write_all(&piece).await {
                     // Why is known at the end.
                     return match writer.finish().await {
                         Ok(_) => Err(failed_io(&error)),
@@ -418,7 +423,7 @@ fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_api::{ErrorKind, Failure, LimitKey, OverCeiling};
+    use sandbox_api::{ByteSize, DiskShortage, Failure, LimitKey, OverCeiling};
     use sandbox_store::StoreError;
     use std::collections::BTreeSet;
 
@@ -440,11 +445,16 @@ mod tests {
             }
             Error::FileNotFound { .. } | Error::FileRefused { .. } => vec!["get_file"],
             Error::NoFiles { .. } | Error::NotEnded { .. } => FILES.to_vec(),
-            Error::KeyReused | Error::KeyInFlight | Error::Full { .. } => SUBMIT.to_vec(),
+            Error::KeyReused
+            | Error::KeyInFlight
+            | Error::Full { .. }
+            | Error::FullOfBytes { .. } => SUBMIT.to_vec(),
             Error::NameTaken { .. } => CREATE.to_vec(),
             Error::StaleGeneration { .. } => [&["run_in_sandbox"], USE].concat(),
             Error::TooFast { .. } => [SUBMIT, FILES].concat(),
-            Error::QuotaExceeded { .. } | Error::Forbidden { .. } => [SUBMIT, CREATE, USE].concat(),
+            Error::QuotaExceeded { .. } | Error::DiskFull { .. } | Error::Forbidden { .. } => {
+                [SUBMIT, CREATE, USE].concat()
+            }
             Error::ShuttingDown | Error::OverCeiling(_) => [SUBMIT, CREATE].concat(),
             Error::Invalid { .. } => [SUBMIT, CREATE, &["list_executions"]].concat(),
             Error::Sandbox(_) => [CREATE, USE].concat(),
@@ -477,6 +487,8 @@ mod tests {
             Error::TooFast { retry_after: Duration::ZERO },
             Error::QuotaExceeded { what: "x", retry_after: None },
             Error::Full { queued: 1 },
+            Error::FullOfBytes { most: ByteSize::b(1) },
+            Error::DiskFull { shortage: DiskShortage::Bytes(1) },
             Error::ShuttingDown,
             Error::Forbidden { field: text(), problem: text(), hint: None },
             Error::OverCeiling(OverCeiling {

@@ -79,7 +79,8 @@ impl Plan {
                 .with_hint("--tls-cert FILE --tls-key FILE"));
             }
         };
-        let service = service(args, settings, data_dir)?;
+        let disk_reserve = controller.disk_reserve;
+        let service = ServiceConfig { disk_reserve, ..service(args, settings, data_dir)? };
         controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
         Ok(Self {
             endpoint,

@@ -64,7 +64,7 @@ fn executions() -> Vec<Route> {
         .answers::<AcceptedExecution>(202, ACCEPTED)
         .example(executions::example_accepted)
         .header("Location", "The execution.")
-        .refuses([409]),
+        .refuses([409, 507]),
         read(Route::get("/v1/executions", "list_executions", executions::list), "List executions")
             .describe("The latest first, a page at a time.")
             .query::<ListParams>()
@@ -209,7 +209,7 @@ fn sandboxes() -> Vec<Route> {
         .header("Location", "The execution.")
         .answers::<AcceptedExecution>(202, ACCEPTED)
         .header("Location", "The execution.")
-        .refuses([409]),
+        .refuses([409, 507]),
     ]
 }
 

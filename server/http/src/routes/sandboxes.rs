@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::LOCATION;
+use axum::http::header::{CONTENT_LENGTH, LOCATION};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
@@ -110,9 +110,11 @@ pub(super) async fn write(
     request: Request,
 ) -> Result<Response> {
     let sandbox = SandboxHandle { id, generation };
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let bytes = length.and_then(|length| length.parse().ok());
     let content = request.into_body().into_data_stream();
     let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
-    let used = app.backend().write_file(&caller.subject, sandbox, &path, content).await?;
+    let used = app.backend().write_file(&caller.subject, sandbox, &path, bytes, content).await?;
     let response = json_response(StatusCode::OK, &used.value);
     Ok(of_generation(response, used.generation, used.restarted))
 }

@@ -417,6 +417,7 @@ impl Backend for Fake {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         path: &'a [u8],
+        announced: Option<u64>,
         mut content: BoxStream<'static, Result<Bytes, Refusal>>,
     ) -> Reply<'a, Used<WriteData>> {
         Box::pin(async move {
@@ -425,6 +426,7 @@ impl Backend for Fake {
             while let Some(piece) = content.next().await {
                 bytes += piece?.len() as u64;
             }
+            assert!(announced.is_none_or(|announced| announced == bytes));
             let path = String::from_utf8_lossy(path).into_owned();
             Ok(used(WriteData { path, path_b64: None, bytes_written: bytes, created: true }))
         })

@@ -12,7 +12,9 @@ use sandbox_controller::files::{FileReader, FileWriter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::registry::{SandboxTarget, Use};
+use crate::core::Core;
 use crate::error::ServiceError;
+use crate::room::Room;
 use crate::service::Service;
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
@@ -24,8 +26,12 @@ pub struct KeptReader {
 /// A file of a kept sandbox that is being written. Nothing changes before it is
 /// [finished](Self::finish), or at all if it is dropped without.
 pub struct KeptWriter {
+    core: Arc<Core>,
     writer: FileWriter,
     in_use: Use,
+    /// For what was announced, or else for what was written.
+    room: Room,
+    written: u64,
 }
 
 impl AsyncRead for KeptReader {
@@ -57,6 +63,19 @@ impl AsyncWrite for KeptWriter {
 }
 
 impl KeptWriter {
+    /// Makes room for the next piece of the content, beyond what was announced.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::QuotaExceeded`] and [`ServiceError::DiskFull`]; if the store fails.
+    pub async fn make_room(&mut self, piece: usize) -> Result<(), ServiceError> {
+        self.written = self.written.saturating_add(piece as u64);
+        match self.written.saturating_sub(self.room.bytes()) {
+            0 => Ok(()),
+            missing => self.core.add_room(&mut self.room, missing).await,
+        }
+    }
+
     /// Ends the content, and waits until the file is written.
     ///
     /// # Errors
@@ -65,6 +84,7 @@ impl KeptWriter {
     pub async fn finish(self) -> Result<UseOutcome<WriteData>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
         let value = written.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
+        self.in_use.grew(self.written);
         Ok(done(value, &self.in_use))
     }
 }
@@ -106,11 +126,19 @@ impl Service {
         generation: Option<u64>,
         operation: Operation,
     ) -> Result<UseOutcome<Envelope>, ServiceError> {
-        if operation.stores() {
-            self.core.check_stored(subject).await?;
-        }
+        let bytes = match &operation {
+            Operation::Write(write) => write.content.len() as u64,
+            _ => 0,
+        };
+        let _room = match operation.stores() {
+            true => Some(self.core.make_room(subject, bytes).await?),
+            false => None,
+        };
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let envelope = in_use.machine().perform(operation).await;
+        if envelope.success {
+            in_use.grew(bytes);
+        }
         Ok(done(envelope, &in_use))
     }
 
@@ -135,7 +163,7 @@ impl Service {
         Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
 
-    /// Begins to write a file of a kept sandbox.
+    /// Begins to write a file of a kept sandbox. The content has at most `bytes`, where it says so.
     ///
     /// # Errors
     ///
@@ -147,12 +175,14 @@ impl Service {
         generation: Option<u64>,
         path: &[u8],
         options: WriteOptions,
+        bytes: Option<u64>,
     ) -> Result<KeptWriter, ServiceError> {
-        self.core.check_stored(subject).await?;
+        let core = self.core.clone();
+        let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let writer = in_use.machine().writer(path.to_vec(), options).await;
         let writer = writer.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
-        Ok(KeptWriter { writer, in_use })
+        Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }
 
     async fn begin_use(

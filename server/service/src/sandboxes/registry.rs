@@ -118,6 +118,11 @@ impl Use {
         kept.view()
     }
 
+    /// It added so many bytes to the files of its sandbox.
+    pub fn grew(&self, bytes: u64) {
+        self.kept.size.grew(bytes);
+    }
+
     /// Its caller is told whether it [is a restart](Self::is_restart).
     pub fn told(&self) {
         let mut info = self.kept.info();

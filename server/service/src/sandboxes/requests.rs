@@ -168,7 +168,7 @@ impl Core {
     ) -> Result<(Use, bool), ServiceError> {
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
-        self.check_stored(&subject).await?;
+        self.make_room(&subject, 0).await?;
         let (kept, is_new) = self.register(record, spec).await?;
         let place = SandboxTarget { sandbox: kept.record.id.clone(), generation: None };
         match self.use_kept(&subject, &place).await {

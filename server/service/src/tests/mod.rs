@@ -14,7 +14,7 @@ use sandbox_api::service::{
     EventBody, Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, SandboxRequest,
     Subject, Time,
 };
-use sandbox_api::{ByteSize, ErrorKind, Limits, RootFs};
+use sandbox_api::{ByteSize, DiskReserve, ErrorKind, Limits, RootFs};
 use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::runtime::Runtime;
 
@@ -375,6 +375,115 @@ fn full_queue_refuses_and_forgets_nothing() {
         assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
     }
     assert_eq!(world.service().counters().refused_full, 1);
+}
+
+/// A script that is so many bytes long.
+fn long(verb: &str, bytes: usize) -> String {
+    format!("{verb:<bytes$}")
+}
+
+#[test]
+fn waiting_requests_have_a_bound_of_bytes_together() {
+    let mut world = World::with(|config| {
+        config.concurrency = 1;
+        config.max_queued_bytes = ByteSize::b(10_000);
+    });
+    let stored = |world: &World| world.block_on(world.service().usage(me())).unwrap().stored_bytes;
+    let ids = [4000; 3].map(|bytes| world.submit(&long("wait", bytes)));
+    world.until(&ids[0], ExecutionStatus::Running);
+    assert!((12_000..14_000).contains(&stored(&world)), "{}", stored(&world));
+    let is_refused = |world: &World, bytes| {
+        let error = world.submit_as(me(), &long("wait", bytes)).unwrap_err();
+        assert!(matches!(error, ServiceError::FullOfBytes { .. }), "{error}");
+        assert_eq!(error.answer(), ServiceErrorKind::Unavailable);
+        assert!(error.retry_after().is_some());
+    };
+    is_refused(&world, 4000);
+    assert_eq!(world.service().counters().refused_full, 1);
+    // Nothing of another subject waits.
+    world.submit_as(other(), &long("return 1", 1500)).unwrap();
+    // After a restart it is what waits still.
+    world.restart();
+    world.until(&ids[1], ExecutionStatus::Running);
+    is_refused(&world, 6500);
+    world.runner.go_on.add_permits(2);
+    for id in &ids[1..] {
+        assert_eq!(world.wait(id).summary.status, ExecutionStatus::Ok);
+    }
+    world.until_true(|| world.service().core.pending.bytes_of(me()) == 0);
+    world.submit(&long("return 1", 10_000));
+}
+
+#[test]
+fn bytes_of_requests_count_as_stored_until_their_end() {
+    let world = World::with(|config| {
+        config.concurrency = 1;
+        config.quotas.stored = Some(ByteSize::b(10_000));
+    });
+    let [running, waiting] = [(); 2].map(|()| world.submit(&long("wait", 4000)));
+    world.until(&running, ExecutionStatus::Running);
+    let error = world.submit_as(me(), &long("wait", 4000)).unwrap_err();
+    let is_stored = matches!(error, ServiceError::QuotaExceeded { what: "stored bytes", .. });
+    assert!(is_stored, "{error}");
+    world.submit_as(other(), &long("return 1", 4000)).unwrap();
+    world.block_on(world.service().cancel(me(), &waiting)).unwrap();
+    world.until_true(|| world.submit_as(me(), &long("return 1", 4000)).is_ok());
+    world.runner.go_on.add_permits(1);
+    world.wait(&running);
+}
+
+#[test]
+fn disk_reserve_is_for_what_was_accepted_before() {
+    let mut world = World::with(|config| config.concurrency = 1);
+    let ids = [(); 3].map(|()| world.submit("wait"));
+    world.change = |config| {
+        config.concurrency = 1;
+        config.disk_reserve = DiskReserve::Bytes(ByteSize::b(1 << 60));
+    };
+    world.restart();
+    let create = world.service().create_sandbox(me(), SandboxRequest::default());
+    for error in [
+        world.submit_as(me(), "return 1").unwrap_err(),
+        world.block_on(create).unwrap_err(),
+        world.block_on(world.service().check_stored(me())).unwrap_err(),
+    ] {
+        assert!(matches!(error, ServiceError::DiskFull { .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::DiskFull);
+        assert!(error.to_string().ends_with("left (limits.disk_reserve)"), "{error}");
+    }
+    let health = world.block_on(world.service().health());
+    let failing: Vec<_> = health.checks.iter().filter(|check| !check.ok).collect();
+    assert!(!health.ready && failing.iter().any(|check| check.name == "disk"), "{failing:?}");
+    // What was accepted is cancelled, and runs to its end.
+    world.block_on(world.service().cancel(me(), &ids[2])).unwrap();
+    world.runner.go_on.add_permits(1);
+    assert_eq!(world.wait(&ids[1]).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.wait(&ids[2]).summary.status, ExecutionStatus::Cancelled);
+}
+
+#[test]
+fn open_transfers_pass_no_quota_together() {
+    const PIECE: u64 = 9_000_000;
+    let world = World::with(|config| config.quotas.stored = Some(ByteSize::b(50_000_000)));
+    let core = &world.service().core;
+    let make_room = |bytes| world.block_on(core.make_room(me(), bytes));
+    let many = (0..84).map(|_| core.make_room(me(), PIECE));
+    let many = world.block_on(futures_util::future::join_all(many));
+    let mut rooms: Vec<_> = many.into_iter().filter_map(Result::ok).collect();
+    assert_eq!(rooms.len(), 5);
+    let stored = world.block_on(world.service().usage(me())).unwrap().stored_bytes;
+    assert_eq!(stored, 5 * PIECE);
+    // One that announces nothing gets room as it comes.
+    let mut room = make_room(0).unwrap();
+    let mut add = |bytes| world.block_on(core.add_room(&mut room, bytes));
+    add(4_000_000).unwrap();
+    let error = add(2_000_000).unwrap_err();
+    assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+    assert!(make_room(u64::MAX).is_err() && make_room(u64::MAX).is_err());
+    drop((room, rooms.pop()));
+    assert!(make_room(PIECE).is_ok());
+    drop(rooms);
+    assert_eq!(world.block_on(world.service().usage(me())).unwrap().stored_bytes, 0);
 }
 
 #[test]
