@@ -142,10 +142,13 @@ impl Sites {
                 .hint(Some("server.allowed_hosts lists the names of a server"))
                 .at("Host", "not one of this server"));
         }
-        match headers.get(ORIGIN) {
-            None => Ok(()),
-            Some(origin) if self.allows_origin(origin) || is_of(origin, authority) => Ok(()),
-            Some(_) => Err(Refusal::new(
+        // One that is not allowed is not made so by another before it.
+        let is_allowed = |origin| self.allows_origin(origin) || is_of(origin, authority);
+        let mut origins = headers.get_all(ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => Ok(()),
+            (Some(origin), None) if is_allowed(origin) => Ok(()),
+            (Some(_), _) => Err(Refusal::new(
                 ProblemKind::Forbidden,
                 "pages of this origin may not call this server",
             )
@@ -356,6 +359,24 @@ mod tests {
             ["http://127.0.0.1:81", "null", "https://evil.example", "console.example.org", ""]
         {
             assert_eq!(from(origin), Err(403), "{origin}");
+        }
+    }
+
+    #[test]
+    fn request_with_a_second_host_or_origin_is_refused() {
+        let one = "http://127.0.0.1:80";
+        for (name, value, status) in [(HOST, "127.0.0.1:80", 400), (ORIGIN, one, 403)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("127.0.0.1:80"));
+            headers.insert(ORIGIN, HeaderValue::from_static(one));
+            let check = |headers: &HeaderMap| {
+                let checked = Sites::default().check(TCP, &Uri::from_static("/v1"), headers);
+                checked.map_err(|refusal| refusal.problem().status)
+            };
+            assert_eq!(check(&headers), Ok(()));
+            // Also the same one once more.
+            headers.append(name, HeaderValue::from_static(value));
+            assert_eq!(check(&headers), Err(status));
         }
     }
 
