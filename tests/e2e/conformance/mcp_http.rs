@@ -441,7 +441,13 @@ fn session_is_its_subjects_alone_and_hears_of_its_changes() {
     let foreign = bob
         .with("mcp-protocol-version", "2025-06-18")
         .with("mcp-session-id", alice.header("mcp-session-id"));
-    assert_eq!(foreign.call_in_session("stat", json!({ "path": "a" })).status, 404);
+    let refused = foreign.call_in_session("stat", json!({ "path": "a" }));
+    let unknown = bob
+        .with("mcp-protocol-version", "2025-06-18")
+        .with("mcp-session-id", "00000000-0000-4000-8000-000000000000")
+        .call_in_session("stat", json!({ "path": "a" }));
+    assert_eq!((refused.status, unknown.status), (404, 404));
+    assert_eq!(refused.body, unknown.body, "nobody learns which sessions there are");
     let stream = |client: &Client, method: &str| {
         let mut headers = vec![("host", client.address.clone())];
         headers.push(("accept", "text/event-stream".to_owned()));

@@ -18,6 +18,7 @@ use futures_util::StreamExt as _;
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
+use sandbox_api::{Problem, ProblemKind};
 use sandbox_controller::Controller;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
@@ -35,6 +36,8 @@ const SESSION: &str = "mcp-session-id";
 /// The header with a request's revision, and the first one without sessions.
 const REVISION: &str = "mcp-protocol-version";
 const STATELESS: &str = "2026-07-28";
+/// The type of a problem (RFC 9457).
+const PROBLEM_JSON: &str = "application/problem+json";
 /// The most requests in progress, streams and calls without a client among them.
 const MAX_REQUESTS: usize = 1024;
 /// Larger messages are parsed beside other tasks.
@@ -174,7 +177,7 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
     let is_in_session = session.is_some();
     if matches!(session, Some(None)) {
         // Another subject's session is not there.
-        return (StatusCode::NOT_FOUND, "no such session").into_response();
+        return no_session();
     }
     if !is_in_session && may_begin_one && sessions.make_room(subject.as_ref()).await.is_err() {
         return busy();
@@ -186,6 +189,13 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
         request.extensions_mut().insert(permit.clone());
     }
     let response = SUBJECT.scope(subject, next.run(request)).await;
+    // Answers of the protocol are JSON.
+    if is_in_session
+        && response.status() == StatusCode::NOT_FOUND
+        && !response.headers().contains_key(header::CONTENT_TYPE)
+    {
+        return no_session();
+    }
     // It is in progress until its last byte is sent.
     let (parts, body) = response.into_parts();
     let stream = body.into_data_stream().map(move |piece| {
@@ -229,6 +239,16 @@ async fn beside_others<T>(busy: impl Future<Output = T>) -> T {
     .await
 }
 
+/// There is no such session for who asks.
+fn no_session() -> Response {
+    let problem = Problem::new(ProblemKind::NotFound, "there is no such session");
+    let hint = Some("begin another one with `initialize`");
+    let mut response = (StatusCode::NOT_FOUND, axum::Json(problem.hint(hint))).into_response();
+    let is_problem = HeaderValue::from_static(PROBLEM_JSON);
+    response.headers_mut().insert(header::CONTENT_TYPE, is_problem);
+    response
+}
+
 /// Too much is in progress.
 fn busy() -> Response {
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
@@ -240,6 +260,7 @@ fn busy() -> Response {
 mod tests {
     use super::*;
     use axum::routing::post;
+    use rmcp::transport::streamable_http_server::session::SessionManager as _;
     use serde_json::json;
     use tower::ServiceExt as _;
 
@@ -259,6 +280,36 @@ mod tests {
         assert!(begin(&alice).is_some());
         drop(of_alice);
         assert!(lock(&requests.0).is_empty());
+    }
+
+    #[tokio::test]
+    async fn session_of_another_subject_is_answered_as_one_that_is_not_there() {
+        let sessions = Arc::new(Sessions::new(Duration::ZERO));
+        let [alice, bob] = ["alice", "bob"].map(|name| Subject::new(name).unwrap());
+        let (id, _transport) = SUBJECT.scope(Some(alice), sessions.create_session()).await.unwrap();
+        // As the protocol's SDK answers where there is no session.
+        let not_found = || async {
+            Response::builder().status(404).body(Body::from("Session not found")).unwrap()
+        };
+        let admission = Admission { sessions, requests: Arc::default() };
+        let admitted = from_fn_with_state(admission, admit);
+        let router = Router::new().route("/mcp", post(not_found)).layer(admitted);
+        let mut answers = Vec::new();
+        for session in [&*id, "unknown"] {
+            let request = Request::post("/mcp").header(SESSION, session).extension(bob.clone());
+            let answer = router.clone().oneshot(request.body(Body::empty()).unwrap());
+            let (head, body) = answer.await.unwrap().into_parts();
+            let body = to_bytes(body, 1000).await.unwrap();
+            answers.push((head.status, head.headers, body));
+        }
+        assert_eq!(answers[0], answers[1]);
+        let (status, headers, body) = &answers[0];
+        assert_eq!(
+            (status.as_u16(), headers[header::CONTENT_TYPE].as_bytes()),
+            (404, PROBLEM_JSON.as_bytes())
+        );
+        let problem: Problem = serde_json::from_slice(body).unwrap();
+        assert_eq!((problem.kind, problem.status), (ProblemKind::NotFound, 404));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
