@@ -144,7 +144,7 @@ mod tests {
         config.image = Some("x".to_owned());
         let state_dir = dir.path().join("state");
         let refused = async |config: EngineConfig| {
-            connect(&config, &AgentSource::Embedded, &state_dir).await.err()
+            connect(&config, &AgentSource::Embedded, &state_dir, DiskReserve::default()).await.err()
         };
         let error = refused(config.clone()).await;
         assert!(matches!(error, Some(ConnectError::DockerOnly { what: "image" })), "{error:?}");

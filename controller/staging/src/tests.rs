@@ -1010,7 +1010,7 @@ fn interrupted_commit_waits_for_its_stage_and_its_io_dir_whatever_is_in_their_pl
         for name in ["a", "b"] {
             fs::write(run.path().join(name), "run").unwrap();
         }
-        let stage = path_of(run.files()).parent().unwrap().to_owned();
+        let stage = path_of(run.files()).unwrap().parent().unwrap().to_owned();
         interrupt(run, "moving", 2);
         let [hidden, away] = [
             if is_stage { stage.clone() } else { place.io() },
@@ -1082,7 +1082,7 @@ fn stage_whose_removal_was_interrupted_is_removed_by_the_next_command() {
         place.write("f", "old");
         let run = place.run(method);
         fs::write(run.path().join("f"), "run").unwrap();
-        let files = path_of(run.files());
+        let files = path_of(run.files()).unwrap();
         interrupt(run, "applied", 1);
         fs::remove_dir_all(files).unwrap();
         assert!(!place.records().leftovers()[0].is_interrupted);
@@ -1105,7 +1105,7 @@ fn stage_is_beside_the_io_dir_itself_wherever_its_path_leads() {
     symlink(&other, &parent).unwrap();
     for method in methods() {
         let stage = place.create(&io_dir, method, CopyBounds::default()).unwrap();
-        let at = path_of(stage.files()).parent().unwrap().to_owned();
+        let at = path_of(stage.files()).unwrap().parent().unwrap().to_owned();
         assert_eq!(at.parent(), Some(&*moved), "{method:?}");
         let text = fs::read(place.record()).unwrap();
         let recorded: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -1139,7 +1139,7 @@ fn no_stage_is_made_where_a_link_in_place_of_the_parent_leads() {
         let made = catch_unwind(AssertUnwindSafe(|| {
             for _ in 0..200 {
                 let stage = place.create(&io_dir, Method::Copy, CopyBounds::default()).unwrap();
-                let at = path_of(stage.files());
+                let at = path_of(stage.files()).unwrap();
                 assert!(!at.starts_with(&other), "{}", at.display());
             }
         }));

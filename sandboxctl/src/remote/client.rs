@@ -96,7 +96,7 @@ impl Call {
 
 /// A response whose body was read.
 #[derive(Debug)]
-pub struct Response {
+pub struct BufferedResponse {
     /// Its status: one of success.
     pub status: StatusCode,
     /// Its body.
@@ -175,7 +175,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error`], after further attempts where the request may be sent again and that can help.
-    pub async fn call(&self, call: &Call) -> Result<Response, Error> {
+    pub async fn call(&self, call: &Call) -> Result<BufferedResponse, Error> {
         let until = Instant::now() + RETRY_FOR;
         loop {
             let (response, connection) = self.attempt(call, until).await?;
@@ -186,7 +186,7 @@ impl Client {
                     if connection.is_open() {
                         *self.idle.lock().await = Some(connection);
                     }
-                    return Ok(Response { status, body: body.to_bytes() });
+                    return Ok(BufferedResponse { status, body: body.to_bytes() });
                 }
                 Ok(Err(error)) if !call.is_repeatable() || Instant::now() > until => {
                     return Err(self.lost(error));

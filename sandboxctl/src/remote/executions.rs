@@ -8,7 +8,7 @@ use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList}
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::client::{Call, Client, Response, Stream};
+use super::client::{BufferedResponse, Call, Client, Stream};
 use super::error::Error;
 
 /// The longest that a service is asked to wait for an end; then it is asked again.
@@ -126,7 +126,7 @@ impl Client {
         self.stream(&Call::new(Method::GET, path)).await
     }
 
-    fn read<T: DeserializeOwned>(&self, answer: &Response) -> Result<T, Error> {
+    fn read<T: DeserializeOwned>(&self, answer: &BufferedResponse) -> Result<T, Error> {
         serde_json::from_slice(&answer.body)
             .map_err(|error| self.unexpected(format!("{}: {error}", answer.status)))
     }

@@ -62,7 +62,7 @@ impl ToolResponse {
     }
 }
 
-/// An [`ToolResponse`] as JSON.
+/// A [`ToolResponse`] as JSON.
 pub struct Document<'a> {
     id: Option<&'a Value>,
     answer: &'a ToolResponse,

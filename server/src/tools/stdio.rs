@@ -24,9 +24,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::answer::ToolResponse;
 use super::error::ToolError;
 use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
+use super::response::ToolResponse;
 use super::stop::{Stop, StopCause, Stopper, stop};
 
 /// Longest line, in both directions, without its newline.

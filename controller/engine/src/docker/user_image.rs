@@ -133,6 +133,7 @@ mod tests {
                 },
                 env: vec!["PATH=/opt/bin".to_owned()],
                 workdir: "/srv".to_owned(),
+                named: None,
             }
         );
     }

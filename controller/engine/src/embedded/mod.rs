@@ -184,9 +184,11 @@ impl Engine for EmbeddedEngine {
             RootFs::Archive(path) => {
                 let unpacked =
                     prepare_archive(path, &self.roots, self.disk_reserve, progress).await;
-                let Unpacked { root, tree, env, workdir, digest, archive } = unpacked.map_err(|error| {
-                    EngineError::Archive { path: path.clone(), source: Box::new(error) }
-                })?;
+                let Unpacked { root, tree, env, workdir, digest, archive } =
+                    unpacked.map_err(|error| EngineError::Archive {
+                        path: path.clone(),
+                        source: Box::new(error),
+                    })?;
                 let named = Some(Source::new(path.display().to_string(), archive));
                 let path = root.display().to_string();
                 tracing::debug!(%digest, path, "the image is unpacked");

@@ -4,6 +4,7 @@
 //! untrusted.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
