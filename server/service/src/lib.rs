@@ -33,6 +33,7 @@ mod sandboxes;
 mod schedule;
 mod service;
 mod shutdown;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod work;

@@ -1,14 +1,9 @@
-//! Room for what is about to be stored: bytes that are on their way count as stored already, and the
-//! disk reserve is left to what was accepted before.
+//! Room for what is about to be stored: bytes that are on their way count as stored already.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::service::Subject;
-
-use crate::core::Core;
-use crate::counters::Counting;
-use crate::error::ServiceError;
 
 /// The most that is added at one time, a PiB: a client announces what it likes, and sums are to have an end.
 const MAX: u64 = 1 << 50;
@@ -66,6 +61,11 @@ impl PendingBytes {
 }
 
 impl Room {
+    /// Whose they are.
+    pub const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
     /// How many they are.
     pub const fn bytes(&self) -> u64 {
         self.of.bytes
@@ -118,46 +118,6 @@ impl Drop for Room {
             if of.bytes == 0 {
                 pending.by_subject.remove(&self.subject);
             }
-        }
-    }
-}
-
-impl Core {
-    /// Room for so many bytes more of a subject, if it may have them and the disk does.
-    pub async fn make_room(
-        self: &Arc<Self>,
-        subject: &Subject,
-        bytes: u64,
-    ) -> Result<Room, ServiceError> {
-        let mut room = self.pending.room(subject);
-        self.add_room(&mut room, bytes).await?;
-        Ok(room)
-    }
-
-    /// Makes it larger. Of those who ask at one time the first get it.
-    pub async fn add_room(
-        self: &Arc<Self>,
-        room: &mut Room,
-        bytes: u64,
-    ) -> Result<(), ServiceError> {
-        self.check_disk()?;
-        let pending = room.add(bytes);
-        let Some(quota) = self.quotas().stored else { return Ok(()) };
-        let before = self.kept_bytes(&room.subject).await?.saturating_add(pending);
-        if before >= quota.as_u64() || before.saturating_add(bytes) > quota.as_u64() {
-            Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
-        }
-        Ok(())
-    }
-
-    /// Refuses what would be stored where the disk has less left than its reserve, which is for what ends.
-    pub fn check_disk(&self) -> Result<(), ServiceError> {
-        let space = self.files.free_space();
-        let space = space.map_err(|errno| ServiceError::Files(Arc::new(errno.into())))?;
-        match self.config.disk_reserve.shortage(&space) {
-            Some(shortage) => Err(ServiceError::DiskFull { shortage }),
-            None => Ok(()),
         }
     }
 }
