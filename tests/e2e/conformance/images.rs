@@ -219,22 +219,40 @@ fn image_with_a_relative_volume_is_refused_before_a_volume_is_made() {
 #[test]
 fn image_whose_users_are_in_a_fifo_does_not_hold_up_the_engine() {
     for path in ["etc/passwd", "etc/group"] {
-        for rootfs in [
-            Rootfs::busybox().fifo(path),
-            Rootfs::busybox().fifo("srv/fifo").link(path, "/srv/fifo"),
-        ] {
-            let provided = rootfs.provide();
-            if ENGINE == Engine::Embedded {
-                // It is not read.
-                drop(Guest::with(|spec| spec.root(provided.root())));
-                continue;
-            }
-            // Also by what was remembered of the image.
-            for _ in 0..2 {
-                let (kind, message) = refused(provided.root());
-                assert_eq!(kind, ErrorKind::Image);
-                assert!(message.contains(&format!("has a special file at /{path}")), "{message}");
-            }
+        let provided = Rootfs::busybox().fifo(path).provide();
+        if ENGINE == Engine::Embedded {
+            // It is not read.
+            drop(Guest::with(|spec| spec.root(provided.root())));
+            continue;
+        }
+        // Also by what was remembered of the image.
+        for _ in 0..2 {
+            let (kind, message) = refused(provided.root());
+            assert_eq!(kind, ErrorKind::Image);
+            assert!(message.contains(&format!("has a special file at /{path}")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn image_whose_users_are_behind_a_link_is_refused() {
+    for (rootfs, link) in [
+        (Rootfs::busybox().link("etc/passwd", "/proc/kmsg"), "/etc/passwd"),
+        (Rootfs::busybox().link("etc/group", "../io/users"), "/etc/group"),
+        // The engine would wait for a writer, if it were asked about more than the link.
+        (Rootfs::busybox().fifo("srv/fifo").link("etc/passwd", "/srv/fifo"), "/etc/passwd"),
+    ] {
+        let provided = rootfs.provide();
+        if ENGINE == Engine::Embedded {
+            // They are not looked up.
+            drop(Guest::with(|spec| spec.root(provided.root())));
+            continue;
+        }
+        // Also by what was remembered of the image.
+        for _ in 0..2 {
+            let (kind, message) = refused(provided.root());
+            assert_eq!(kind, ErrorKind::Image);
+            assert!(message.contains(&format!("has a symbolic link at {link}")), "{message}");
         }
     }
 }

@@ -6,6 +6,10 @@
 //! of the same image without any mount, which is never started: an engine that is asked about a
 //! path in a container with mounts (Docker 20.10) sets these up first, through those very links.
 //!
+//! The engine also looks up users and groups in files of the image, as root, while the mounts are there. A link
+//! there could lead it into a mount, to a FIFO or a file of the kernel's, and no engine tells what a link leads
+//! through: asked for the link itself, Docker 20.10 opens what it leads to. So these must not be links.
+//!
 //! The content of an image does not change, so the result is cached by its id.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bollard::Docker;
-use bollard::container::PathStatResponse;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
@@ -36,8 +39,8 @@ const MODE_SYMLINK: u32 = 1 << 27;
 /// The maximum number of cached paths of an image; the mounts of a sandbox have some dozen.
 const MAX_REMEMBERED: usize = 256;
 
-/// The files in which an engine looks up users and groups of the image, on the host and without a
-/// time limit: it waits for a writer of a FIFO for ever.
+/// The files in which an engine looks up users and groups of the image, without a time limit: it waits for
+/// a writer of a FIFO for ever.
 const LOOKED_UP: &[&str] = &["/etc/passwd", "/etc/group"];
 /// The bits of Go's `fs.FileMode` for what is neither a file, a directory nor a link.
 const MODE_SPECIAL: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
@@ -91,10 +94,11 @@ impl Links {
     ) -> Result<Option<String>, EngineError> {
         let targets = targets(volumes, spec);
         let mut known = self.recall(image);
-        let is_unknown = |path: &&str| !known.contains_key(*path);
-        if first_unknown(&known, &targets).is_some() || LOOKED_UP.iter().any(is_unknown) {
+        let targets: Vec<_> = targets.iter().map(String::as_str).collect();
+        let paths = [&targets[..], LOOKED_UP].concat();
+        if first_unknown(&known, &paths).is_some() {
             create_bare(docker, image, volumes, spec).await?;
-            let checked = check(docker, &spec.name, &targets, &mut known).await;
+            let checked = check(docker, &spec.name, &paths, &mut known).await;
             let removed = even_if_paused(docker, &spec.name, || {
                 let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
                 docker.remove_container(&spec.name, Some(options))
@@ -103,13 +107,17 @@ impl Links {
             checked?;
             self.remember(image, &known);
         }
-        let special = LOOKED_UP.iter().find(|path| known.get(**path) == Some(&Component::Special));
-        if let Some(path) = special {
-            return Ok(Some(format!("has a special file at {path}, which the engine would read")));
+        if let Some(Link { path, target }) = first_link(&known, &targets) {
+            let problem = "where the sandbox mounts its";
+            return Ok(Some(format!("has a symbolic link at {path}, {problem} {target}")));
         }
-        Ok(first_link(&known, &targets).map(|Link { path, target }| {
-            format!("has a symbolic link at {path}, where the sandbox mounts its {target}")
-        }))
+        if let Some(Link { path, target }) = first_link(&known, LOOKED_UP) {
+            return Ok(Some(format!(
+                "has a symbolic link at {path}, through which the engine would read {target}"
+            )));
+        }
+        let special = LOOKED_UP.iter().find(|path| known.get(**path) == Some(&Component::Special));
+        Ok(special.map(|path| format!("has a special file at {path}, which the engine would read")))
     }
 
     fn images(&self) -> MutexGuard<'_, HashMap<String, Paths>> {
@@ -157,17 +165,17 @@ fn components(path: &str) -> impl Iterator<Item = &str> {
 
 /// The first unchecked component that matters: there is nothing below a missing one, and no need to
 /// check below a link.
-fn first_unknown<'a>(known: &Paths, targets: &'a [String]) -> Option<&'a str> {
-    targets.iter().find_map(|target| {
-        let beyond = components(target).find(|path| known.get(*path) != Some(&Component::Plain))?;
+fn first_unknown<'a>(known: &Paths, paths: &[&'a str]) -> Option<&'a str> {
+    paths.iter().find_map(|path| {
+        let beyond = components(path).find(|path| known.get(*path) != Some(&Component::Plain))?;
         (!known.contains_key(beyond)).then_some(beyond)
     })
 }
 
-fn first_link(known: &Paths, targets: &[String]) -> Option<Link> {
-    targets.iter().find_map(|target| {
+fn first_link(known: &Paths, paths: &[&str]) -> Option<Link> {
+    paths.iter().find_map(|target| {
         let path = components(target).find(|path| known.get(*path) == Some(&Component::Link))?;
-        Some(Link { path: path.to_owned(), target: target.clone() })
+        Some(Link { path: path.to_owned(), target: (*target).to_owned() })
     })
 }
 
@@ -183,6 +191,8 @@ async fn create_bare(
         image: Some(image.to_owned()),
         entrypoint: Some(vec!["/".to_owned()]),
         cmd: Some(Vec::new()),
+        // Otherwise the engine would create that of the image.
+        working_dir: Some("/".to_owned()),
         labels: Some(spec.labels.iter().cloned().collect()),
         network_disabled: Some(true),
         host_config: Some(HostConfig {
@@ -200,55 +210,29 @@ async fn create_bare(
 async fn check(
     docker: &Docker,
     container: &str,
-    targets: &[String],
+    paths: &[&str],
     known: &mut Paths,
 ) -> Result<(), EngineError> {
-    while let Some(path) = first_unknown(known, targets) {
-        let component = match look(docker, container, path).await? {
-            Some(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
-            // Podman follows links, and reports the target.
-            Some(stat) if leads_elsewhere(&stat, path) => Component::Link,
-            Some(_) => Component::Plain,
-            None => Component::Missing,
-        };
+    while let Some(path) = first_unknown(known, paths) {
+        let component = look(docker, container, path).await?;
         known.insert(path.to_owned(), component);
-    }
-    for path in LOOKED_UP {
-        if known.contains_key(*path) {
-            continue;
-        }
-        let mut found = look(docker, container, path).await?;
-        // The engine follows a link, and has resolved it whole.
-        if let Some(link) = found.take_if(|stat| leads_elsewhere(stat, path)) {
-            found = look(docker, container, &link.link_target).await?;
-        }
-        let component = match found {
-            Some(stat) if stat.file_mode & MODE_SPECIAL != 0 => Component::Special,
-            Some(_) => Component::Plain,
-            None => Component::Missing,
-        };
-        known.insert((*path).to_owned(), component);
     }
     Ok(())
 }
 
-/// What is at a path of a container's image, if anything is.
-async fn look(
-    docker: &Docker,
-    container: &str,
-    path: &str,
-) -> Result<Option<PathStatResponse>, EngineError> {
+/// What is at a path of a container's image.
+async fn look(docker: &Docker, container: &str, path: &str) -> Result<Component, EngineError> {
     let options = ContainerArchiveInfoOptionsBuilder::new().path(path).build();
     let asked = docker.get_container_archive_info(container, Some(options)).await;
-    match asked.map_err(engine_error) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(EngineError::NotFound(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn leads_elsewhere(stat: &PathStatResponse, path: &str) -> bool {
-    !stat.link_target.is_empty() && stat.link_target != path
+    Ok(match asked.map_err(engine_error) {
+        Ok(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
+        // Podman follows links, and reports the target.
+        Ok(stat) if !stat.link_target.is_empty() && stat.link_target != path => Component::Link,
+        Ok(stat) if stat.file_mode & MODE_SPECIAL != 0 => Component::Special,
+        Ok(_) => Component::Plain,
+        Err(EngineError::NotFound(_)) => Component::Missing,
+        Err(error) => return Err(error),
+    })
 }
 
 #[cfg(test)]
@@ -262,7 +246,7 @@ mod tests {
     #[test]
     fn every_component_of_a_target_is_looked_at_from_the_top() {
         assert_eq!(components("/in/a/b").collect::<Vec<_>>(), ["/in", "/in/a", "/in/a/b"]);
-        let targets = ["/io".to_owned(), "/in/a/b".to_owned()];
+        let targets = ["/io", "/in/a/b"];
         let mut known = Paths::new();
         for (path, component) in [
             ("/io", Component::Missing),
@@ -279,7 +263,7 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_beneath_what_is_missing_or_a_link() {
-        let targets = ["/in/a/b".to_owned(), "/v/w/x".to_owned()];
+        let targets = ["/in/a/b", "/v/w/x"];
         let known = paths(&[("/in", Component::Missing), ("/v", Component::Plain)]);
         assert_eq!(first_unknown(&known, &targets), Some("/v/w"));
         let known = paths(&[
