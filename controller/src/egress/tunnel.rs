@@ -10,7 +10,7 @@
 //! addresses are exactly the ones that were checked. Each connection has an audit line.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,6 +36,9 @@ use crate::audit::{By, Connection, Event};
 const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
+
+/// A port for a socket that never sends: that of the discard service.
+const DISCARD: u16 = 9;
 
 /// Why a connection was refused or aborted. Messages to the command contain no addresses of the
 /// host's networks.
@@ -233,8 +236,19 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         let addresses = refused.into_iter().map(|(address, _)| address).collect();
         return Err(Failure::SpecialAddress { target: target.clone(), special, addresses });
     }
+    let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
+    // A service that listens on all of this machine's addresses also listens on public ones.
+    let refuse_own = |address: IpAddr| {
+        let listed = Target::from((address, target.port));
+        match egress.allows(&listed) {
+            true => Ok(()),
+            false => Err(Failure::ThisMachine { target: target.clone(), listed }),
+        }
+    };
+    // Before it could accept a connection.
+    addresses.iter().copied().filter(|address| is_own(*address)).try_for_each(refuse_own)?;
     let dials: FuturesUnordered<_> = (0..)
-        .zip(&addresses[..addresses.len().min(MAX_ADDRESSES)])
+        .zip(addresses)
         .map(|(place, &address)| async move {
             sleep(STAGGER * place).await;
             TcpStream::connect((address, target.port)).await
@@ -243,16 +257,29 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     let stream = first(dials)
         .await
         .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
-    // A service that listens on all of this machine's addresses also listens on public ones.
-    if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
-        let listed = Target::from((peer.ip(), target.port));
-        if local.ip() == peer.ip() && !egress.allows(&listed) {
-            return Err(Failure::ThisMachine { target: target.clone(), listed });
-        }
+    // Routes can change meanwhile.
+    if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
+        && local.ip() == peer.ip()
+    {
+        refuse_own(peer.ip())?;
     }
     // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);
     Ok(stream)
+}
+
+/// Whether an address is one of this machine's own, by the source address that the kernel chooses for it.
+/// Sends nothing.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
 }
 
 /// The first one that connects, or the last one's error.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::agent::network;
 use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, eventually, finish, spawn, wait_and_watch};
+use crate::fixture::{Fixture, eventually, finish, sandboxctl, spawn, wait_and_watch};
 use crate::library::Guest;
 use crate::rootfs::{Provided, Rootfs};
 use crate::tls;
@@ -296,6 +296,31 @@ fn a_refusal_is_a_403_that_names_the_rule() {
     // busybox's own client, which knows the variables: it shows the status.
     let wget = "wget -O - http://evil.example/ 2>&1 | grep -o '403 Forbidden'";
     assert_eq!(net.says(Command::shell(wget)), "403 Forbidden\n");
+}
+
+#[test]
+fn service_of_this_machine_accepts_nothing_by_a_public_address() {
+    let (place, rootfs) = (Fixture::new(), rootfs());
+    // In network and mount namespaces with a public address and a name for it.
+    let script = "ip link set lo up && ip addr add 11.22.33.44/32 dev lo &&
+        echo 11.22.33.44 wild.example >hosts && mount --bind hosts /etc/hosts &&
+        { python3 -c \"$0\" >accepted & } && until [ -s accepted ]; do sleep 0.01; done &&
+        \"$@\"; status=$?; kill $!; exit $status";
+    let listen = "import socket
+s = socket.create_server(('11.22.33.44', 18090))
+print('listening', flush=True)
+while True: print(s.accept(), flush=True)";
+    let mut command = HostCommand::new("unshare");
+    command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", script, listen]);
+    command.arg(sandboxctl()).args(["exec", "--allow", "wild.example:18090"]);
+    command.args(["--allow", "wild.example:18091"]).args(rootfs.args());
+    // A program cannot tell a port that is open from one that is not.
+    let ask = "for port in 18090 18091; do /network ask wild.example:$port; done";
+    place.equip(command.args(["--shell", ask]));
+    let ended = finish(command);
+    let answers: Vec<_> = ended.assert_code(0).stdout.matches("HTTP/1.1 403 ").collect();
+    assert_eq!(answers.len(), 2, "{ended:#?}");
+    assert_eq!(place.read("accepted"), "listening\n");
 }
 
 #[test]
