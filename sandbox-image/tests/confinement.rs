@@ -202,6 +202,8 @@ const CALLS: &[&str] = &[
     "fallocate-zero",
     "ioctl-reserve",
     "ioctl-reserve-64",
+    "ioctl-extent-size-hint",
+    "ioctl-set-flags",
     "ioctl-zero-range",
     "ioctl-create-subvolume",
     "ioctl-snapshot",
@@ -356,6 +358,7 @@ const FORBIDDEN: &[&str] = &[
     "openat-unnamed-set-uid",
     "mkdirat-set-gid",
     "mknodat-set-uid",
+    "renameat2-whiteout",
     "fchmod-set-uid",
     "fchmod-set-gid",
     "fchmodat",
@@ -398,6 +401,8 @@ const RESERVING: &[&str] = &[
     "fallocate-zero",
     "ioctl-reserve",
     "ioctl-reserve-64",
+    "ioctl-extent-size-hint",
+    "ioctl-set-flags",
     "ioctl-zero-range",
 ];
 

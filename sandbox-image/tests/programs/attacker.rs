@@ -542,6 +542,8 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         "ioctl-subvolume-flags" => call(libc::SYS_ioctl, [NO_FD, 0x4008_941a, BAD]),
         "ioctl-create-bcachefs-subvolume" => call(libc::SYS_ioctl, [NO_FD, 0x4020_bc10, BAD]),
         "ioctl-clone" => call(libc::SYS_ioctl, [NO_FD, 0x4004_9409, NO_FD]),
+        "ioctl-extent-size-hint" => call(libc::SYS_ioctl, [NO_FD, 0x401c_5820, BAD]),
+        "ioctl-set-flags" => call(libc::SYS_ioctl, [NO_FD, 0x4008_6602, BAD]),
         "ioctl-zero-range" => call(libc::SYS_ioctl, [NO_FD, 0x4030_5839, BAD]),
         "sendfile" => call(libc::SYS_sendfile, [NO_FD, NO_FD, 0, 1]),
         "splice" => call(libc::SYS_splice, [NO_FD, 0, NO_FD, 0, 1, 0]),

@@ -271,6 +271,7 @@ fn a_hostile_program_gets_nowhere() {
                 "openat-unnamed-set-uid",
                 "mkdirat-set-gid",
                 "mknodat-set-uid",
+                "renameat2-whiteout",
                 "fchmodat",
                 "fchmodat2",
                 "ioctl-type-into-terminal",

@@ -147,6 +147,10 @@ const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_
 const SPACE_REQUESTS: u64 = 0x4030_5800;
 const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
 
+/// Requests of `ioctl` that set a file's flags and extended attributes: by a hint of XFS every new file of a
+/// directory takes gigabytes while it is open. `FS_IOC_FSSETXATTR`, `FS_IOC_SETFLAGS`, and this of 32 bits.
+const FLAG_REQUESTS: [u64; 3] = [0x401c_5820, 0x4008_6602, 0x4004_6602];
+
 /// The types of the requests of `ioctl` by which btrfs and bcachefs create subvolumes and snapshots, or
 /// make them read-only: whoever may write to a directory may do so there.
 const SUBVOLUME_REQUESTS: [u64; 2] = [0x9400, 0xbc00];
@@ -214,6 +218,13 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     for command in LEASES {
         rules.add(libc::SYS_fcntl, vec![argument(1, Dword, Eq, command)?])?;
     }
+    // A rename that leaves a device behind: the kernel opens it for nobody, but an overlay hides a file
+    // of the layer below.
+    let leaves_device = u64::from(libc::RENAME_WHITEOUT);
+    rules.add(
+        libc::SYS_renameat2,
+        vec![argument(4, Dword, MaskedEq(leaves_device), leaves_device)?],
+    )?;
     // Files in the io dir remain after the sandbox is removed: never set-uid or set-gid.
     for bit in SET_ID {
         for &(call, mode) in MODES {
@@ -284,6 +295,9 @@ fn hidden_space() -> Result<BpfProgram, BackendError> {
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
     let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
     rules.add(libc::SYS_ioctl, vec![request])?;
+    for request in FLAG_REQUESTS {
+        rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
+    }
     for kind in SUBVOLUME_REQUESTS {
         let mut request = vec![argument(1, Dword, MaskedEq(REQUEST_TYPE_MASK), kind)?];
         for sharing in SHARING {
