@@ -397,7 +397,7 @@ pub struct ScriptError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentUsage {
-    /// CPU time of the agent since it started.
+    /// CPU time of the agent since it started, and of the commands of its scripts that have ended.
     pub cpu_ms: u64,
     /// Peak resident size of the agent since it started; 0 if its kernel does not report it.
     pub peak_memory_bytes: u64,

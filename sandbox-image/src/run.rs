@@ -164,7 +164,7 @@ impl Shared {
             log: log.clone(),
             stop: stop.clone(),
             limits,
-            programs,
+            programs: programs.clone(),
             seed,
             now,
             secrets,
@@ -191,7 +191,7 @@ impl Shared {
         let reply = RunReply {
             end: end.unwrap_or_else(|| RunEnd::Failed(stop.reason().error())),
             logs_truncated: log.is_truncated(),
-            usage: self.usage(files.as_deref()),
+            usage: self.usage(files.as_deref(), programs.as_deref()),
         };
         if given_up { self.give_up(id, reply) } else { self.finish(id, Ok(reply)) }
     }
@@ -218,10 +218,10 @@ impl Shared {
         }
     }
 
-    fn usage(&self, files: Option<&Files>) -> AgentUsage {
-        let cpu = self.proc.cpu_time();
+    fn usage(&self, files: Option<&Files>, programs: Option<&Programs>) -> AgentUsage {
+        let own = u64::try_from(self.proc.cpu_time().as_millis()).unwrap_or(u64::MAX);
         AgentUsage {
-            cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
+            cpu_ms: own.saturating_add(programs.map_or(0, Programs::scripts_cpu)),
             peak_memory_bytes: self.proc.peak_memory(),
             written_bytes: files.map_or(0, Files::written),
         }

@@ -102,7 +102,8 @@ pub struct ExecReply {
     pub stdout_bytes: u64,
     /// Bytes of stderr that were sent.
     pub stderr_bytes: u64,
-    /// CPU time of the command, and of the processes that it started and waited for.
+    /// CPU time of the command and all processes that it started, but of none whose parent ignores the exits of
+    /// its children: the kernel reaps that.
     pub cpu_ms: u64,
 }
 

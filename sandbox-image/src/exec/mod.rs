@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -91,6 +91,8 @@ pub struct Programs {
     spawner: Spawner,
     reaper: Reaper,
     running: AtomicUsize,
+    /// CPU time in milliseconds of the commands that scripts ran.
+    scripts_cpu: AtomicU64,
 }
 
 /// The parameters of a command.
@@ -121,7 +123,29 @@ impl Programs {
         let restricted = spawner.run(move || filters.iter().try_for_each(seccomp::apply));
         restricted.map_err(io::Error::other)?;
         let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
-        Ok(Arc::new(Self { context, spawner, reaper, running }))
+        Ok(Arc::new(Self { context, spawner, reaper, running, scripts_cpu: AtomicU64::new(0) }))
+    }
+
+    /// CPU time in milliseconds of the commands that scripts ran and that have ended.
+    pub fn scripts_cpu(&self) -> u64 {
+        self.scripts_cpu.load(Ordering::Relaxed)
+    }
+
+    /// Runs a command of a script until it ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run).
+    pub fn run_for_script(
+        &self,
+        task: &Task<'_>,
+        console: &mut impl Console,
+        wake: &Arc<Wake>,
+        stop: &StopFlag,
+    ) -> Result<ExecReply, WireError> {
+        let reply = self.run(task, console, wake, stop)?;
+        self.scripts_cpu.fetch_add(reply.cpu_ms, Ordering::Relaxed);
+        Ok(reply)
     }
 
     /// Runs a command until it ends. Its console wakes `wake`; `stop` ends it early.

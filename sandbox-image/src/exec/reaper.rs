@@ -3,36 +3,26 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_protocol::message::ExecEnd;
 
-use super::tree::{ReapCount, Tree, limit_of};
+use super::tree::{Reaped, Tree, limit_of};
 use crate::wake::Wake;
-
-/// The exit of a child.
-#[derive(Debug, Clone, Copy)]
-pub struct ChildExit {
-    /// How it ended.
-    pub end: ExecEnd,
-    /// CPU time of the child, and of the processes that it waited for.
-    pub cpu: Duration,
-}
 
 /// The exit of a child, once it has exited.
 #[derive(Debug)]
 pub struct Death {
     pid: Pid,
-    exit: Mutex<Option<ChildExit>>,
+    exit: Mutex<Option<ExecEnd>>,
     wake: Arc<Wake>,
 }
 
 impl Death {
     /// The child's exit, if it has exited.
-    pub fn exit(&self) -> Option<ChildExit> {
+    pub fn exit(&self) -> Option<ExecEnd> {
         *self.exit.lock().unwrap()
     }
 }
@@ -52,7 +42,7 @@ struct State {
     /// By pid. A child in this map is not reaped yet, so its pid is still valid.
     awaited: HashMap<i32, Arc<Death>>,
     /// The process trees of commands, with their marks.
-    trees: Vec<(Option<u64>, Weak<ReapCount>)>,
+    trees: Vec<(Option<u64>, Weak<Reaped>)>,
     /// How many children were started.
     begun: u64,
 }
@@ -92,10 +82,10 @@ impl Reaper {
         self.0.begun.notify_one();
         let death = Arc::new(Death { pid, exit: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
-        state.trees.retain(|(_, reap_count)| reap_count.strong_count() > 0);
-        let reap_count = Arc::downgrade(tree.reap_count());
-        if !state.trees.iter().any(|(_, known)| known.ptr_eq(&reap_count)) {
-            state.trees.push((tree.mark(), reap_count));
+        state.trees.retain(|(_, reaped)| reaped.strong_count() > 0);
+        let reaped = Arc::downgrade(tree.reaped());
+        if !state.trees.iter().any(|(_, known)| known.ptr_eq(&reaped)) {
+            state.trees.push((tree.mark(), reaped));
         }
         Ok((death, more))
     }
@@ -131,14 +121,15 @@ impl Shared {
         // A tree without a mark contains every process.
         let of_it = |(known, _): &&(Option<u64>, _)| known.is_none() || *known == mark;
         let trees = state.trees.iter().filter(of_it);
-        let trees: Vec<_> = trees.filter_map(|(_, reap_count)| reap_count.upgrade()).collect();
-        let count =
-            || trees.iter().for_each(|reap_count| _ = reap_count.fetch_add(1, Ordering::SeqCst));
-        count();
-        let exit = wait_for_exit(pid);
-        count();
+        let trees: Vec<_> = trees.filter_map(|(_, reaped)| reaped.upgrade()).collect();
+        trees.iter().for_each(|reaped| reaped.count());
+        let waited = wait_for_exit(pid);
+        if let Some((_, cpu)) = waited {
+            trees.iter().for_each(|reaped| reaped.add(cpu));
+        }
+        trees.iter().for_each(|reaped| reaped.count());
         // No other thread reaps, so the child must be there. If it is not, no exit is invented.
-        let Some(exit) = exit else { return };
+        let Some((exit, _)) = waited else { return };
         let death = state.awaited.remove(&pid.as_raw_nonzero().get());
         drop(state);
         if let Some(death) = death {
@@ -164,8 +155,8 @@ fn ended() -> Result<Pid, i32> {
     Pid::from_raw(pid).ok_or(0)
 }
 
-/// Reaps a child that has exited.
-fn wait_for_exit(pid: Pid) -> Option<ChildExit> {
+/// Reaps a child that has exited; returns its CPU time too, and that of the processes it waited for.
+fn wait_for_exit(pid: Pid) -> Option<(ExecEnd, Duration)> {
     let mut status = 0;
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
@@ -177,15 +168,15 @@ fn wait_for_exit(pid: Pid) -> Option<ChildExit> {
     if reaped != pid {
         return None;
     }
+    let time = |time: libc::timeval| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+        seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+    };
     let low = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
     let end = if libc::WIFSIGNALED(status) {
         ExecEnd::Signaled(low(libc::WTERMSIG(status)))
     } else {
         ExecEnd::Exited(low(libc::WEXITSTATUS(status)))
     };
-    let time = |time: libc::timeval| {
-        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-        seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
-    };
-    Some(ChildExit { end, cpu: time(usage.ru_utime) + time(usage.ru_stime) })
+    Some((end, time(usage.ru_utime) + time(usage.ru_stime)))
 }

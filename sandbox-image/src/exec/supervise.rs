@@ -21,7 +21,7 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
-use super::reaper::{ChildExit, Death};
+use super::reaper::Death;
 use super::tree::{KILL_TIMEOUT, Tree};
 use crate::stop::{StopFlag, StopReason};
 use crate::wake::Wake;
@@ -162,7 +162,7 @@ pub fn supervise(
         stopped,
     };
     let mut readable = [false; 2];
-    let exit = loop {
+    let end = loop {
         wake.see();
         if let Some(exit) = death.exit() {
             break exit;
@@ -179,7 +179,6 @@ pub fn supervise(
     if !tree.kill() {
         return Err(unkillable());
     }
-    let ChildExit { end, cpu } = exit;
     if watch.stopped != Some(ExecStop::OutputLimit) {
         // If it exited by itself at that very moment, it was not stopped.
         watch.stopped = watch.stopped.filter(|_| end == ExecEnd::Signaled(9));
@@ -190,11 +189,11 @@ pub fn supervise(
         stopped: watch.stopped,
         stdout_bytes: watch.given[0],
         stderr_bytes: watch.given[1],
-        cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
+        cpu_ms: u64::try_from(tree.cpu().as_millis()).unwrap_or(u64::MAX),
     })
 }
 
-fn await_death(death: &Death, wake: &Wake) -> Result<ChildExit, WireError> {
+fn await_death(death: &Death, wake: &Wake) -> Result<ExecEnd, WireError> {
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         wake.see();

@@ -67,19 +67,37 @@ impl Marks {
     #[must_use]
     pub fn tree(&self) -> Tree {
         let mark = self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed));
-        Tree { mark, reap_count: Arc::default() }
+        Tree { mark, reaped: Arc::default() }
     }
 }
 
-/// Counts the agent's reaping of a tree's processes: incremented before and after each, so it is
-/// odd meanwhile.
-pub type ReapCount = AtomicU64;
+/// What the agent has reaped of a tree.
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// Incremented before and after each process, so it is odd meanwhile.
+    count: AtomicU64,
+    /// CPU time of these processes, and of those that they waited for, in microseconds.
+    cpu_us: AtomicU64,
+}
+
+impl Reaped {
+    /// A process begins to be reaped, or has been.
+    pub fn count(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Adds the CPU time of a process, before it is counted as reaped.
+    pub fn add(&self, cpu: Duration) {
+        let cpu = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
+        self.cpu_us.fetch_add(cpu, Ordering::SeqCst);
+    }
+}
 
 /// A command and all processes that it has started.
 #[derive(Debug)]
 pub struct Tree {
     mark: Option<u64>,
-    reap_count: Arc<ReapCount>,
+    reaped: Arc<Reaped>,
 }
 
 impl Tree {
@@ -89,10 +107,17 @@ impl Tree {
         self.mark
     }
 
-    /// The reaper's counter.
+    /// What the reaper has reaped of it.
     #[must_use]
-    pub const fn reap_count(&self) -> &Arc<ReapCount> {
-        &self.reap_count
+    pub const fn reaped(&self) -> &Arc<Reaped> {
+        &self.reaped
+    }
+
+    /// CPU time of its processes that were reaped: of all of them, once it was [killed](Self::kill). That of a
+    /// process whose parent ignores the exits of its children is lost: the kernel reaps it.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        Duration::from_micros(self.reaped.cpu_us.load(Ordering::SeqCst))
     }
 
     /// Kills all of it, and waits until nothing is left; returns whether that succeeded.
@@ -105,17 +130,17 @@ impl Tree {
     #[must_use]
     pub fn kill(&self) -> bool {
         let begun = Instant::now();
-        let mut progress = (self.reap_count.load(Ordering::SeqCst), begun);
+        let mut progress = (self.reaped.count.load(Ordering::SeqCst), begun);
         let mut wait = Duration::from_micros(250);
         loop {
-            let before = self.reap_count.load(Ordering::SeqCst);
+            let before = self.reaped.count.load(Ordering::SeqCst);
             if before != progress.0 {
                 progress = (before, Instant::now());
             }
             // A failed walk proves nothing.
             let met = self.kill_marked().unwrap_or(usize::MAX);
             let still =
-                before.is_multiple_of(2) && self.reap_count.load(Ordering::SeqCst) == before;
+                before.is_multiple_of(2) && self.reaped.count.load(Ordering::SeqCst) == before;
             if met == 0 && still {
                 return true;
             }

@@ -49,7 +49,7 @@ fn exec(call: &mut Call<'_>) -> Results {
     };
     let wake = Arc::new(Wake::new().map_err(|error| Raise::Error(error.to_string()))?);
     let mut console = Collected::new(stdin.unwrap_or_default(), host.limits.collected_bytes);
-    let result = programs.run(&task, &mut console, &wake, &host.stop);
+    let result = programs.run_for_script(&task, &mut console, &wake, &host.stop);
     if host.stop.reason() != StopReason::None {
         return Err(Raise::Stopped);
     }

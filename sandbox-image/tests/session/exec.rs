@@ -587,6 +587,24 @@ fn the_output_limit_ends_a_scripts_program_and_the_run() {
     assert_eq!(error.message, "script:1: output limit exceeded (976.5 KiB)");
 }
 
+#[test]
+fn cpu_time_of_a_command_is_that_of_all_its_processes() {
+    // Left to the agent by a parent that waits for nothing.
+    const BUSY: &str =
+        "(trap '' HUP; i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done; touch done) & ";
+    const UNTIL: &str = "until [ -e done ]; do sleep 0.01; done";
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let abandoned = agent.ran(shell(&format!("({BUSY}); {UNTIL}"))).unwrap();
+    let waited = agent.ran(shell(&format!("rm done; {BUSY} wait"))).unwrap();
+    let (abandoned, waited) = (abandoned.reply.cpu_ms, waited.reply.cpu_ms);
+    assert!(waited > 20 && abandoned > waited / 4, "{abandoned} of {waited} ms");
+    let before = agent.run("return 1").unwrap().usage.cpu_ms;
+    let script = format!("process.exec('sh', {{'-c', [[rm done; ({BUSY}); {UNTIL}]]}})");
+    let after = agent.run(&script).unwrap().usage.cpu_ms;
+    assert!(after - before > waited / 4, "{before}, {after}, {waited} ms");
+}
+
 /// Attacks the agent itself, as a program of a user who may do anything.
 #[test]
 fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
