@@ -106,20 +106,22 @@ pub fn sockets() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/sockets.rs", "sockets"))
 }
 
-/// Builds a program of one source as a static one.
+/// Builds a program of one source as a static one. The tests of another engine may use it meanwhile.
 fn build_static(source: &str, name: &str) -> PathBuf {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let part = program.with_extension(format!("part-{}", std::process::id()));
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = Command::new(rustc)
         .current_dir(workspace())
         .args(["--edition", "2024", "--target", &target])
         .args(["-D", "warnings", "-C", "opt-level=2", "-C", "strip=symbols"])
         .args(["-C", "target-feature=+crt-static", source, "-o"])
-        .arg(&program)
+        .arg(&part)
         .status()
         .unwrap();
     assert!(built.success(), "building {source} failed");
+    std::fs::rename(part, &program).unwrap();
     program
 }
 

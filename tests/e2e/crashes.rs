@@ -265,7 +265,7 @@ fn document_of_what_was_killed_says_what_its_events_say() {
     assert_eq!(told, ["begun", "[warn] and warned"]);
     told.push("[log cut off: the server was stopped]".to_owned());
     assert_eq!((&document["status"], &document["logs"]), (&json!("killed"), &json!(told)));
-    assert_eq!(document["engine"], "embedded");
+    assert_eq!(document["engine"], ENGINE.name());
     assert_eq!(document["limits"]["timeout_ms"], 60000);
     for truncated in ["logs_truncated", "files_touched_truncated"] {
         assert_eq!(document[truncated], true, "{truncated} of {document:#}");
