@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
+use sandbox_dirfd::path_of;
 
 /// The kernel's text.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
@@ -138,7 +139,7 @@ impl MountTable {
     /// If its path cannot be read.
     pub fn locate(&self, opened: Opened<'_>) -> io::Result<Option<Located<'_>>> {
         let Some(mount) = self.mounts.get(&opened.mount) else { return Ok(None) };
-        let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd()))?;
+        let path = path_of(opened.file)?;
         let Ok(rest) = path.strip_prefix(&mount.point) else { return Ok(None) };
         let fs_type = mount.fs_type.as_deref().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "the mount table does not say of what type")

@@ -7,8 +7,7 @@
 
 use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -18,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_dirfd::{Identity, Root, random_hex};
+use sandbox_dirfd::{Identity, Root, path_of, random_hex};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
@@ -276,7 +275,7 @@ impl Location {
             return Err(Errno::XDEV.into());
         }
         let io_path = path_of(io_dir)?;
-        let path = path_of(fd.as_fd())?.join(name);
+        let path = path_of(&fd)?.join(name);
         if !is_inside {
             let io_name = io_path.file_name().unwrap_or_default();
             let found = statat(&fd, io_name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -335,8 +334,4 @@ fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
     let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
     let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
     Ok((device, found.stx_mnt_id))
-}
-
-fn path_of(directory: BorrowedFd<'_>) -> io::Result<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
