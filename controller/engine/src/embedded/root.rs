@@ -59,6 +59,10 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
 /// Refuses a root that a mount could change, or that would change with one: a mount's source is
 /// below the root, or the root is below the source, by whatever paths they have.
 pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
+    let mut mounts = mounts.iter().filter(|bind| !bind.source.is_private()).peekable();
+    if mounts.peek().is_none() {
+        return Ok(());
+    }
     let failed = |error: io::Error| EngineError::Refused(format!("cannot locate a mount: {error}"));
     let table = MountTable::now().map_err(failed)?;
     let locate = |source: &Source| {
@@ -70,8 +74,7 @@ pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
         })
     };
     let root_at = locate(root).map_err(failed)?;
-    for Bind { source, target, read_only } in mounts.iter().filter(|bind| !bind.source.is_private())
-    {
+    for Bind { source, target, read_only } in mounts {
         let at = locate(source).map_err(failed)?;
         let is_inside = root_at.path_to(&at).is_some();
         let is_around_it = at.path_to(&root_at).is_some() && !read_only;
@@ -95,6 +98,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::slice;
 
     fn source(path: &Path) -> Source {
         let file = Arc::new(fs::File::open(path).unwrap().into());
@@ -147,6 +151,19 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
         assert!(check(bind(&root.join("inside"), true)).is_err());
+    }
+
+    #[test]
+    fn a_root_without_mounts_of_the_host_needs_no_mount_table() {
+        // The table does not list the mount of a pipe.
+        let (pipe, _writer) = io::pipe().unwrap();
+        let pipe = Arc::new(pipe.into());
+        let root = Source::new("/a pipe".to_owned(), Arc::clone(&pipe));
+        let private =
+            Bind { source: Source::private(pipe), target: "/io".to_owned(), read_only: false };
+        check(&root, &[]).unwrap();
+        check(&root, slice::from_ref(&private)).unwrap();
+        check(&root, &[private, bind(Path::new("/"), true)]).unwrap_err();
     }
 
     /// Mounting needs root.
