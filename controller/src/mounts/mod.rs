@@ -148,15 +148,19 @@ impl MountGuard {
         target: &str,
         access: Access,
     ) -> Result<(), Error> {
-        let mount = self.check(what, source, target, access, MountPointsBelow::Refused)?;
+        let mount = self.check(what, source, |policy, opened| {
+            let hidden = policy.check(opened, access, MountPointsBelow::Refused)?;
+            Ok(guest_paths(target, &hidden))
+        })?;
         self.watch(what, source, mount);
         Ok(())
     }
 
     /// The same of a directory that belongs to sandboxctl alone, and is where no other may be.
     pub fn add_own(&mut self, what: &str, source: &Source) -> Result<(), Error> {
-        let below = MountPointsBelow::RefusedInOwn;
-        let mount = self.check(what, source, "", Access::Write, below)?;
+        let mount = self.check(what, source, |policy, opened| {
+            policy.check_mounts_below(opened).map(|()| Vec::new())
+        })?;
         self.watch(what, source, mount);
         Ok(())
     }
@@ -169,26 +173,26 @@ impl MountGuard {
 
     /// Refuses a directory that no sandbox may use as its root.
     pub fn add_root(&mut self, source: &Source) -> Result<(), Error> {
-        let below = MountPointsBelow::Harmless;
-        self.check("the root directory", source, "", Access::Read, below).map(|_mount| ())
+        let checked = self.check("the root directory", source, |policy, opened| {
+            let hidden = policy.check(opened, Access::Read, MountPointsBelow::Harmless)?;
+            Ok(guest_paths("", &hidden))
+        });
+        checked.map(|_mount| ())
     }
 
-    /// Returns the id of its mount.
+    /// Checks a source by `rules`, which return the guest paths to hide. Returns the id of its
+    /// mount.
     fn check(
         &mut self,
         what: &str,
         source: &Source,
-        target: &str,
-        access: Access,
-        below: MountPointsBelow,
+        rules: impl FnOnce(&MountPolicy, Opened<'_>) -> Result<Vec<String>, MountRefusal>,
     ) -> Result<u64, Error> {
         let refused = |reason| refused(what, Path::new(&source.path), reason);
         let policy = self.policy()?;
         let opened = Opened::new(source.file.as_fd());
         let opened = opened.map_err(|error| refused(MountRefusal::unknown(&error)))?;
-        let hidden = policy.check(opened, access, below).map_err(refused)?;
-        let hidden: Vec<String> =
-            hidden.into_iter().map(|path| format!("{target}/{path}")).collect();
+        let hidden = rules(policy, opened).map_err(refused)?;
         self.hidden.extend(hidden);
         Ok(opened.mount)
     }
@@ -224,6 +228,11 @@ impl MountGuard {
             _ => std::future::pending().await,
         }
     }
+}
+
+/// The guest paths of what is at these paths below `target`.
+fn guest_paths(target: &str, below: &[&str]) -> Vec<String> {
+    below.iter().map(|path| format!("{target}/{path}")).collect()
 }
 
 /// Looks at the mounts of a sandbox whenever it is used: the kernel reports no rename of a directory

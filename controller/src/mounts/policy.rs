@@ -97,8 +97,6 @@ impl ReservedDir {
 pub(super) enum MountPointsBelow {
     /// Refuse it.
     Refused,
-    /// Refuse it, and nothing else: it is one of the controller's own.
-    RefusedInOwn,
     /// Allow it: it is the lower layer of an overlay, which is never written to. But not the root
     /// of the whole system, by any path.
     Harmless,
@@ -178,9 +176,6 @@ impl MountPolicy {
         below: MountPointsBelow,
     ) -> Result<Vec<&str>, MountRefusal> {
         let located = locate(&self.table, opened)?;
-        if below == MountPointsBelow::RefusedInOwn {
-            return check_below(&self.table, &located).map(|()| Vec::new());
-        }
         self.check_place(&located)?;
         let mut hidden = Vec::new();
         for ReservedDir { name, path, location, .. } in &self.own {
@@ -204,15 +199,20 @@ impl MountPolicy {
             return Err(MountRefusal::ParentOfReservedFile { file: file.clone() });
         }
         match below {
+            MountPointsBelow::Refused => check_below(&self.table, &located)?,
             MountPointsBelow::Harmless => {
                 let root = place(&self.table, Path::new("/"));
                 if root.is_ok_and(|root| located.location.path_to(&root.location).is_some()) {
                     return Err(MountRefusal::Root);
                 }
             }
-            _ => check_below(&self.table, &located)?,
         }
         Ok(hidden)
+    }
+
+    /// Refuses an open file or directory below which anything is mounted, and nothing else.
+    pub fn check_mounts_below(&self, opened: Opened<'_>) -> Result<(), MountRefusal> {
+        check_mounts(&self.table, opened)
     }
 
     fn check_place(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
