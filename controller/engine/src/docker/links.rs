@@ -108,8 +108,9 @@ impl Links {
             self.remember(image, &known);
         }
         if let Some(Link { path, target }) = first_link(&known, &targets) {
-            let problem = "where the sandbox mounts its";
-            return Ok(Some(format!("has a symbolic link at {path}, {problem} {target}")));
+            return Ok(Some(format!(
+                "has a symbolic link at {path}, where the sandbox mounts its {target}"
+            )));
         }
         if let Some(Link { path, target }) = first_link(&known, LOOKED_UP) {
             return Ok(Some(format!(
