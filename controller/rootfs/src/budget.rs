@@ -114,13 +114,11 @@ impl Budget {
             return Ok(());
         };
         self.unseen.set(0);
-        match FreeSpace::of(place) {
-            // Where no size is reported there is nothing to compare.
-            Ok(space) if space.size > 0 => match self.bounds.reserve.shortage(&space) {
-                Some(shortage) => Err(RootfsError::DiskFull { shortage }),
-                None => Ok(()),
-            },
-            _ => Ok(()),
+        // Where no size is reported there is nothing to compare.
+        let space = FreeSpace::of(place).ok().filter(|space| space.size > 0);
+        match space.and_then(|space| self.bounds.reserve.shortage(&space)) {
+            Some(shortage) => Err(RootfsError::DiskFull { shortage }),
+            None => Ok(()),
         }
     }
 }
