@@ -216,21 +216,28 @@ fn image_with_a_relative_volume_is_refused_before_a_volume_is_made() {
     assert!(made.iter().all(|name| before.contains(name)), "{made:?}");
 }
 
+/// An engine that looks up the users of an image refuses it for this.
+#[track_caller]
+fn assert_users_are_refused(rootfs: &Rootfs, problem: &str) {
+    let provided = rootfs.provide();
+    if ENGINE == Engine::Embedded {
+        // They are not looked up.
+        drop(Guest::with(|spec| spec.root(provided.root())));
+        return;
+    }
+    // Also by what was remembered of the image.
+    for _ in 0..2 {
+        let (kind, message) = refused(provided.root());
+        assert_eq!(kind, ErrorKind::Image);
+        assert!(message.contains(problem), "{message}");
+    }
+}
+
 #[test]
 fn image_whose_users_are_in_a_fifo_does_not_hold_up_the_engine() {
     for path in ["etc/passwd", "etc/group"] {
-        let provided = Rootfs::busybox().fifo(path).provide();
-        if ENGINE == Engine::Embedded {
-            // It is not read.
-            drop(Guest::with(|spec| spec.root(provided.root())));
-            continue;
-        }
-        // Also by what was remembered of the image.
-        for _ in 0..2 {
-            let (kind, message) = refused(provided.root());
-            assert_eq!(kind, ErrorKind::Image);
-            assert!(message.contains(&format!("has a special file at /{path}")), "{message}");
-        }
+        let problem = format!("has a special file at /{path}");
+        assert_users_are_refused(&Rootfs::busybox().fifo(path), &problem);
     }
 }
 
@@ -242,18 +249,7 @@ fn image_whose_users_are_behind_a_link_is_refused() {
         // The engine would wait for a writer, if it were asked about more than the link.
         (Rootfs::busybox().fifo("srv/fifo").link("etc/passwd", "/srv/fifo"), "/etc/passwd"),
     ] {
-        let provided = rootfs.provide();
-        if ENGINE == Engine::Embedded {
-            // They are not looked up.
-            drop(Guest::with(|spec| spec.root(provided.root())));
-            continue;
-        }
-        // Also by what was remembered of the image.
-        for _ in 0..2 {
-            let (kind, message) = refused(provided.root());
-            assert_eq!(kind, ErrorKind::Image);
-            assert!(message.contains(&format!("has a symbolic link at {link}")), "{message}");
-        }
+        assert_users_are_refused(&rootfs, &format!("has a symbolic link at {link}"));
     }
 }
 
