@@ -7,8 +7,8 @@
 //! at the launch, and one that appears later ends the sandbox. It also refuses places whose content
 //! affects the host: pseudo filesystems, devices, and the controller's own directories.
 //!
-//! Everything is compared by its [`Location`](sandbox_engine::mount_table::Location) in a filesystem, not by its path: a
-//! bind mount or a link gives the same directory another path.
+//! Everything is compared by its [`Location`](sandbox_engine::mount_table::Location) in a
+//! filesystem, not by its path: a bind mount or a link gives the same directory another path.
 
 mod policy;
 pub(crate) mod refusal;
@@ -34,12 +34,12 @@ use crate::mounts::policy::refused;
 /// How often an inconclusive table is read again before a sandbox is ended because of it: a read
 /// can fail, or race with a change.
 const READ_ATTEMPTS: u32 = 5;
-/// How often a used sandbox's mounts are looked at: the kernel reports no rename of a directory above
-/// a mount point.
+/// How often a used sandbox's mounts are looked at: the kernel reports no rename of a directory
+/// above a mount point.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Where the files and directories of the host are, whatever their paths: a bind mount or a link gives
-/// one of them another path.
+/// Where the files and directories of the host are, whatever their paths: a bind mount or a link
+/// gives one of them another path.
 #[derive(Debug)]
 pub struct HostPlaces(Option<MountTable>);
 
@@ -51,7 +51,8 @@ impl HostPlaces {
         Self(MountTable::now().ok())
     }
 
-    /// Whether a path leads to a directory or below it, or will once what is missing has been created.
+    /// Whether a path leads to a directory or below it, or will once what is missing has been
+    /// created.
     #[must_use]
     pub fn contains(&self, directory: &Path, path: &Path) -> bool {
         let locate = |path| self.0.as_ref()?.locate_path(path).ok()?;
@@ -65,8 +66,8 @@ impl HostPlaces {
     }
 }
 
-/// Refuses to write something into these directories. It may be missing, or in no directory, such as
-/// a pipe.
+/// Refuses to write something into these directories. It may be missing, or in no directory, such
+/// as a pipe.
 pub(crate) fn check_output(folders: &ReservedDirs, path: &Path) -> Result<(), MountRefusal> {
     let Some(table) = HostPlaces::now().0 else { return Ok(()) };
     match MountPolicy::new(Arc::new(table), folders) {
@@ -235,8 +236,8 @@ fn guest_paths(target: &str, below: &[&str]) -> Vec<String> {
     below.iter().map(|path| format!("{target}/{path}")).collect()
 }
 
-/// Looks at the mounts of a sandbox whenever it is used: the kernel reports no rename of a directory
-/// above a mount point, and nobody looks while a sandbox is idle.
+/// Looks at the mounts of a sandbox whenever it is used: the kernel reports no rename of a
+/// directory above a mount point, and nobody looks while a sandbox is idle.
 #[derive(Debug)]
 pub(crate) struct MountLooks {
     /// `None` if nothing of the host is mounted.
@@ -245,7 +246,8 @@ pub(crate) struct MountLooks {
 }
 
 impl MountLooks {
-    /// A mount that certainly must not continue to exist, by the table as it was less than `age` ago.
+    /// A mount that certainly must not continue to exist, by the table as it was less than `age`
+    /// ago.
     pub async fn lost(&self, age: Duration) -> Option<MountLost> {
         let table = self.reader.as_ref()?.read(age).await;
         self.watched.iter().filter_map(|it| it.check(&table)).find(MountLost::is_certain)

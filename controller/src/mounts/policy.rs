@@ -142,8 +142,8 @@ impl MountPolicy {
         self.check_place(&place(&self.table, path)?)
     }
 
-    /// Refuses a path of one's own directories or of a pseudo filesystem, for what is written and not
-    /// mounted.
+    /// Refuses a path of one's own directories or of a pseudo filesystem, for what is written and
+    /// not mounted.
     pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
         // Such as a device, a terminal, a pipe.
         let is_stream = path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir());
