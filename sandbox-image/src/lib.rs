@@ -2,9 +2,9 @@
 //!
 //! It checks that it runs as the requested user, opens its mounts, confines itself, and only then
 //! reads input. One thread reads requests and never waits for anything else (`session`). Each run
-//! has a thread for the script and one that enforces the timeout (`run`), file operations have
-//! worker threads (`operation`) and streams for their content (`stream`), each command has a thread
-//! (`exec`), and the agent makes the connections of commands (`sockets`). All file access goes
+//! has a thread for the script and one that enforces the timeout (`run`), a file operation
+//! (`operation`) has a thread (`threads`) and a stream for its content (`stream`), each command has a
+//! thread (`exec`), and the agent makes the connections of commands (`sockets`). All file access goes
 //! through `files`. The end of stdin always ends the process.
 
 #![deny(unsafe_code)]
@@ -28,8 +28,10 @@ mod sockets;
 mod source;
 mod stop;
 mod stream;
+mod threads;
 mod wake;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -120,7 +122,7 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
         Mode::Check => check::main(args.confinement),
         Mode::Script | Mode::Exec => {
             widen_pipes();
-            Agent::prepare(&args)?.serve()
+            match Agent::prepare(&args)?.serve()? {}
         }
     }
 }
@@ -194,12 +196,12 @@ impl Agent {
         Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc, programs, proxy })
     }
 
-    /// Serves the session on stdin and stdout until it ends.
+    /// Serves the session on stdin and stdout, and ends the process with it.
     ///
     /// # Errors
     ///
     /// [`StartError::Thread`] if a thread cannot be started.
-    pub fn serve(self) -> Result<Exit, StartError> {
+    pub fn serve(self) -> Result<Infallible, StartError> {
         let Self { mounts, confinement, proc, programs, proxy } = self;
         session::serve(mounts, confinement, proc, programs, proxy).map_err(StartError::Thread)
     }

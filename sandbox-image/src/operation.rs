@@ -1,16 +1,13 @@
-//! File operations of the controller: accepted by the thread that reads requests, done by workers.
-//!
-//! There is one worker per request that may be in flight, started when first needed, so an
-//! operation that waits (for a disk, for the controller to read) never delays another one. Each
-//! operation is answered exactly once, by the worker that did it.
+//! File operations of the controller: accepted by the thread that reads requests, done by one of
+//! [`threads`](crate::threads), which answers each exactly once.
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT};
+use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
     Call, Copy, CopyReply, Edit, EditReply, Entry, Exists, ExistsReply, Glob, GlobReply, Grep,
     GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply, Remove,
@@ -25,14 +22,11 @@ use crate::files::{
     Overwrite, Parents, Range, Reading, RemoveScope, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
-use crate::stop::{StopFlag, StopReason, no_thread};
+use crate::stop::{StopFlag, StopReason};
 use crate::stream::{Stream, Streams, Way};
+use crate::threads::Work;
 
-/// Stack of a worker: the largest frame is a buffer of directory entries, and the compiler of regular
-/// expressions is recursive.
-const STACK_BYTES: usize = 1 << 20;
-
-/// A request that a worker performs on files.
+/// A request that is performed on files.
 pub trait FileOperation: Call<Reply: Serialize> + Send + 'static {
     /// The stream that it opens.
     fn stream(&self) -> Option<(u32, Way)> {
@@ -81,8 +75,6 @@ pub struct Operations {
 
 struct Shared {
     state: Mutex<State>,
-    /// A job is waiting.
-    waiting: Condvar,
     outbox: Arc<Outbox>,
     streams: Arc<Streams>,
 }
@@ -90,9 +82,6 @@ struct Shared {
 #[derive(Default)]
 struct State {
     running: HashMap<u64, Running>,
-    jobs: VecDeque<Job>,
-    workers: usize,
-    idle: usize,
     /// Called when no operation is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
     closing: bool,
@@ -112,67 +101,42 @@ impl Running {
     }
 }
 
-/// Performs an operation and answers it.
-type Perform = Box<dyn FnOnce(&Shared, &Task<'_>) + Send>;
-
-/// An operation that is about to start.
-struct Job {
-    id: u64,
-    perform: Perform,
-    files: Files,
-    time: Duration,
-    stop: Arc<StopFlag>,
-    stream: Option<Arc<Stream>>,
-}
-
 impl Operations {
     /// Starts without operations.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
-        let shared = Shared { state: Mutex::default(), waiting: Condvar::new(), outbox, streams };
+        let shared = Shared { state: Mutex::default(), outbox, streams };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts the operation `id`, whose answer is sent when it is done. Its timeout is `time`,
-    /// which does not count waiting for the controller.
+    /// Accepts the operation `id`, and returns the work that performs and answers it. Its timeout is
+    /// `time`, which does not count waiting for the controller.
     ///
     /// # Errors
     ///
-    /// `invalid_request` if its stream is already open, `busy` if the session ends, `internal` if a
-    /// thread cannot be started.
-    pub fn start(
+    /// `invalid_request` if its stream is already open, `busy` if the session ends.
+    pub fn accept(
         &self,
         id: u64,
         operation: impl FileOperation,
         files: Files,
         time: Duration,
-    ) -> Result<(), WireError> {
+    ) -> Result<Work, WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.closing {
             return Err(WireError::new(ErrorKind::Busy, "the session ends"));
-        }
-        if state.idle <= state.jobs.len() && state.workers < MAX_IN_FLIGHT {
-            let shared = self.shared.clone();
-            let worker = std::thread::Builder::new().name("worker".to_owned());
-            match worker.stack_size(STACK_BYTES).spawn(move || shared.work()) {
-                Ok(_) => state.workers += 1,
-                // The existing workers will do it.
-                Err(_) if state.workers > 0 => {}
-                Err(error) => return Err(no_thread(error)),
-            }
         }
         let open = |(number, way)| self.shared.streams.open(number, way, None);
         let stream = operation.stream().map(open).transpose()?;
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };
         state.running.insert(id, running);
-        let perform = Box::new(move |shared: &Shared, task: &Task<'_>| {
-            shared.answer(task, operation.perform(task));
-        });
-        state.jobs.push_back(Job { id, perform, files, time, stop, stream });
-        drop(state);
-        self.shared.waiting.notify_one();
-        Ok(())
+        let shared = self.shared.clone();
+        Ok(Box::new(move || {
+            let (watch, outbox) = (&Watch::new(stop, time), &shared.outbox);
+            let task = Task { id, files: &files, watch, outbox, stream, replaced: Cell::default() };
+            shared.answer(&task, operation.perform(&task));
+        }))
     }
 
     /// Ends the operation with this id early; returns whether there was one.
@@ -196,34 +160,6 @@ impl Operations {
 }
 
 impl Shared {
-    /// The main loop of a worker.
-    fn work(&self) {
-        loop {
-            let mut state = self.state.lock().unwrap();
-            let job = loop {
-                match state.jobs.pop_front() {
-                    Some(job) => break job,
-                    None => {
-                        state.idle += 1;
-                        state = self.waiting.wait(state).unwrap();
-                        state.idle -= 1;
-                    }
-                }
-            };
-            drop(state);
-            self.perform(job);
-        }
-    }
-
-    fn perform(&self, job: Job) {
-        let Job { id, perform, files, time, stop, stream } = job;
-        let watch = Watch::new(stop, time);
-        let outbox = &self.outbox;
-        let task =
-            Task { id, files: &files, watch: &watch, outbox, stream, replaced: Cell::default() };
-        perform(self, &task);
-    }
-
     fn answer<T: Serialize>(&self, task: &Task<'_>, result: Result<T, FileError>) {
         let result = result.map_err(|error| WireError::new(error.kind, error.to_string()));
         if let Some(stream) = &task.stream {

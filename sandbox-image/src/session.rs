@@ -3,6 +3,8 @@
 //! the process. A stdin without any bytes, not even heartbeats, ends it too: an engine may hold the
 //! other side open after its controller is gone, or the controller may be stopped.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -31,7 +33,9 @@ use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
 use crate::proxy::Proxy;
 use crate::run::{Job, Runner};
+use crate::stop::no_thread;
 use crate::stream::Streams;
+use crate::threads::{Reader, Threads, Work};
 use crate::{Exit, die};
 
 /// Size of one read of stdin.
@@ -50,7 +54,7 @@ pub fn serve(
     proc: Proc,
     programs: Option<(ExecContext, Spawner)>,
     proxy: Option<TcpListener>,
-) -> io::Result<Exit> {
+) -> io::Result<Infallible> {
     let start = |(context, spawner)| Programs::start(context, spawner);
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
@@ -62,7 +66,8 @@ pub fn serve(
     let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
     let execs = Execs::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
-    let mut session = Session {
+    let threads = Threads::new();
+    let session = Session {
         mounts,
         confinement,
         proc,
@@ -71,6 +76,8 @@ pub fn serve(
         runner,
         streams,
         operations,
+        threads: threads.clone(),
+        accepted: VecDeque::new(),
         proxy,
         programs,
         execs,
@@ -78,32 +85,50 @@ pub fn serve(
         rules: None,
         closing: false,
     };
-    let mut decoder = FrameDecoder::new();
-    let mut buffer = vec![0; READ_BYTES];
-    let mut timeout = FIRST_BYTE_TIMEOUT;
-    loop {
-        // Both mean that the controller is gone.
-        let length = match read_stdin(&mut buffer, timeout) {
-            Stdin::Bytes(length) => length,
-            Stdin::End => {
-                if session.closing {
-                    std::thread::sleep(FLUSH_TIMEOUT);
+    threads.serve(Box::new(Requests {
+        session,
+        decoder: FrameDecoder::new(),
+        buffer: vec![0; READ_BYTES],
+        timeout: FIRST_BYTE_TIMEOUT,
+    }))
+}
+
+/// The requests on stdin.
+struct Requests {
+    session: Session,
+    decoder: FrameDecoder,
+    buffer: Vec<u8>,
+    timeout: Duration,
+}
+
+impl Reader for Requests {
+    fn read(&mut self) -> VecDeque<Work> {
+        while self.session.accepted.is_empty() {
+            // Both ends mean that the controller is gone.
+            let length = match read_stdin(&mut self.buffer, self.timeout) {
+                Stdin::Bytes(length) => length,
+                Stdin::End => {
+                    if self.session.closing {
+                        std::thread::sleep(FLUSH_TIMEOUT);
+                    }
+                    crate::exit(Exit::Lost)
                 }
-                return Ok(Exit::Lost);
-            }
-            Stdin::TimedOut => {
-                die(Exit::Lost, &format!("the controller has sent nothing for {timeout:?}"))
-            }
-        };
-        timeout = HEARTBEAT_TIMEOUT;
-        decoder.extend(&buffer[..length]);
-        loop {
-            match decoder.next_frame() {
-                Ok(Some(line)) => session.take(line),
-                Ok(None) => break,
-                Err(error) => die(Exit::Protocol, &error.to_string()),
+                Stdin::TimedOut => {
+                    let timeout = self.timeout;
+                    die(Exit::Lost, &format!("the controller has sent nothing for {timeout:?}"))
+                }
+            };
+            self.timeout = HEARTBEAT_TIMEOUT;
+            self.decoder.extend(&self.buffer[..length]);
+            loop {
+                match self.decoder.next_frame() {
+                    Ok(Some(line)) => self.session.take(line),
+                    Ok(None) => break,
+                    Err(error) => die(Exit::Protocol, &error.to_string()),
+                }
             }
         }
+        std::mem::take(&mut self.session.accepted)
     }
 }
 
@@ -148,6 +173,9 @@ struct Session {
     runner: Arc<Runner>,
     streams: Arc<Streams>,
     operations: Operations,
+    threads: Arc<Threads>,
+    /// What was accepted and is not performed by a thread yet.
+    accepted: VecDeque<Work>,
     proxy: Option<Proxy>,
     /// Runs the commands of the image, in a sandbox that supports them.
     programs: Option<Arc<Programs>>,
@@ -226,8 +254,8 @@ impl Session {
                 let (runner, operations) = (self.runner.clone(), self.operations.clone());
                 self.execs.end(move || operations.end(move || runner.shutdown(id)));
             }
-            Request::Run(run) => self.begin(id, |session| session.run(id, run)),
-            Request::Exec(exec) => self.begin(id, |session| session.exec(id, exec)),
+            Request::Run(run) => _ = self.begin(id, |session| session.run(id, run)),
+            Request::Exec(exec) => _ = self.begin(id, |session| session.exec(id, exec)),
             Request::Read(read) => self.operate(id, read),
             Request::View(view) => self.operate(id, view),
             Request::Write(write) => self.operate(id, write),
@@ -245,12 +273,10 @@ impl Session {
     }
 
     /// Starts work that answers its request when it is done, or answers why it cannot start.
-    fn begin(&self, id: u64, begin: impl FnOnce(&Self) -> Result<(), WireError>) {
+    fn begin<T>(&self, id: u64, begin: impl FnOnce(&Self) -> Result<T, WireError>) -> Option<T> {
         let begun =
             self.outbox.admit().and_then(|()| begin(self).inspect_err(|_| self.outbox.withdraw()));
-        if let Err(error) = begun {
-            self.replier.answer::<()>(id, Err(error));
-        }
+        begun.map_err(|error| self.replier.answer::<()>(id, Err(error))).ok()
     }
 
     /// A repeated `hello` proves a bind mount.
@@ -313,12 +339,14 @@ impl Session {
         )
     }
 
-    fn operate(&self, id: u64, operation: impl FileOperation) {
-        self.begin(id, |session| {
+    fn operate(&mut self, id: u64, operation: impl FileOperation) {
+        let work = self.begin(id, |session| {
             let rules = session.rules()?;
+            session.threads.expect(session.accepted.len()).map_err(no_thread)?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            session.operations.start(id, operation, session.files(rules, id), time)
+            session.operations.accept(id, operation, session.files(rules, id), time)
         });
+        self.accepted.extend(work);
     }
 
     fn exec(&self, id: u64, exec: Exec) -> Result<(), WireError> {
