@@ -6,31 +6,24 @@
 //! controller is alive. The thread lives as long as there are sessions.
 
 use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Mutex, PoisonError, Weak};
 
-use sandbox_protocol::HEARTBEAT;
 use sandbox_protocol::limits::HEARTBEAT_INTERVAL;
-use tokio::io::AsyncWrite;
 
-/// An agent's stdin, locked while a line is being written.
-pub(super) type Input = Arc<tokio::sync::Mutex<Pin<Box<dyn AsyncWrite + Send>>>>;
-
-type WeakInput = Weak<tokio::sync::Mutex<Pin<Box<dyn AsyncWrite + Send>>>>;
+use super::outbound::Lines;
 
 /// The sessions that receive heartbeats; `None` if there is no thread.
-static SESSIONS: Mutex<Option<Vec<WeakInput>>> = Mutex::new(None);
+static SESSIONS: Mutex<Option<Vec<Weak<Lines>>>> = Mutex::new(None);
 
-/// Starts to send heartbeats, until the input is dropped.
-pub(super) fn begin(input: &Input) -> io::Result<()> {
+/// Starts to send heartbeats, until the session has ended.
+pub(super) fn begin(session: Weak<Lines>) -> io::Result<()> {
     let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(sessions) = &mut *sessions {
-        sessions.push(Arc::downgrade(input));
+        sessions.push(session);
         return Ok(());
     }
     std::thread::Builder::new().name("heartbeats".to_owned()).spawn(send)?;
-    *sessions = Some(vec![Arc::downgrade(input)]);
+    *sessions = Some(vec![session]);
     Ok(())
 }
 
@@ -39,7 +32,7 @@ fn send() {
         std::thread::sleep(HEARTBEAT_INTERVAL);
         let mut all = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(sessions) = &mut *all else { return };
-        sessions.retain(|input| input.upgrade().is_some_and(|input| beat(&input)));
+        sessions.retain(|session| session.upgrade().is_some_and(|lines| lines.beat()));
         if sessions.is_empty() {
             *all = None;
             return;
@@ -47,33 +40,23 @@ fn send() {
     }
 }
 
-/// Sends a heartbeat without blocking; returns whether to continue.
-fn beat(input: &Input) -> bool {
-    // A line is being written: its bytes serve the same purpose.
-    let Ok(mut input) = input.try_lock() else { return true };
-    // No waker is needed: if the heartbeat does not fit now, there are unread bytes before it.
-    let mut context = Context::from_waker(Waker::noop());
-    match input.as_mut().poll_write(&mut context, HEARTBEAT) {
-        Poll::Ready(Ok(_)) => {
-            _ = input.as_mut().poll_flush(&mut context);
-            true
-        }
-        Poll::Ready(Err(_)) => false,
-        Poll::Pending => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Session;
+    use super::super::outbound;
     use super::super::testing::pipe;
-    use super::*;
-    use sandbox_protocol::ToAgent;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use sandbox_protocol::{HEARTBEAT, ToAgent};
+    use tokio::io::{AsyncReadExt as _, DuplexStream};
 
-    fn input(most: usize) -> (Input, tokio::io::DuplexStream) {
+    /// A session whose agent reads through a pipe of this size.
+    fn session(most: usize) -> (outbound::Sender, outbound::Writer, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(most);
-        (Arc::new(tokio::sync::Mutex::new(Box::pin(ours) as _)), theirs)
+        let (sender, writer) = outbound::open(Box::pin(ours));
+        (sender, writer, theirs)
+    }
+
+    fn beat(sender: &outbound::Sender) -> bool {
+        sender.lines().upgrade().is_some_and(|lines| lines.beat())
     }
 
     #[test]
@@ -95,30 +78,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_heartbeat_never_comes_into_the_middle_of_a_line() {
-        let (input, mut agent) = input(4);
-        let line = async {
-            let mut input = input.lock().await;
-            input.write_all(b"long line\n").await.unwrap();
-        };
-        let read = async {
-            let mut got = vec![0; 10];
-            for at in 0..got.len() {
-                assert!(beat(&input), "the session goes on");
-                agent.read_exact(&mut got[at..=at]).await.unwrap();
-            }
-            got
-        };
-        let ((), got) = tokio::join!(line, read);
+        let (sender, writer, mut agent) = session(4);
+        tokio::spawn(writer.run());
+        sender.send(b"long line\n".to_vec()).await.unwrap();
+        let mut got = vec![0; 10];
+        for at in 0..got.len() {
+            assert!(beat(&sender), "the session goes on");
+            agent.read_exact(&mut got[at..=at]).await.unwrap();
+        }
         assert_eq!(got, b"long line\n");
-        assert!(beat(&input));
+        // The task that wrote the end of the line is done with it.
+        tokio::task::yield_now().await;
+        assert!(beat(&sender));
         assert_eq!(agent.read_u8().await.unwrap(), b'\n');
     }
 
     #[tokio::test]
     async fn an_agent_that_does_not_read_holds_up_nothing() {
-        let (input, mut agent) = input(4);
+        let (sender, writer, mut agent) = session(4);
+        tokio::spawn(writer.run());
         for _ in 0..100 {
-            assert!(beat(&input));
+            assert!(beat(&sender));
         }
         let mut got = vec![0; 4];
         agent.read_exact(&mut got).await.unwrap();
@@ -126,21 +106,20 @@ mod tests {
         // The reader wakes the next writer; the wake-up is not lost with the heartbeat that did not
         // fit.
         for _ in 0..5 {
-            assert!(beat(&input));
+            assert!(beat(&sender));
         }
-        let write = async { input.lock().await.write_all(b"line\n").await.unwrap() };
-        let read = async {
-            let mut got = vec![0; 9];
-            agent.read_exact(&mut got).await.unwrap();
-            got
-        };
-        assert_eq!(tokio::join!(write, read).1, b"\n\n\n\nline\n");
+        sender.send(b"line\n".to_vec()).await.unwrap();
+        let mut got = vec![0; 9];
+        agent.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, b"\n\n\n\nline\n");
     }
 
     #[tokio::test]
     async fn a_session_that_ended_gets_no_heartbeat() {
-        let (input, agent) = input(4);
+        let (sender, writer, agent) = session(4);
         drop(agent);
-        assert!(!beat(&input));
+        assert!(!beat(&sender));
+        drop(writer);
+        assert!(!beat(&sender));
     }
 }

@@ -5,13 +5,14 @@
 //! log than its limit, a path outside the mounts, a chunk of an unknown stream) is a breach that
 //! ends the session.
 //!
-//! One task reads, and waits for nothing but the agent; one task writes, and a thread sends the
-//! agent heartbeats. The log and the changed paths of a run are collected as they
-//! arrive, so that nothing is lost if the agent is killed.
+//! One task reads, and waits for nothing but the agent; callers write, and a thread sends the agent
+//! heartbeats. The log and the changed paths of a run are collected as they arrive, so that nothing
+//! is lost if the agent is killed.
 
 #![forbid(unsafe_code)]
 
 mod heartbeat;
+mod outbound;
 mod streams;
 mod tunnels;
 
@@ -26,27 +27,19 @@ use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
     FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
-use sandbox_protocol::message::{Call, CaseEnd, Log, Page, Refused, Touched};
+use sandbox_protocol::message::{Call, CaseEnd, Chunk, Log, Page, Refused, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
-use tokio::io::AsyncWriteExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
+use self::outbound::{Sender, WeakSender};
 use self::streams::Streams;
 pub use self::streams::{Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
 pub use self::tunnels::{ConnectHandler, Received, Tunnel};
 
-/// The maximum number of lines waiting for the agent to read. Since requests are bounded, it is
-/// never full for long.
-const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
-/// The minimum size that is worth a separate write.
-const ONE_WRITE: usize = 8 << 10;
 /// How many bytes of the agent's stderr are kept: the last ones.
 const STDERR_TAIL: usize = 4 << 10;
-
-/// The queue of lines to the agent, for as long as the session holds it open.
-type WeakLines = mpsc::WeakSender<Vec<u8>>;
 
 /// Why a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +90,7 @@ pub trait NotificationHandler: Send + Sync {
 
 /// The controller's end of a session.
 pub struct Session {
-    outgoing: mpsc::Sender<Vec<u8>>,
+    outgoing: Sender,
     in_flight: Arc<Semaphore>,
     /// Permits of `cancel` and `shutdown`, which must not wait for the requests they end.
     control: Arc<Semaphore>,
@@ -109,7 +102,7 @@ struct Shared {
     end: watch::Sender<Option<SessionEnd>>,
     /// Handles connection requests and sends the replies. Weak: stdin is closed when the session
     /// ends.
-    gate: Option<(Arc<dyn ConnectHandler>, WeakLines)>,
+    gate: Option<(Arc<dyn ConnectHandler>, WeakSender)>,
 }
 
 #[derive(Default)]
@@ -131,6 +124,17 @@ struct Pending {
     /// The streams that the request opened.
     streams: Vec<u32>,
     _permit: OwnedSemaphorePermit,
+}
+
+/// A request that opens streams.
+struct Opening<C, T> {
+    params: C,
+    /// Their numbers.
+    streams: Vec<u32>,
+    /// The first chunk of the one on which the controller sends.
+    chunk: Option<Chunk>,
+    /// The controller's ends.
+    ends: T,
 }
 
 /// A permit for one request in flight.
@@ -192,21 +196,19 @@ impl Session {
     ///
     /// If the heartbeat thread cannot be started: the agent would soon end itself.
     pub fn start(attached: Attached, gate: Option<Arc<dyn ConnectHandler>>) -> io::Result<Self> {
-        let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
+        let (outgoing, writer) = outbound::open(attached.input);
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             end: watch::Sender::new(None),
             gate: gate.map(|gate| (gate, outgoing.downgrade())),
         });
         let mut end = shared.end.subscribe();
-        let input = Arc::new(tokio::sync::Mutex::new(attached.input));
-        heartbeat::begin(&input)?;
-        let write = write(input, lines);
+        heartbeat::begin(outgoing.lines())?;
         tokio::spawn(async move {
             // When the session ends, the whole connection must be closed, even if the agent reads
             // no more: an engine whose output is not read can block on that container.
             tokio::select! {
-                () = write => {}
+                () = writer.run() => {}
                 _ = end.wait_for(Option::is_some) => {}
             }
         });
@@ -247,7 +249,7 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let open = |_: &mut Streams| (params, Vec::new(), ());
+        let open = |_: &mut Streams| Opening { params, streams: vec![], chunk: None, ends: () };
         self.open(permit, sink, open).await.map(|(reply, ())| reply)
     }
 
@@ -263,26 +265,34 @@ impl Session {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
-            (params(incoming.number()), vec![incoming.number()], incoming)
+            let number = incoming.number();
+            Opening { params: params(number), streams: vec![number], chunk: None, ends: incoming }
         };
         self.open(permit, None, open).await
     }
 
-    /// Sends a request that opens a stream, on which the controller sends.
+    /// Sends a request that opens a stream, on which the controller sends. Of `content`, the whole of
+    /// the stream, as much as fits in one chunk is sent together with it: returns how much that was.
     pub async fn send<C: Call>(
         &self,
         sink: Option<Arc<dyn NotificationHandler>>,
+        content: Option<&[u8]>,
         params: impl FnOnce(u32) -> C,
-    ) -> Result<(Reply<C::Reply>, Outgoing), CallError>
+    ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError>
     where
         C::Reply: Send + 'static,
     {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let outgoing = self.outgoing(streams);
-            (params(outgoing.number()), vec![outgoing.number()], outgoing)
+            let number = outgoing.number();
+            let chunk =
+                content.and_then(|data| streams.next_chunk(number, data, Fin::Nothing).ok()?);
+            let sent = chunk.as_ref().map_or(0, |chunk| chunk.data.0.len());
+            Opening { params: params(number), streams: vec![number], chunk, ends: (outgoing, sent) }
         };
-        self.open(permit, sink, open).await
+        let (reply, (outgoing, sent)) = self.open(permit, sink, open).await?;
+        Ok((reply, outgoing, sent))
     }
 
     /// Sends a request for a command with its streams: the agent sends at most `most` bytes on both
@@ -310,7 +320,8 @@ impl Session {
                 stderr: console.stderr.number(),
             };
             let ConsoleStreams { stdin, stdout, stderr } = numbers;
-            (params(numbers), [stdout, stderr].into_iter().chain(stdin).collect(), console)
+            let streams = [stdout, stderr].into_iter().chain(stdin).collect();
+            Opening { params: params(numbers), streams, chunk: None, ends: console }
         };
         self.open(permit, None, open).await
     }
@@ -344,7 +355,7 @@ impl Session {
         &self,
         InFlightPermit(permit): InFlightPermit,
         sink: Option<Arc<dyn NotificationHandler>>,
-        make: impl FnOnce(&mut Streams) -> (C, Vec<u32>, T),
+        make: impl FnOnce(&mut Streams) -> Opening<C, T>,
     ) -> Result<(Reply<C::Reply>, T), CallError>
     where
         C::Reply: Send + 'static,
@@ -365,15 +376,21 @@ impl Session {
             _ = sender.send(answer);
             Ok(())
         });
-        let (id, line, end_of_stream) = {
+        let (id, line, ends) = {
             let mut state = self.shared.lock();
             if self.shared.end.borrow().is_some() {
                 return Err(CallError::Over);
             }
             let id = state.next_id;
-            let (params, streams, ours) = make(&mut state.streams);
-            let message = ToAgent::Request { id, request: params.into() };
-            let line = match message.encode() {
+            let Opening { params, streams, chunk, ends } = make(&mut state.streams);
+            let request = ToAgent::Request { id, request: params.into() };
+            let chunk = chunk.map(ToAgent::Chunk);
+            let line = match request.encode().and_then(|mut line| {
+                // In one write, so that the agent is woken once for both.
+                let content = chunk.map(|chunk| chunk.encode()).transpose()?;
+                line.extend(content.unwrap_or_default());
+                Ok(line)
+            }) {
                 Ok(line) => line,
                 Err(error) => {
                     streams.into_iter().for_each(|stream| state.streams.close(stream));
@@ -382,11 +399,11 @@ impl Session {
             };
             state.next_id += 1;
             state.pending.insert(id, Pending { deliver, sink, streams, _permit: permit });
-            (id, line, ours)
+            (id, line, ends)
         };
         slot.send(line);
         let end = self.shared.end.subscribe();
-        Ok((Reply { id, answer, is_lost: false, end }, end_of_stream))
+        Ok((Reply { id, answer, is_lost: false, end }, ends))
     }
 
     /// Ends the session: the agent's messages contradict each other.
@@ -527,25 +544,6 @@ fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), St
     Ok(())
 }
 
-async fn write(input: heartbeat::Input, mut lines: mpsc::Receiver<Vec<u8>>) {
-    while let Some(mut line) = lines.recv().await {
-        // One write per frame, or for several that are queued together: a request and its content.
-        // If the agent does not read it, the reader notices why.
-        while line.len() < ONE_WRITE
-            && let Ok(next) = lines.try_recv()
-        {
-            line.extend_from_slice(&next);
-        }
-        // Held for whole lines, so that a heartbeat never interrupts one.
-        let mut input = input.lock().await;
-        if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
-            return;
-        }
-    }
-    // The session is dropped: this tells the agent to exit.
-    _ = input.lock().await.shutdown().await;
-}
-
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
     //! A scripted agent on the other end of a pipe.
@@ -553,7 +551,8 @@ pub mod testing {
     use super::*;
     use bytes::Bytes;
     use sandbox_protocol::message::Request;
-    use tokio::io::{AsyncBufReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+    use tokio::sync::mpsc;
 
     /// The agent's end.
     pub struct FakeAgent {

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sandbox_protocol::ToAgent;
 use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL};
 use sandbox_protocol::message::{Chunk, Credit};
-use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
+use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::{Notify, mpsc};
 
 use super::Shared;
+use super::outbound::Sender;
 
 /// The open streams of a session, by their numbers.
 #[derive(Debug, Default)]
@@ -106,6 +107,25 @@ impl Streams {
         (number, changed)
     }
 
+    /// Returns the next chunk of a stream on which the controller sends: as much of `data` as fits.
+    /// `None` if there is no credit.
+    pub fn next_chunk(
+        &mut self,
+        number: u32,
+        data: &[u8],
+        then: Fin,
+    ) -> Result<Option<Chunk>, Ended> {
+        let Some(Open::Outgoing { window, .. }) = self.open.get_mut(&number) else {
+            return Err(Ended);
+        };
+        let size = window.capacity().min(data.len());
+        if size == 0 && !data.is_empty() {
+            return Ok(None);
+        }
+        let is_last = then == Fin::Nothing && size == data.len();
+        window.chunk(data[..size].to_vec(), is_last).map(Some).map_err(|_| Ended)
+    }
+
     /// Ends a stream.
     pub fn close(&mut self, number: u32) {
         if let Some(Open::Outgoing { changed, .. }) = self.open.remove(&number) {
@@ -168,14 +188,14 @@ pub struct Incoming {
     flow: Arc<Flow>,
     /// Consumed bytes for which no credit was returned yet.
     owed: u64,
-    lines: mpsc::Sender<Vec<u8>>,
+    lines: Sender,
     shared: Arc<Shared>,
 }
 
 impl Incoming {
     pub(super) fn new(
         (number, pieces, flow): (u32, mpsc::UnboundedReceiver<Vec<u8>>, Arc<Flow>),
-        lines: mpsc::Sender<Vec<u8>>,
+        lines: Sender,
         shared: Arc<Shared>,
     ) -> Self {
         Self { number, pieces, flow, owed: 0, lines, shared }
@@ -214,7 +234,7 @@ impl Incoming {
 pub struct Outgoing {
     number: u32,
     changed: Arc<Notify>,
-    lines: mpsc::Sender<Vec<u8>>,
+    lines: Sender,
     shared: Arc<Shared>,
 }
 
@@ -234,7 +254,7 @@ pub struct Ended;
 impl Outgoing {
     pub(super) fn new(
         (number, changed): (u32, Arc<Notify>),
-        lines: mpsc::Sender<Vec<u8>>,
+        lines: Sender,
         shared: Arc<Shared>,
     ) -> Self {
         Self { number, changed, lines, shared }
@@ -249,25 +269,14 @@ impl Outgoing {
     /// that was.
     pub async fn send(&mut self, data: &[u8], then: Fin) -> Result<usize, Ended> {
         loop {
-            let chunk = match self.shared.lock().streams.open.get_mut(&self.number) {
-                Some(Open::Outgoing { window, .. }) => match window.capacity().min(data.len()) {
-                    0 if !data.is_empty() => None,
-                    size => {
-                        let is_last = then == Fin::Nothing && size == data.len();
-                        Some((window.chunk(data[..size].to_vec(), is_last), size))
-                    }
-                },
-                _ => return Err(Ended),
+            let chunk = self.shared.lock().streams.next_chunk(self.number, data, then)?;
+            let Some(chunk) = chunk else {
+                self.changed.notified().await;
+                continue;
             };
-            match chunk {
-                Some((chunk, size)) => return self.put(chunk).await.map(|()| size),
-                None => self.changed.notified().await,
-            }
+            let size = chunk.data.0.len();
+            let line = ToAgent::Chunk(chunk).encode().map_err(|_| Ended)?;
+            return self.lines.send(line).await.map(|()| size).map_err(|_| Ended);
         }
-    }
-
-    async fn put(&self, chunk: Result<Chunk, StreamError>) -> Result<(), Ended> {
-        let line = ToAgent::Chunk(chunk.map_err(|_| Ended)?).encode().map_err(|_| Ended)?;
-        self.lines.send(line).await.map_err(|_| Ended)
     }
 }

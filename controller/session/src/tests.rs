@@ -4,6 +4,7 @@ use sandbox_protocol::{ErrorKind, message};
 
 use super::testing::{FakeAgent, pipe};
 use super::*;
+use tokio::io::AsyncWriteExt as _;
 
 async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
     let (attached, mut agent) = pipe();

@@ -18,8 +18,9 @@ use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
+use super::outbound::WeakSender;
 use super::streams::Ended;
-use super::{Shared, WeakLines};
 
 /// Decides about connections, and establishes them.
 pub trait ConnectHandler: Send + Sync {
@@ -105,7 +106,7 @@ pub struct Tunnel {
     has_arrived: Arc<Notify>,
     has_credit: Arc<Notify>,
     broken: CancellationToken,
-    lines: WeakLines,
+    lines: WeakSender,
     shared: Arc<Shared>,
 }
 

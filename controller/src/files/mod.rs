@@ -126,8 +126,9 @@ impl Sandbox {
         content: impl AsRef<[u8]>,
         options: WriteOptions,
     ) -> Result<WriteData, Error> {
-        let mut writing = self.writing(path.as_ref(), options).await?;
-        let written = writing.commit(content.as_ref()).await;
+        let content = content.as_ref();
+        let mut writing = self.writing(path.as_ref(), options, Some(content)).await?;
+        let written = writing.commit_rest(content).await;
         writing.end(written)
     }
 
@@ -170,7 +171,7 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: WriteOptions,
     ) -> Result<FileWriter, Error> {
-        self.writing(path.as_ref(), options).await.map(FileWriter::new)
+        self.writing(path.as_ref(), options, None).await.map(FileWriter::new)
     }
 
     /// Replaces text in a UTF-8 file if it occurs exactly `count` times.
@@ -370,8 +371,13 @@ impl Sandbox {
         Reading::start(self.begin("read", path), offset, limit).await
     }
 
-    async fn writing(&self, path: &[u8], options: WriteOptions) -> Result<Writing, Error> {
-        Writing::start(self.begin("write", path), options).await
+    async fn writing(
+        &self,
+        path: &[u8],
+        options: WriteOptions,
+        content: Option<&[u8]>,
+    ) -> Result<Writing, Error> {
+        Writing::start(self.begin("write", path), options, content).await
     }
 }
 

@@ -151,22 +151,27 @@ pub(super) struct Writing {
     outgoing: Outgoing,
     /// `None` once the answer has arrived.
     answer: Option<PendingReply<WriteReply>>,
+    /// How much was sent.
     bytes: u64,
 }
 
 impl Writing {
-    /// Announces the content.
-    pub async fn start(call: OperationCall, options: WriteOptions) -> Result<Self, Error> {
+    /// Begins a write. What fits of `content`, if it is all known, is sent with the request.
+    pub async fn start(
+        call: OperationCall,
+        options: WriteOptions,
+        content: Option<&[u8]>,
+    ) -> Result<Self, Error> {
         let inner = call.inner();
         let path = call.wire();
         let WriteOptions { mode, parents, atomic } = options;
         let request = |stream| message::Write { path, mode, parents, atomic, stream };
         let sink = Arc::new(Changes(inner.clone()));
-        let begun = call.within(inner.session().send(Some(sink), request)).await;
+        let begun = call.within(inner.session().send(Some(sink), content, request)).await;
         match begun {
-            Ok((reply, outgoing)) => {
+            Ok((reply, outgoing, sent)) => {
                 let answer = Some(call.answer_to(reply));
-                Ok(Self { call, outgoing, answer, bytes: 0 })
+                Ok(Self { call, outgoing, answer, bytes: sent as u64 })
             }
             Err(error) => call.end_with(None, Err(error)),
         }
@@ -189,9 +194,24 @@ impl Writing {
         }
     }
 
-    /// Sends the rest of the content and its end: this changes the file.
-    pub async fn commit(&mut self, rest: &[u8]) -> Result<WriteData, Error> {
-        self.send(rest, Fin::Nothing).await?;
+    /// Sends the end of the content: this changes the file.
+    pub async fn commit(&mut self) -> Result<WriteData, Error> {
+        self.send(&[], Fin::Nothing).await?;
+        self.written().await
+    }
+
+    /// Sends the rest of `content`, of which the beginning was sent with the request: this changes
+    /// the file.
+    pub async fn commit_rest(&mut self, content: &[u8]) -> Result<WriteData, Error> {
+        let rest = usize::try_from(self.bytes).ok().and_then(|sent| content.get(sent..));
+        if let Some(rest @ [_, ..]) = rest {
+            self.send(rest, Fin::Nothing).await?;
+        }
+        self.written().await
+    }
+
+    /// Waits for the answer.
+    async fn written(&mut self) -> Result<WriteData, Error> {
         let reply = match self.answer.take() {
             Some(answer) => answer.answer().await?,
             None => return Err(self.call.breach("a write that was answered twice")),
@@ -251,7 +271,7 @@ impl FileWriter {
             let Ok(()) = is_whole.await else {
                 return Err(Error::Ended { detail: "the writer was dropped".to_owned() });
             };
-            let written = writing.commit(&[]).await;
+            let written = writing.commit().await;
             writing.end(written)
         });
         Self { pipe, whole, task: AbortOnDropHandle::new(task) }
