@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::resolve::Resolve;
+use super::sni::Sessions;
 use crate::audit::Event;
 
 /// The limits of a sandbox's connections over its whole life. At most
@@ -69,6 +70,8 @@ pub(crate) struct Egress {
     pub(super) tasks: TaskTracker,
     pub(super) opened: AtomicU64,
     pub(super) spent: AtomicU64,
+    /// The TLS sessions that its connections began.
+    pub(super) sessions: Sessions,
 }
 
 impl Egress {
@@ -88,6 +91,7 @@ impl Egress {
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
+            sessions: Sessions::default(),
         }
     }
 

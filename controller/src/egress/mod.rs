@@ -10,6 +10,7 @@
 mod client_hellos;
 mod first_bytes;
 mod gate;
+mod own_address;
 mod resolve;
 mod sni;
 #[cfg(test)]

@@ -7,6 +7,9 @@
 //! another host, and a lenient server takes one unasked: so what follows the first one is checked
 //! until the client encrypts. An encrypted name (ECH) cannot be checked, and is refused.
 //!
+//! Up to TLS 1.2 a server that resumes a session takes the name from there. So the guard reads the
+//! server's answer too: a session may be resumed if it was [seen to begin](Sessions) for the name.
+//!
 //! Where another protocol than TLS is allowed too, its [first bytes](super::first_bytes) must be
 //! such that no server accepts them as TLS: a ClientHello that the guard does not recognise is
 //! never forwarded.
@@ -24,10 +27,12 @@
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod sessions;
 
 use sandbox_api::hosts::Host;
 
 use super::first_bytes::{Beginning, DECISIVE};
+pub(crate) use sessions::Sessions;
 
 /// The maximum size of a ClientHello. Today's have 0.3 to 2 KiB; tickets make them longer.
 const MAX_HELLO: usize = 64 << 10;
@@ -58,10 +63,14 @@ const RETRY: [u8; 32] = [
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
+const NEW_SESSION_TICKET: u8 = 4;
+/// The most that is read of a server's handshake for its ticket: the certificates come before it.
+const MAX_ANSWER: usize = 128 << 10;
+
 const SERVER_NAME: u16 = 0;
-const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
-/// The predecessor of ECH.
-const ENCRYPTED_SERVER_NAME: u16 = 0xffce;
+const SESSION_TICKET: u16 = 35;
+/// In a ServerHello: it is TLS 1.3.
+const SUPPORTED_VERSIONS: u16 = 43;
 
 /// Why a command's data is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +95,9 @@ pub(crate) enum TlsRefusal {
     /// An encrypted server name.
     #[error("TLS with an encrypted server name (ECH)")]
     Encrypted,
+    /// The server resumes a session, which may have been begun for another server name.
+    #[error("TLS resumes a session that was not begun in this sandbox for this server name")]
+    Resumed,
     /// A further unencrypted ClientHello, which the server did not request.
     #[error("another TLS ClientHello, which the server did not request")]
     Unasked,
@@ -105,6 +117,11 @@ pub(crate) struct Guard {
     server: Server,
     /// The command's handshake messages after a ClientHello.
     messages: Messages,
+    sessions: Sessions,
+    /// The session's id in the ClientHello.
+    offered: Vec<u8>,
+    /// The session that the ClientHello would resume is one of `sessions`.
+    is_known: bool,
 }
 
 #[derive(Debug)]
@@ -128,20 +145,45 @@ enum Phase {
 enum Server {
     /// Too little to tell.
     Begun(Handshake),
+    /// The ServerHello of TLS 1.2 or older, of this length. The next message tells whether it
+    /// resumes a session.
+    Greeted(Handshake, usize),
+    /// A session of TLS 1.2 or older, for which it may issue a ticket in the message that begins here.
+    IsNew(Handshake, usize),
     /// A request for another ClientHello.
     Retries,
+    /// The server resumes a session that may be another name's.
+    Resumes,
     /// Anything else.
     GoesOn,
 }
 
+impl Server {
+    /// Whether it will tell more about what the client may send.
+    const fn is_undecided(&self) -> bool {
+        matches!(self, Self::Begun(_) | Self::Greeted(..))
+    }
+}
+
 impl Guard {
-    /// A guard for a connection to this host.
-    pub fn new(host: Host, port: u16) -> Self {
+    /// A guard for a connection to this host, from a sandbox with these sessions.
+    pub fn new(host: Host, port: u16, sessions: Sessions) -> Self {
         let tls_only = port == HTTPS && matches!(host, Host::Name(_));
         let server = Server::Begun(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
         let phase = Phase::Start { first: Vec::new() };
         let messages = Messages::default();
-        Self { host, tls_only, phase, held: Vec::new(), read: 0, server, messages }
+        Self {
+            host,
+            tls_only,
+            phase,
+            held: Vec::new(),
+            read: 0,
+            server,
+            messages,
+            sessions,
+            offered: Vec::new(),
+            is_known: false,
+        }
     }
 
     /// Handles data from the command, and returns what may be forwarded to the host now. While it
@@ -186,7 +228,11 @@ impl Guard {
                             hello.need = 4 + length;
                         }
                         Some([CLIENT_HELLO, _, _, _, body @ ..]) if hello.is_between_records() => {
-                            check(body, &self.host)?;
+                            let ClientHello { session, ticket, .. } = check(body, &self.host)?;
+                            // A server takes the session from the ticket, if there is one.
+                            let resumed = if ticket.is_empty() { session } else { ticket };
+                            self.is_known = self.sessions.has(&self.host, resumed);
+                            self.offered = session.to_vec();
                             self.phase = Phase::Plain { left: 0, is_handshake: false };
                         }
                         // Another message, or several in the last record.
@@ -206,8 +252,12 @@ impl Guard {
                 }
                 Phase::Plain { left, is_handshake } => match *rest {
                     [kind, MAJOR_VERSION, _, high, low, ..] => match (&self.server, kind) {
+                        (Server::Resumes, _) => return Err(TlsRefusal::Resumed),
                         // From here on its records are encrypted.
-                        (Server::GoesOn, CHANGE_CIPHER_SPEC | APPLICATION_DATA) => {
+                        (
+                            Server::GoesOn | Server::IsNew(..),
+                            CHANGE_CIPHER_SPEC | APPLICATION_DATA,
+                        ) => {
                             self.phase = Phase::Open;
                         }
                         (Server::Retries, HANDSHAKE) => {
@@ -216,7 +266,7 @@ impl Guard {
                             self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
                         }
                         // It may be a second ClientHello or not: the server's answer will tell.
-                        (Server::Begun(_), HANDSHAKE) => return Ok(self.release()),
+                        (server, HANDSHAKE) if server.is_undecided() => return Ok(self.release()),
                         (_, CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HANDSHAKE) => {
                             *left = usize::from(u16::from_be_bytes([high, low]));
                             if *left > MAX_RECORD {
@@ -240,20 +290,100 @@ impl Guard {
 
     /// Handles data from the server, which is forwarded in any case.
     pub fn server(&mut self, bytes: &[u8]) {
-        let Server::Begun(hello) = &mut self.server else { return };
-        let is_other = hello.feed(bytes).is_none()
-            || hello.message.first().is_some_and(|&kind| kind != SERVER_HELLO);
-        match hello.message() {
-            _ if is_other => self.server = Server::GoesOn,
-            Some(head) if head[6..] == RETRY => self.server = Server::Retries,
-            Some(_) => self.server = Server::GoesOn,
-            None => {}
+        let mut rest = bytes;
+        loop {
+            let (handshake, is_greeted) = match &mut self.server {
+                Server::Begun(handshake) | Server::IsNew(handshake, _) => (handshake, false),
+                Server::Greeted(handshake, _) => (handshake, true),
+                Server::Retries | Server::Resumes | Server::GoesOn => return,
+            };
+            let Some(count) = handshake.feed(rest) else {
+                // It encrypts, without a handshake for new keys.
+                let is_other = is_greeted && !self.is_known;
+                self.server = if is_other { Server::Resumes } else { Server::GoesOn };
+                return;
+            };
+            rest = &rest[count..];
+            let is_whole = handshake.message().is_some();
+            let is_hello = handshake.message.first().is_none_or(|&kind| kind == SERVER_HELLO);
+            if is_hello && !is_whole {
+                return;
+            }
+            self.server = match std::mem::replace(&mut self.server, Server::GoesOn) {
+                Server::Begun(handshake) => Self::greeting(handshake),
+                Server::Greeted(handshake, at) => self.after_hello(handshake, at),
+                Server::IsNew(handshake, at) => self.next_message(handshake, at),
+                decided => decided,
+            };
+        }
+    }
+
+    /// The server's first message, or the beginning of one.
+    fn greeting(mut handshake: Handshake) -> Server {
+        let message = &handshake.message[..];
+        let [SERVER_HELLO, a, b, c, ..] = *message else { return Server::GoesOn };
+        if message.get(6..SERVER_HELLO_HEAD) == Some(&RETRY) {
+            return Server::Retries;
+        }
+        let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+        if message.len() < length && length <= MAX_HELLO {
+            handshake.need = length;
+            return Server::Begun(handshake);
+        }
+        match ServerHello::of(message) {
+            Some(hello) if !hello.is_1_3 => {
+                handshake.need = length + 1;
+                Server::Greeted(handshake, length)
+            }
+            _ => Server::GoesOn,
+        }
+    }
+
+    /// A message begins at `at`, after the ServerHello of TLS 1.2 or older.
+    fn after_hello(&self, handshake: Handshake, at: usize) -> Server {
+        if handshake.message[at] == NEW_SESSION_TICKET {
+            // It resumes one.
+            return if self.is_known { Server::IsNew(handshake, at) } else { Server::Resumes };
+        }
+        // A server that repeats the client's choice has not issued it.
+        let hello = ServerHello::of(&handshake.message);
+        if let Some(hello) = hello.filter(|hello| hello.session != self.offered) {
+            self.sessions.add(&self.host, hello.session);
+        }
+        Server::IsNew(handshake, at)
+    }
+
+    /// A message of a handshake with tickets begins at `at`, of which the type, the type and length, or all has
+    /// been read.
+    fn next_message(&self, mut handshake: Handshake, at: usize) -> Server {
+        handshake.need = match handshake.message[at..] {
+            [kind, a, b, c, ref body @ ..] => {
+                let length = u32::from_be_bytes([0, a, b, c]) as usize;
+                if body.len() < length {
+                    at + 4 + length
+                } else {
+                    if kind == NEW_SESSION_TICKET {
+                        let mut ticket = body.get(4..).unwrap_or_default();
+                        let ticket = take_vector(&mut ticket, 2).unwrap_or_default();
+                        self.sessions.add(&self.host, ticket);
+                        return Server::GoesOn;
+                    }
+                    let next = at + 4 + length;
+                    handshake.need = next + 4;
+                    return Server::IsNew(handshake, next);
+                }
+            }
+            _ => at + 4,
+        };
+        match handshake.need > MAX_ANSWER {
+            true => Server::GoesOn,
+            false => Server::IsNew(handshake, at),
         }
     }
 
     /// Must be called at the end of the server's data: there will be no HelloRetryRequest.
     pub fn server_ended(&mut self) {
-        if matches!(self.server, Server::Begun(_)) {
+        if self.server.is_undecided() {
             self.server = Server::GoesOn;
         }
     }
@@ -262,7 +392,7 @@ impl Guard {
     pub fn is_waiting(&self) -> bool {
         let rest = &self.held[self.read..];
         matches!(self.phase, Phase::Plain { left: 0, .. })
-            && matches!(self.server, Server::Begun(_))
+            && self.server.is_undecided()
             && rest.len() >= RECORD_HEADER
     }
 
@@ -397,20 +527,20 @@ impl Handshake {
     }
 }
 
-/// Compares the server name in a ClientHello with the host.
-fn check(hello: &[u8], host: &Host) -> Result<(), TlsRefusal> {
+/// Parses a ClientHello, and compares its server name with the host.
+fn check<'a>(hello: &'a [u8], host: &Host) -> Result<ClientHello<'a>, TlsRefusal> {
     let hello = read_hello(hello).ok_or(TlsRefusal::Malformed)?;
     if hello.is_encrypted {
         return Err(TlsRefusal::Encrypted);
     }
     match (hello.name, host) {
         // TLS has no server names for addresses.
-        (None, Host::Address(_)) => Ok(()),
+        (None, Host::Address(_)) => Ok(hello),
         (None, Host::Name(_)) => Err(TlsRefusal::NoName),
         // On the wire a name is ASCII.
         (Some(name), host) if name.is_ascii() => {
             match std::str::from_utf8(name).ok().map(str::parse::<Host>) {
-                Some(Ok(found)) if found == *host => Ok(()),
+                Some(Ok(found)) if found == *host => Ok(hello),
                 Some(Ok(found)) => Err(TlsRefusal::OtherName(found.to_string())),
                 _ => Err(TlsRefusal::Malformed),
             }
@@ -423,6 +553,15 @@ fn check(hello: &[u8], host: &Host) -> Result<(), TlsRefusal> {
 struct ClientHello<'a> {
     name: Option<&'a [u8]>,
     is_encrypted: bool,
+    /// The id and the ticket of the session that it would resume; may be empty.
+    session: &'a [u8],
+    ticket: &'a [u8],
+}
+
+/// Whether this extension has the server name in encrypted form: ECH and all its drafts, and their
+/// predecessor ESNI.
+const fn is_encrypted_name(extension: u16) -> bool {
+    matches!(extension, 0xfe08..=0xfe0d | 0xff02 | 0xff03 | 0xffce)
 }
 
 /// Parses the body of a ClientHello; `None` if it is malformed.
@@ -439,7 +578,7 @@ fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
     {
         return None;
     }
-    let mut hello = ClientHello::default();
+    let mut hello = ClientHello { session, ..ClientHello::default() };
     if rest.is_empty() {
         return Some(hello);
     }
@@ -450,11 +589,40 @@ fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
         match u16::try_from(kind).ok()? {
             SERVER_NAME if hello.name.is_some() => return None,
             SERVER_NAME => hello.name = Some(read_server_name(data)?),
-            ENCRYPTED_CLIENT_HELLO | ENCRYPTED_SERVER_NAME => hello.is_encrypted = true,
+            SESSION_TICKET if !hello.ticket.is_empty() => return None,
+            SESSION_TICKET => hello.ticket = data,
+            kind if is_encrypted_name(kind) => hello.is_encrypted = true,
             _ => {}
         }
     }
     rest.is_empty().then_some(hello)
+}
+
+#[derive(Debug)]
+struct ServerHello<'a> {
+    /// The id of its session; may be empty.
+    session: &'a [u8],
+    is_1_3: bool,
+}
+
+impl<'a> ServerHello<'a> {
+    /// Parses a message, and ignores what follows it; `None` if it is malformed.
+    fn of(message: &'a [u8]) -> Option<Self> {
+        let mut rest = message.get(1..)?;
+        let mut rest = take_vector(&mut rest, 3)?;
+        take(&mut rest, 2 + 32)?;
+        let session = take_vector(&mut rest, 1)?;
+        // The cipher and the compression.
+        take(&mut rest, 2 + 1)?;
+        let mut is_1_3 = false;
+        let mut extensions = if rest.is_empty() { rest } else { take_vector(&mut rest, 2)? };
+        while !extensions.is_empty() {
+            let kind = take_number(&mut extensions, 2)?;
+            take_vector(&mut extensions, 2)?;
+            is_1_3 |= kind == usize::from(SUPPORTED_VERSIONS);
+        }
+        Some(Self { session, is_1_3 })
+    }
 }
 
 /// A single name, of the only existing type. RFC 6066 has no dot at its end, with which it is another

@@ -10,7 +10,7 @@
 //! addresses are exactly the ones that were checked. Each connection has an audit line.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
+use super::own_address::is_own;
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 
@@ -36,9 +37,6 @@ use crate::audit::{By, Connection, Event};
 const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
-
-/// A port for a socket that never sends: that of the discard service.
-const DISCARD: u16 = 9;
 
 /// Why a connection was refused or aborted. Messages to the command contain no addresses of the
 /// host's networks.
@@ -258,28 +256,14 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         .await
         .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
     // Routes can change meanwhile.
-    if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
-        && local.ip() == peer.ip()
+    if let Ok(peer) = stream.peer_addr()
+        && is_own(peer.ip())
     {
         refuse_own(peer.ip())?;
     }
     // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);
     Ok(stream)
-}
-
-/// Whether an address is one of this machine's own, by the source address that the kernel chooses for it.
-/// Sends nothing.
-fn is_own(address: IpAddr) -> bool {
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((address, DISCARD))?;
-        socket.local_addr()
-    });
-    source.is_ok_and(|source| source.ip() == address)
 }
 
 /// The first one that connects, or the last one's error.
@@ -309,7 +293,7 @@ async fn relay(
         egress,
         tunnel,
         target,
-        guard: Mutex::new(Guard::new(target.host.clone(), target.port)),
+        guard: Mutex::new(Guard::new(target.host.clone(), target.port, egress.sessions.clone())),
         heard: Notify::new(),
         bytes,
         moved: AtomicBool::new(false),

@@ -301,25 +301,33 @@ fn a_refusal_is_a_403_that_names_the_rule() {
 #[test]
 fn service_of_this_machine_accepts_nothing_by_a_public_address() {
     let (place, rootfs) = (Fixture::new(), rootfs());
-    // In network and mount namespaces with a public address and a name for it.
-    let script = "ip link set lo up && ip addr add 11.22.33.44/32 dev lo &&
-        echo 11.22.33.44 wild.example >hosts && mount --bind hosts /etc/hosts &&
+    // In network and mount namespaces with a public address and a name for it, one more of the same
+    // subnet, and one that is no interface's; the kernel's source for both is the first.
+    let script = "ip link set lo up && ip addr add 11.22.33.44/24 dev lo &&
+        ip addr add 11.22.33.45/24 dev lo && ip route add local 11.55.0.0/24 dev lo src 11.22.33.44 &&
+        printf '%s\\n' '11.22.33.44 wild.example' '11.22.33.45 second.example' \
+            '11.55.0.7 any.example' >hosts && mount --bind hosts /etc/hosts &&
         { python3 -c \"$0\" >accepted & } && until [ -s accepted ]; do sleep 0.01; done &&
         \"$@\"; status=$?; kill $!; exit $status";
     let listen = "import socket
-s = socket.create_server(('11.22.33.44', 18090))
+s = socket.create_server(('', 18090))
 print('listening', flush=True)
 while True: print(s.accept(), flush=True)";
     let mut command = HostCommand::new("unshare");
     command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", script, listen]);
-    command.arg(sandboxctl()).args(["exec", "--allow", "wild.example:18090"]);
-    command.args(["--allow", "wild.example:18091"]).args(rootfs.args());
+    command.arg(sandboxctl()).arg("exec").args(rootfs.args());
+    for name in ["wild", "second", "any"] {
+        for port in [18090, 18091] {
+            command.args(["--allow", &format!("{name}.example:{port}")]);
+        }
+    }
     // A program cannot tell a port that is open from one that is not.
-    let ask = "for port in 18090 18091; do /network ask wild.example:$port; done";
+    let ask = "for name in wild second any; do for port in 18090 18091; do
+        /network ask $name.example:$port; done; done";
     place.equip(command.args(["--shell", ask]));
     let ended = finish(command);
     let answers: Vec<_> = ended.assert_code(0).stdout.matches("HTTP/1.1 403 ").collect();
-    assert_eq!(answers.len(), 2, "{ended:#?}");
+    assert_eq!(answers.len(), 6, "{ended:#?}");
     assert_eq!(place.read("accepted"), "listening\n");
 }
 

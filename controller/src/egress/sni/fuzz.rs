@@ -5,7 +5,7 @@ use sandbox_api::hosts::Host;
 
 use super::{
     ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION,
-    MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, TlsRefusal,
+    MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, Sessions, TlsRefusal,
 };
 use crate::egress::first_bytes::{Beginning, DECISIVE};
 
@@ -29,12 +29,13 @@ pub fn tls(data: &[u8]) {
         pieces.push((head & 1 == 1, piece));
     }
 
-    let spoken = converse(Guard::new(host.clone(), port), pieces.iter().copied());
+    let spoken =
+        converse(Guard::new(host.clone(), port, Sessions::default()), pieces.iter().copied());
     // How the data of either side is split depends on the network.
     let bytes = pieces.iter().flat_map(|&(is_server, piece)| {
         piece.iter().map(move |byte| (is_server, std::slice::from_ref(byte)))
     });
-    let cut = converse(Guard::new(host.clone(), port), bytes);
+    let cut = converse(Guard::new(host.clone(), port, Sessions::default()), bytes);
     assert_eq!(cut.refusal, spoken.refusal, "the cuts make a difference");
     assert!(spoken.refusal.is_some() || cut.passed == spoken.passed, "other bytes by other cuts");
 

@@ -42,12 +42,34 @@ pub(crate) fn client_hello(name: &str) -> Vec<u8> {
 }
 
 fn server_hello(random: [u8; 32]) -> Vec<u8> {
-    let body = [&[3, 3][..], &random, &[0, 0x13, 0x01, 0]].concat();
+    let version = vector(2, &extension(SUPPORTED_VERSIONS, &[3, 4]));
+    let body = [&[3, 3][..], &random, &[0, 0x13, 0x01, 0], &version].concat();
     records(HANDSHAKE, &[&[SERVER_HELLO][..], &vector(3, &body)].concat(), MAX_PLAIN_RECORD)
 }
 
+/// Messages of a server of TLS 1.2, in records of this size: its hello with the id of a session, and
+/// others of these types with these bodies.
+fn old_server(session: &[u8], others: &[(u8, &[u8])], size: usize) -> Vec<u8> {
+    let hello = [&[3, 3][..], &[5; 32], &vector(1, session), &[0xc0, 0x2f, 0]].concat();
+    let messages = [&[(SERVER_HELLO, &hello[..])], others].concat();
+    let message = |(kind, body): (u8, &[u8])| [&[kind][..], &vector(3, body)].concat();
+    let messages: Vec<_> = messages.into_iter().flat_map(message).collect();
+    records(HANDSHAKE, &messages, size)
+}
+
+/// What a server's message has after its head: how long the ticket lives, and the ticket.
+fn ticket(ticket: &[u8]) -> Vec<u8> {
+    [&[0, 0, 1, 0][..], &vector(2, ticket)].concat()
+}
+
+/// A ClientHello for the name, that resumes the session of this ticket.
+fn resuming(ticket: &[u8]) -> Vec<u8> {
+    let hello = message(&[server_name("ok.example"), extension(SESSION_TICKET, ticket)]);
+    records(HANDSHAKE, &hello, MAX_PLAIN_RECORD)
+}
+
 fn guard() -> Guard {
-    Guard::new("ok.example".parse().unwrap(), HTTPS)
+    Guard::new("ok.example".parse().unwrap(), HTTPS, Sessions::default())
 }
 
 /// What is forwarded of bytes in pieces, while the server sends nothing.
@@ -88,11 +110,11 @@ fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
 fn the_hellos_of_real_programs_pass() {
     for (program, hello) in super::super::client_hellos::REAL {
         let hello = unhex(hello);
-        let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS);
+        let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS, Sessions::default());
         for piece in [1, 17, hello.len()] {
             assert_eq!(passed(ours(), &hello, piece).as_ref(), Ok(&hello), "{program}");
         }
-        let theirs = Guard::new("evil.example".parse().unwrap(), HTTPS);
+        let theirs = Guard::new("evil.example".parse().unwrap(), HTTPS, Sessions::default());
         let refusal = TlsRefusal::OtherName("ok.example".into());
         assert_eq!(passed(theirs, &hello, 100), Err(refusal), "{program}");
     }
@@ -121,9 +143,9 @@ fn hello_for_another_name_is_refused() {
         ("a name in wide letters", client_hello("ｏｋ.example"), Malformed),
         ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),
         ("no extensions", hello(&[]), NoName),
-        ("ECH", hello(&[ok(), extension(ENCRYPTED_CLIENT_HELLO, &[0; 40])]), Encrypted),
-        ("ECH first", hello(&[extension(ENCRYPTED_CLIENT_HELLO, &[1]), ok()]), Encrypted),
-        ("ESNI", hello(&[extension(ENCRYPTED_SERVER_NAME, &[0; 9]), ok()]), Encrypted),
+        ("ECH", hello(&[ok(), extension(0xfe0d, &[0; 40])]), Encrypted),
+        ("ECH first", hello(&[extension(0xfe0d, &[1]), ok()]), Encrypted),
+        ("ESNI", hello(&[extension(0xffce, &[0; 9]), ok()]), Encrypted),
         ("two extensions", hello(&[ok(), server_name("evil.example")]), Malformed),
         ("the same twice", hello(&[ok(), ok()]), Malformed),
         ("two names", hello(&[extension(0, &vector(2, &two_names))]), Malformed),
@@ -161,7 +183,7 @@ fn hello_for_another_name_is_refused() {
 
 #[test]
 fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
-    let guard = |host: &str, port| Guard::new(host.parse().unwrap(), port);
+    let guard = |host: &str, port| Guard::new(host.parse().unwrap(), port, Sessions::default());
     // However short, nothing is held back.
     for text in [&b"GET / HTTP/1.1\r\n"[..], b"x", b"\n", b"\x05\x01\0", b"\xff\xfd\x03", b""] {
         assert_eq!(passed(guard("ok.example", 80), text, 1).as_deref(), Ok(text));
@@ -203,7 +225,7 @@ fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
     ] {
         for (host, port) in [("ok.example", 8443), ("ok.example", 80), ("10.0.0.5", 443)] {
             for piece in [1, 2, 3, 5, bytes.len()] {
-                let mut guard = Guard::new(host.parse().unwrap(), port);
+                let mut guard = Guard::new(host.parse().unwrap(), port, Sessions::default());
                 let mut out = Vec::new();
                 let refusal = bytes.chunks(piece).find_map(|piece| {
                     guard.client(piece.to_vec()).map(|passed| out.extend(passed)).err()
@@ -230,7 +252,7 @@ fn a_server_that_warns_before_it_asks_for_a_second_hello_is_understood() {
 
 #[test]
 fn an_address_has_no_name_and_takes_no_others() {
-    let guard = || Guard::new("10.0.0.5".parse().unwrap(), HTTPS);
+    let guard = || Guard::new("10.0.0.5".parse().unwrap(), HTTPS, Sessions::default());
     let nameless = records(HANDSHAKE, &message(&[]), 99);
     assert_eq!(passed(guard(), &nameless, 3).as_ref(), Ok(&nameless));
     assert!(passed(guard(), &client_hello("10.0.0.5"), 99).is_ok());
@@ -321,6 +343,76 @@ fn a_second_hello_that_comes_too_soon_is_held_until_the_server_speaks() {
     }
 }
 
+const CERTIFICATE: (u8, &[u8]) = (11, &[0, 0, 0]);
+const DONE: (u8, &[u8]) = (14, &[]);
+const CHANGE: [u8; 6] = [20, 3, 3, 0, 1, 1];
+/// What a client of TLS 1.2 sends last in a handshake, and its first data.
+const FINISHED: [u8; 24] =
+    [20, 3, 3, 0, 1, 1, 22, 3, 3, 0, 4, 9, 9, 9, 9, 23, 3, 3, 0, 4, 9, 9, 9, 9];
+
+#[test]
+fn session_is_resumed_only_for_the_name_with_which_it_began() {
+    for (size, piece) in [(99, 99), (99, 1), (1, 2), (7, 5)] {
+        let sessions = Sessions::default();
+        let talk = |host: &str, hello: &[u8], answer: &[u8]| {
+            let mut guard = Guard::new(host.parse().unwrap(), HTTPS, sessions.clone());
+            guard.client(hello.to_vec()).unwrap();
+            answer.chunks(piece).for_each(|piece| guard.server(piece));
+            guard.client(FINISHED.to_vec())
+        };
+        let by_ticket = resuming(b"ticket");
+        let by_id = client_hello("ok.example");
+        let with_ticket = [&old_server(&[], &[(4, &ticket(b"next"))], size)[..], &CHANGE].concat();
+        let without = [&old_server(&[9; 32], &[], size)[..], &CHANGE].concat();
+        // One that another program has begun, somewhere.
+        assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Err(TlsRefusal::Resumed));
+        assert_eq!(talk("ok.example", &by_ticket, &without), Err(TlsRefusal::Resumed));
+        assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
+        // A server that repeats the client's id in a new session has not issued it.
+        let repeats = old_server(&[9; 32], &[CERTIFICATE, DONE], size);
+        assert_eq!(talk("ok.example", &by_id, &repeats), Ok(FINISHED.to_vec()));
+        assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
+        // One that began here.
+        let begun = [
+            &old_server(&[8; 32], &[CERTIFICATE, DONE], size)[..],
+            &records(HANDSHAKE, &[&[4][..], &vector(3, &ticket(b"ticket"))].concat(), size),
+            &CHANGE,
+        ]
+        .concat();
+        assert_eq!(talk("ok.example", &by_id, &begun), Ok(FINISHED.to_vec()));
+        assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Ok(FINISHED.to_vec()));
+        assert_eq!(talk("ok.example", &resuming(b"next"), &without), Ok(FINISHED.to_vec()));
+        // Its id is known too, and nothing is known for another name.
+        assert!(sessions.has(&"ok.example".parse().unwrap(), &[8; 32]));
+        assert!(!sessions.has(&"evil.example".parse().unwrap(), &[8; 32]));
+        assert!(!sessions.has(&"evil.example".parse().unwrap(), b"ticket"));
+        assert!(!sessions.has(&"ok.example".parse().unwrap(), b"another"));
+    }
+}
+
+#[test]
+fn client_waits_until_the_server_has_told_whether_it_resumes() {
+    let mut guard = guard();
+    guard.client(resuming(b"ticket")).unwrap();
+    let answer = [&old_server(&[], &[], 99)[..], &CHANGE].concat();
+    let (hello, change) = answer.split_at(answer.len() - CHANGE.len());
+    guard.server(hello);
+    assert_eq!(guard.client(FINISHED.to_vec()).unwrap(), FINISHED[..6]);
+    assert!(guard.is_waiting());
+    guard.server(change);
+    assert!(!guard.is_waiting());
+    assert_eq!(guard.client(Vec::new()), Err(TlsRefusal::Resumed));
+}
+
+#[test]
+fn name_that_is_encrypted_in_any_way_is_refused() {
+    for kind in [0xfe08, 0xfe09, 0xfe0a, 0xfe0b, 0xfe0c, 0xfe0d, 0xff02, 0xff03, 0xffce] {
+        let hello = message(&[server_name("ok.example"), extension(kind, &[1])]);
+        let hello = records(HANDSHAKE, &hello, 99);
+        assert_eq!(passed(guard(), &hello, 9), Err(TlsRefusal::Encrypted), "{kind:x}");
+    }
+}
+
 #[test]
 fn the_end_of_half_a_hello_is_a_refusal() {
     let hello = client_hello("ok.example");
@@ -374,7 +466,7 @@ proptest! {
             }
         }
         let run = |piece| {
-            let mut guard = Guard::new("ok.example".parse().unwrap(), port);
+            let mut guard = Guard::new("ok.example".parse().unwrap(), port, Sessions::default());
             let (mut out, mut rest) = (Vec::new(), bytes.as_slice());
             while !rest.is_empty() {
                 let (now, more) = rest.split_at(rest.len().min(piece));
