@@ -303,8 +303,28 @@ impl Groups {
         self.all.iter().any(|group| !processes(group).is_empty())
     }
 
-    /// Kills everything in them.
+    /// Lifts the limit of processor time. Call it for whatever is being killed: the kernel holds a
+    /// process that has used more than its share back before it lets it die, and long system calls
+    /// use seconds more than the share.
+    pub fn lift_cpu_limit(&self) {
+        for group in &self.all {
+            // Version 1, and version 2. A file that is not there is not made.
+            for (file, none) in [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")] {
+                let file = fs::File::options().write(true).truncate(true).open(group.join(file));
+                if let Ok(mut file) = file {
+                    _ = io::Write::write_all(&mut file, none.as_bytes());
+                }
+            }
+        }
+    }
+
+    /// Kills everything in them, whatever processor time it has used.
     pub fn kill(&self) {
+        self.lift_cpu_limit();
+        self.kill_processes();
+    }
+
+    fn kill_processes(&self) {
         for group in &self.all {
             // Version 2, from Linux 5.14 on: at once, and whatever is being forked.
             if fs::write(group.join("cgroup.kill"), "1").is_ok() {
@@ -333,6 +353,7 @@ impl Groups {
     /// [`io::Error`] where they are not gone `within` that time.
     pub fn remove(&self, within: Duration) -> io::Result<()> {
         let deadline = Instant::now() + within;
+        let mut is_killed = false;
         loop {
             let mut left = None;
             for group in &self.all {
@@ -349,7 +370,12 @@ impl Groups {
                     format!("cannot remove {}: {error}", group.display()),
                 ));
             }
-            self.kill();
+            if is_killed {
+                self.kill_processes();
+            } else {
+                self.kill();
+                is_killed = true;
+            }
             thread::sleep(POLL);
         }
     }
@@ -468,6 +494,36 @@ mod tests {
         fs::write(dir.path().join("cgroup.controllers"), "cpuset io\n").unwrap();
         let expected = "there is no memory and no cpu and no pids controller";
         assert_eq!(problem(&line("rw")).unwrap(), expected);
+    }
+
+    #[test]
+    fn cpu_limit_is_lifted_in_the_files_of_either_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let [cpu, memory, unified] = ["cpu", "memory", "unified"].map(|name| {
+            fs::create_dir_all(root.join(name).join("x")).unwrap();
+            root.join(name)
+        });
+        let (cpu, memory) = (cpu.display(), memory.display());
+        let v1 = format!(
+            "1 2 0:1 / {cpu} rw - cgroup cgroup rw,cpu,cpuacct\n\
+             3 4 0:2 / {memory} rw - cgroup cgroup rw,memory\n",
+        );
+        let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw\n", unified.display());
+        for (table, file, limit, none) in [
+            (v1, "cpu/x/cpu.cfs_quota_us", "10000", "-1"),
+            (v2, "unified/x/cpu.max", "10000 100000", "max"),
+        ] {
+            let file = root.join(file);
+            fs::write(&file, limit).unwrap();
+            let hierarchies = Hierarchies::parse(&table);
+            hierarchies.of("x").kill();
+            assert_eq!(fs::read_to_string(&file).unwrap(), none);
+            // Of a container that is gone, there is nothing to lift.
+            hierarchies.of("y").lift_cpu_limit();
+        }
+        assert!(!root.join("cpu/x/cpu.max").exists() && !root.join("cpu/y").exists());
+        assert!(!root.join("memory/x/cpu.cfs_quota_us").exists());
     }
 
     #[test]

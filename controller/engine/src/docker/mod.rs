@@ -8,6 +8,7 @@ mod create;
 mod endpoint;
 mod image;
 mod image_tar;
+mod kill;
 mod links;
 mod pull;
 mod removal;
@@ -28,8 +29,7 @@ use bollard::container::LogOutput;
 use bollard::models::{ContainerSummaryStateEnum, SystemInfo};
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
-    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-    WaitContainerOptionsBuilder,
+    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
@@ -373,6 +373,10 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        // First, because the engine updates no container that it is removing.
+        if let Err(error) = kill::kill(&self.docker, container).await {
+            tracing::debug!(%error, "cannot kill a container that is to be removed");
+        }
         even_if_paused(&self.docker, container, || {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             self.docker.remove_container(container, Some(options))
@@ -477,18 +481,7 @@ impl Container for DockerContainer {
     }
 
     async fn kill(&self) -> Result<(), EngineError> {
-        even_if_paused(&self.docker, &self.id, || {
-            let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
-            self.docker.kill_container(&self.id, Some(options))
-        })
-        .await
-        .or_else(|error| match error {
-            // Podman's 409.
-            EngineError::Refused(words) if words.contains("can only kill running containers") => {
-                Ok(())
-            }
-            error => Err(error),
-        })
+        kill::kill(&self.docker, &self.id).await
     }
 
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {

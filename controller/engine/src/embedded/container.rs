@@ -143,10 +143,18 @@ impl Live {
 
     /// Kills the helper, which did not do what was requested; its container dies with it.
     pub fn give_up(&self) {
-        _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        _ = self.kill();
         if let Ok(helper) = self.helper.try_lock() {
             helper.kill();
         }
+    }
+
+    /// Kills its first process, with which the kernel kills all others of its PID namespace, whatever
+    /// processor time they have used.
+    fn kill(&self) -> Result<(), Errno> {
+        let killed = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        self.groups.lift_cpu_limit();
+        killed
     }
 
     fn has_ended(&self) -> bool {
@@ -201,8 +209,7 @@ impl Container for Handle {
     }
 
     async fn kill(&self) -> Result<(), EngineError> {
-        // The kernel kills all other processes of its PID namespace with it.
-        match rustix::process::pidfd_send_signal(self.0.pidfd.get_ref(), Signal::KILL) {
+        match self.0.kill() {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(ours(&error.into())),
         }
