@@ -46,6 +46,8 @@ pub(crate) struct Evidence {
     pub limit: Option<ScriptError>,
     /// Why the controller killed the container, if it did.
     pub our_kill: Option<KillReason>,
+    /// Why it is unknown whether that kill has ended the container.
+    pub unproven: Option<String>,
     /// The engine's evidence of the container's exit, if it exited and the engine could be asked.
     pub exit: Option<ExitEvidence>,
     /// The time limit, for the message.
@@ -109,10 +111,12 @@ impl Evidence {
         match self.our_kill {
             Some(KillReason::Deadline | KillReason::Lifetime) => {
                 let limit = humantime::format_duration(self.timeout);
-                return Outcome::Timeout(failure(
-                    ErrorKind::Timeout,
-                    format!("killed: the {} did not end within its {limit}", self.what),
-                ));
+                let text = format!("the {} did not end within its {limit}", self.what);
+                let message = match &self.unproven {
+                    None => format!("killed: {text}"),
+                    Some(why) => format!("{text}; its container may not have ended yet: {why}"),
+                };
+                return Outcome::Timeout(failure(ErrorKind::Timeout, message));
             }
             Some(KillReason::Cancel | KillReason::Breach(_) | KillReason::MountLost(_)) | None => {}
         }

@@ -359,7 +359,7 @@ impl Execute for ScriptExecution {
         let asked = inner.session().begin_at(permit, request, Some(sink));
         let reply = match supervisor.begin(asked, kill_at).await? {
             Begun::Accepted(reply) => reply,
-            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+            Begun::Lost => return Ok(Ok(None)),
         };
         failpoint(Point::Requested).await;
         let check = |_: &Supervisor, answer: &Result<RunReply, WireError>| match answer {

@@ -52,8 +52,8 @@ impl CancelHandle {
 pub(crate) enum Begun<T> {
     /// The agent accepted it.
     Accepted(T),
-    /// There will be no answer, or how it ended is unknown.
-    Lost(Result<(), Error>),
+    /// There will be no answer.
+    Lost,
 }
 
 /// Supervises a script or a command, and collects the evidence of how it ended.
@@ -69,6 +69,8 @@ pub(crate) struct Supervisor {
     /// The limit that the controller saw it exceed.
     limit: Option<ScriptError>,
     our_kill: Option<KillReason>,
+    /// Why it is unknown whether that kill has ended the container.
+    unproven: Option<String>,
 }
 
 impl Supervisor {
@@ -79,7 +81,8 @@ impl Supervisor {
         grace: Duration,
     ) -> Self {
         let cancelled = cancel.0.subscribe();
-        Self { what, inner, cancelled, grace, cancel: None, limit: None, our_kill: None }
+        let (cancel, limit, our_kill, unproven) = (None, None, None, None);
+        Self { what, inner, cancelled, grace, cancel, limit, our_kill, unproven }
     }
 
     /// Whether the agent was asked to end it early.
@@ -99,22 +102,27 @@ impl Supervisor {
     ) -> Result<Begun<T>, Error> {
         if self.inner.check_mounts_before_use().await.is_err() {
             // The judge says so.
-            return Ok(Begun::Lost(Ok(())));
+            return Ok(Begun::Lost);
         }
         tokio::select! {
             biased;
             begun = request => match begun {
                 Ok(begun) => Ok(Begun::Accepted(begun)),
-                Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
+                Err(CallError::Over) => {
+                    self.lost().await;
+                    Ok(Begun::Lost)
+                }
                 Err(error) => Err(error.into()),
             },
             // An agent that does not answer requests accepts no more of them.
             Ok(()) = self.cancelled.changed() => {
                 self.cancel = self.cancelled.borrow_and_update().cause;
-                Ok(Begun::Lost(self.give_up(KillReason::Cancel).await))
+                self.give_up(KillReason::Cancel).await;
+                Ok(Begun::Lost)
             }
             () = tokio::time::sleep_until(kill_at) => {
-                Ok(Begun::Lost(self.give_up(KillReason::Deadline).await))
+                self.give_up(KillReason::Deadline).await;
+                Ok(Begun::Lost)
             }
         }
     }
@@ -189,21 +197,29 @@ impl Supervisor {
         });
     }
 
-    /// Kills the container: the awaited event will not happen.
-    pub async fn give_up(&mut self, our_kill: KillReason) -> Result<(), Error> {
+    /// Kills the container: the awaited event will not happen. Whether it has ended already changes
+    /// nothing about the reason.
+    async fn give_up(&mut self, our_kill: KillReason) {
         self.our_kill = Some(our_kill);
-        self.inner.kill().await
+        if let Err(error) = self.inner.kill().await {
+            self.leave_unproven(&error);
+        }
+    }
+
+    /// Records that the container may go on for a while. Its removal tells whether it does.
+    fn leave_unproven(&mut self, error: &Error) {
+        let why = error.full_message();
+        tracing::warn!(why, "a container that was killed may not have ended");
+        self.unproven.get_or_insert(why);
     }
 
     /// The session has ended, so there will be no answer.
-    async fn lost(&mut self) -> Result<(), Error> {
+    async fn lost(&mut self) {
         if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
-            return self.give_up(KillReason::Breach(detail)).await;
-        }
-        if self.inner.lifetime_is_over() {
+            self.give_up(KillReason::Breach(detail)).await;
+        } else if self.inner.lifetime_is_over() {
             self.our_kill = Some(KillReason::Lifetime);
         }
-        Ok(())
     }
 
     /// The answer has arrived, or the session has ended without it.
@@ -216,27 +232,36 @@ impl Supervisor {
             Ok(answer) => Ok(answer),
             Err(CallError::Refused(error)) => Err(error),
             Err(CallError::Over) => {
-                self.lost().await?;
+                self.lost().await;
                 return Ok(None);
             }
             Err(error) => return Err(error.into()),
         };
         match check(self, &answer) {
             Ok(()) => Ok(Some(answer)),
-            Err(what) => self.give_up(KillReason::Breach(what)).await.map(|()| None),
+            Err(what) => {
+                self.give_up(KillReason::Breach(what)).await;
+                Ok(None)
+            }
         }
     }
 
     /// Kills the container, and reads what the agent had already sent, which may include its
-    /// answer.
+    /// answer. The reason of the kill is known: neither a slow death nor an engine that fails
+    /// meanwhile is another one.
     async fn drain_after_kill<T>(
         &mut self,
         reply: &mut Reply<T>,
         check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
     ) -> Result<Option<Result<T, WireError>>, Error> {
-        self.inner.kill().await?;
-        let limit = Step::Exit.time_limit();
-        let answer = match tokio::time::timeout(limit, reply.wait()).await {
+        let after = Step::Exit.time_limit();
+        let inner = self.inner.clone();
+        let (killed, answer) =
+            tokio::join!(inner.kill(), tokio::time::timeout(after, reply.wait()));
+        if let Err(error) = killed {
+            self.leave_unproven(&error);
+        }
+        let answer = match answer {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(CallError::Refused(error))) => Err(error),
             Ok(Err(CallError::Over)) => {
@@ -247,10 +272,9 @@ impl Supervisor {
             }
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => {
-                return Err(Error::Engine {
-                    step: Step::Exit,
-                    source: sandbox_engine::EngineError::TimedOut { after: limit },
-                });
+                let source = sandbox_engine::EngineError::TimedOut { after };
+                self.leave_unproven(&Error::Engine { step: Step::Exit, source });
+                return Ok(None);
             }
         };
         match check(self, &answer) {
@@ -295,6 +319,7 @@ impl Supervisor {
             ?cancel,
             limit = ?self.limit,
             our_kill = ?self.our_kill,
+            unproven = ?self.unproven,
             ?exit,
             "the evidence of the end"
         );
@@ -304,6 +329,7 @@ impl Supervisor {
             cancel,
             limit: self.limit.take(),
             our_kill: self.our_kill.take(),
+            unproven: self.unproven.take(),
             exit,
             timeout: limits.timeout,
             memory: limits.memory,
@@ -319,7 +345,8 @@ impl Supervisor {
             Ok(exit) => exit,
             Err(_) => {
                 let detail = "the agent closed its stdout and went on".to_owned();
-                self.give_up(KillReason::Breach(detail)).await.map(|()| None)
+                self.give_up(KillReason::Breach(detail)).await;
+                Ok(None)
             }
         }
     }

@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     /// Why the controller ended the sandbox without a request.
     pub(super) end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
+    /// A run has killed its container, which may take its time to end.
+    pub(super) is_killed: AtomicBool,
     /// From now on, the sandbox ends because its owner closes it.
     pub(super) is_closing: AtomicBool,
     pub(super) runs: AtomicU64,
@@ -258,6 +260,9 @@ impl Inner {
             }
             // Whether its container could be killed or not.
             (_, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
+            (None, _) if self.is_killed.load(Ordering::Relaxed) => {
+                "its container was killed".to_owned()
+            }
             (None, _) => return None,
             (Some(SessionEnd::Eof), Some(EndCause::Outlived(why))) => (*why).to_owned(),
             (Some(SessionEnd::Eof), None) => "its agent is gone".to_owned(),
@@ -314,6 +319,7 @@ impl Inner {
     }
 
     pub async fn kill(&self) -> Result<(), Error> {
+        self.is_killed.store(true, Ordering::Relaxed);
         step(Step::Kill, self.container.kill()).await
     }
 
@@ -390,7 +396,8 @@ impl Inner {
     /// Ends the sandbox. If all is well with it, its removal is asked for, and not waited for.
     pub(super) async fn release(&self) -> Result<(), Error> {
         let is_staged = self.io_dir().is_some_and(|io_dir| !io_dir.staged_sources().is_empty());
-        let is_quiet = self.session.end().is_none() && self.activity.is_idle() && !is_staged;
+        let is_well = self.session.end().is_none() && !self.is_killed.load(Ordering::Relaxed);
+        let is_quiet = is_well && self.activity.is_idle() && !is_staged;
         if is_quiet {
             self.is_closing.store(true, Ordering::Relaxed);
             if self.removal.hand_over().await {

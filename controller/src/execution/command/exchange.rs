@@ -76,7 +76,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let asked = inner.session().converse(permit, input.is_some(), most, params);
         let (reply, console) = match supervisor.begin(asked, kill_at).await? {
             Begun::Accepted(asked) => asked,
-            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+            Begun::Lost => return Ok(Ok(None)),
         };
         let Console { stdin, stdout, stderr } = console;
         // Ends with this call: a command that has ended reads nothing.

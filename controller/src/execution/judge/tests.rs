@@ -9,6 +9,7 @@ fn evidence() -> Evidence {
         cancel: None,
         limit: None,
         our_kill: None,
+        unproven: None,
         exit: None,
         timeout: Duration::from_secs(30),
         memory: sandbox_api::ByteSize::b(256 << 20),
@@ -114,6 +115,19 @@ fn evidence_decides_the_status_and_the_exit_code() {
         let killed = outcome.failure().is_some_and(|it| it.kind == ErrorKind::Killed);
         assert_eq!(killed, status == Status::Killed, "{text}");
     }
+}
+
+#[test]
+fn a_timeout_says_if_its_kill_was_not_confirmed() {
+    let our_kill = Some(KillReason::Deadline);
+    let told = |unproven| {
+        let outcome = Evidence { our_kill: our_kill.clone(), unproven, ..evidence() }.judge();
+        assert_eq!((outcome.status(), outcome.exit_code()), (Status::Timeout, 124));
+        outcome.failure().unwrap().message.clone()
+    };
+    assert_eq!(told(None), "killed: the script did not end within its 30s");
+    let message = told(Some("no answer within 10s".to_owned()));
+    assert!(!message.contains("killed") && message.ends_with("yet: no answer within 10s"));
 }
 
 #[test]
