@@ -327,3 +327,14 @@ pub struct Usage {
     /// Bytes written to files.
     pub written_bytes: Option<u64>,
 }
+
+impl Usage {
+    /// What a quota counts: an unknown processor time as that of all its processors, for all of its
+    /// time.
+    #[must_use]
+    pub fn charged(self, limits: &Limits) -> Self {
+        let most = u128::from(self.wall_ms) * u128::from(limits.cpus.thousandths());
+        let most = u64::try_from(most.div_ceil(1000)).unwrap_or(u64::MAX);
+        Self { cpu_ms: self.cpu_ms.or(Some(most)), ..self }
+    }
+}

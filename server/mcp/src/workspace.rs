@@ -136,7 +136,9 @@ impl Fresh {
     pub async fn ended(&mut self, report: Option<&ExecutionReport>) {
         let Some(turn) = self.turn.take() else { return };
         match report {
-            Some(report) => turn.end(report.outcome.status(), report.usage).await,
+            Some(report) => {
+                turn.end(report.outcome.status(), report.usage.charged(&report.limits)).await;
+            }
             None => turn.end(Status::Error, Usage::default()).await,
         }
     }

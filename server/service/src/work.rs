@@ -85,10 +85,18 @@ impl Core {
         limits: Option<Limits>,
         failure: Failure,
     ) {
+        let started_at = match &*live.phase.borrow() {
+            Phase::Running(since) => Some(*since),
+            _ => None,
+        };
+        // It ended with its service, or soon after: nobody knows when.
+        let timeout = limits.unwrap_or_default().timeout;
+        let wall = |since| Time::now().since(since).min(timeout);
+        let usage = started_at.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
         let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
-        let (status, usage, machine) = (Status::Killed, None, None);
+        let (status, machine) = (Status::Killed, None);
         let ended = Ended { document, status, exit_code, usage, keeps_files, machine };
         self.finish(live, ended, HasRun::No).await;
     }

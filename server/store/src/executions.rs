@@ -562,7 +562,7 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
         "UPDATE executions
          SET status = ?2, document = ?3, stored_bytes = ?4, ended_at = ?5, request = NULL,
             last_event = max(last_event, ?6)
-         WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject",
+         WHERE id = ?1 AND ended_at IS NULL RETURNING seq, subject, limits",
     )?;
     let ended = update
         .query_row(
@@ -574,12 +574,17 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
                 ended_at.unix_millis(),
                 last_number(&events).unwrap_or(0),
             ],
-            |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)),
+            |row| {
+                let limited = row.get::<_, Option<String>>(2)?;
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, limited))
+            },
         )
         .optional()?;
-    let (seq, subject) = ended.ok_or_else(|| state(&id, "queued or running"))?;
+    let (seq, subject, limited) = ended.ok_or_else(|| state(&id, "queued or running"))?;
     insert_events(connection, seq, &events)?;
-    usage::add(connection, &subject, ended_at, &usage.unwrap_or_default())
+    let limits = limited.as_deref().and_then(limits).unwrap_or_default();
+    let used = usage.map(|usage| usage.charged(&limits)).unwrap_or_default();
+    usage::add(connection, &subject, ended_at, &used)
 }
 
 fn find_key(

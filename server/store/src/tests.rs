@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use sandbox_api::service::{ExecutionKind, ExecutionStatus, Subject, Time};
-use sandbox_api::{EngineKind, Limits, Status, Usage};
+use sandbox_api::{Cpus, EngineKind, Limits, Status, Usage};
 use serde_json::{Map, json};
 
 use super::*;
@@ -727,6 +727,28 @@ fn key_of_an_execution_that_is_hidden_is_free() {
     assert_eq!(store.accept(with_key("b", "2")).unwrap(), Accepted::New);
     store.forget(vec!["a".to_owned()]).unwrap();
     assert_eq!(store.accept(with_key("c", "2")).unwrap(), Accepted::Same("b".to_owned()));
+}
+
+#[test]
+fn unknown_processor_time_is_charged_as_that_of_all_its_processors() {
+    let (_dir, store) = data_dir();
+    let charge = |id: &str, thousandths: Option<u32>, usage| {
+        store.accept(new(id, 1)).unwrap();
+        if let Some(thousandths) = thousandths {
+            let mut start = start(2);
+            start.limits.cpus = Cpus::from_thousandths(thousandths.try_into().unwrap());
+            store.mark_running(id, start).unwrap();
+        }
+        let before = store.usage(&subject("alice")).unwrap().cpu_ms;
+        store.finish(Finish { usage, ..finish(id, 3) }).unwrap();
+        store.usage(&subject("alice")).unwrap().cpu_ms - before
+    };
+    let used = |wall_ms, cpu_ms| Some(Usage { wall_ms, cpu_ms, ..Usage::default() });
+    assert_eq!(charge("known", Some(1500), used(1001, Some(3))), 3);
+    assert_eq!(charge("unknown", Some(1500), used(1001, None)), 1502);
+    assert_eq!(charge("a share", Some(100), used(1001, None)), 101);
+    assert_eq!(charge("none that is stored", None, used(1000, None)), 1000);
+    assert_eq!(charge("did not run", Some(1500), None), 0);
 }
 
 #[test]

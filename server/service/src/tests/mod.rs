@@ -559,6 +559,10 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     assert!(!unknown.exists());
     let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
     assert_eq!(list.executions.len(), 6);
+    let done = list.executions.iter().filter(|it| it.status == ExecutionStatus::Ok).count();
+    // What the killed one used is unknown, and not nothing.
+    let usage = world.block_on(world.service().usage(me())).unwrap();
+    assert!(usage.cpu_ms > 7 * done as u64, "{usage:?}");
     for file in files_below(&world.data_dir()) {
         let content = std::fs::read(&file).unwrap();
         let found = content.windows(8).any(|part| part == b"hunter2!");
