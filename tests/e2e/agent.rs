@@ -106,6 +106,13 @@ pub fn sockets() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/sockets.rs", "sockets"))
 }
 
+/// The program of many processes in long system calls (`tests/programs/long_calls.rs`), built once for
+/// all tests.
+pub fn long_calls() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build_static("tests/programs/long_calls.rs", "long-calls"))
+}
+
 /// Builds a program of one source as a static one. The tests of another engine may use it meanwhile.
 fn build_static(source: &str, name: &str) -> PathBuf {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::ENGINE;
+use crate::agent::long_calls;
 use crate::engines::{Feature, has};
 use crate::fixture::{Ended, Fixture, eventually, finish, runs, spawn, wait, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
@@ -660,4 +661,17 @@ fn inputs_are_what_a_pattern_matches() {
     assert_eq!(ended.stdout, "./a.csv\n./b.csv\n./text\nc.txt");
     let ended = finish(commands.exec(&["--in", "*.none"], &["true"]));
     ended.assert_code(2).assert_stderr_has("nothing matches it");
+}
+
+#[test]
+fn a_program_that_is_in_debt_with_its_processors_ends_at_its_deadline() {
+    let rootfs = Rootfs::busybox().copy("bin/long-calls", long_calls());
+    let commands = Commands::of(&rootfs);
+    let flags = ["--cpus", "0.1", "--timeout", "3s", "--json"];
+    let ended = finish(commands.exec(&flags, &["long-calls", "40"]));
+    let document = document(&ended);
+    assert_eq!((ended.code, &document["status"]), (124, &json!("timeout")), "{document:#}");
+    // In place of minutes; the machine may be busy. Whether the agent told of its output is open.
+    let wall = document["usage"]["wall_ms"].as_u64().unwrap();
+    assert!((3000..15_000).contains(&wall), "{document:#}");
 }
