@@ -60,7 +60,8 @@ pub use sandbox_protocol::message::{
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
 pub use sandboxes::{
-    Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState, SandboxSummary,
+    CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,
+    SandboxSummary, SomePaths,
 };
 pub use secrets::{SecretError, SecretValue, Secrets};
 pub use spec::{

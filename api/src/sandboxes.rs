@@ -1,5 +1,6 @@
 //! Lists of sandboxes, and the removal of leftovers.
 
+use std::fmt;
 use std::time::SystemTime;
 
 use schemars::JsonSchema;
@@ -95,6 +96,8 @@ pub struct GcReport {
     pub archives_kept: Vec<ProgramImage>,
     /// Stages of dead controllers whose commits were completed, or would be.
     pub commits_completed: Vec<LeftStage>,
+    /// What they were completed without.
+    pub commit_conflicts: Vec<CommitConflicts>,
     /// Stages of dead controllers that were removed, or would be: their io dirs are as they were.
     pub stages_removed: Vec<LeftStage>,
     /// Stages of dead controllers that are left.
@@ -115,6 +118,10 @@ pub struct LeftStage {
     /// completed once it is back.
     #[serde(default)]
     pub missing: Vec<String>,
+    /// Of an interrupted commit: what cannot be moved because something is mounted there. The commit is
+    /// completed once it is unmounted.
+    #[serde(default)]
+    pub blocked: SomePaths,
     /// The file that records it. Without it an interrupted commit is given up.
     pub record: String,
 }
@@ -123,15 +130,68 @@ impl LeftStage {
     /// What to do about a commit that cannot be completed, if anything.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
-        let Self { path, io_dir, record, .. } = self;
+        let Self { path, io_dir, blocked, record, .. } = self;
         let missing = self.missing.join(" and ");
-        (!missing.is_empty()).then(|| {
-            format!(
-                "the interrupted commit to {io_dir} needs {missing}, which is not there, or another \
-                 one: move it back and run `sandboxctl gc`; to give the commit up, delete {record} \
-                 and {path}"
-            )
-        })
+        let problem = match (missing.is_empty(), blocked.first.is_empty()) {
+            (false, _) => {
+                format!("needs {missing}, which is not there, or another one: move it back")
+            }
+            (true, false) => format!("cannot change {blocked}: unmount what is mounted there"),
+            (true, true) => return None,
+        };
+        Some(format!(
+            "the interrupted commit to {io_dir} {problem} and run `sandboxctl gc`; to give the commit \
+             up, delete {record} and {path}"
+        ))
+    }
+}
+
+/// What an interrupted commit was completed without, because something else had changed it meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CommitConflicts {
+    /// The io dir.
+    pub io_dir: String,
+    /// What is in it as something else left it.
+    pub paths: SomePaths,
+}
+
+impl fmt::Display for CommitConflicts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { io_dir, paths } = self;
+        write!(
+            formatter,
+            "the interrupted commit to {io_dir} was completed without {paths}: something else \
+             changed that meanwhile"
+        )
+    }
+}
+
+/// Paths in an io dir, of which there may be many.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SomePaths {
+    /// At most 10, relative to the io dir; lossy where they are not UTF-8.
+    pub first: Vec<String>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl SomePaths {
+    /// The first of these, and the number of the others.
+    #[must_use]
+    pub fn of(paths: &[Vec<u8>]) -> Self {
+        let first = paths.iter().take(10).map(|path| String::from_utf8_lossy(path).into_owned());
+        let first: Vec<_> = first.collect();
+        Self { more: paths.len() - first.len(), first }
+    }
+}
+
+impl fmt::Display for SomePaths {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.first.join(", "))?;
+        match self.more {
+            0 => Ok(()),
+            more => write!(formatter, " and {more} more"),
+        }
     }
 }
 
@@ -178,16 +238,23 @@ mod tests {
             archives_removed: vec![archive],
             archives_kept: Vec::new(),
             commits_completed: Vec::new(),
+            commit_conflicts: vec![CommitConflicts {
+                io_dir: "/d/io".to_owned(),
+                paths: SomePaths::of(&vec![b"f".to_vec(); 12]),
+            }],
             stages_removed: vec![LeftStage {
                 path: "/d/.sandboxctl-stage-0".to_owned(),
                 io_dir: "/d/io".to_owned(),
                 is_interrupted: false,
                 missing: Vec::new(),
+                blocked: SomePaths::default(),
                 record: "/s/stages/0".to_owned(),
             }],
             stages_kept: Vec::new(),
         };
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<GcReport>(&json).unwrap(), report, "{json}");
+        let told = report.commit_conflicts[0].to_string();
+        assert!(told.contains("without f, f, f, f, f, f, f, f, f, f and 2 more:"), "{told}");
     }
 }

@@ -7,6 +7,7 @@ use std::{fmt, io};
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
 use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
+use sandbox_staging::ConflictLog;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
@@ -369,6 +370,13 @@ impl Controller {
     /// Writes a service's decision about a request to the audit, if there is one.
     pub fn audit_access(&self, record: AccessRecord<'_>) {
         self.shared.audit.record(&Event::access(record));
+    }
+
+    /// What interrupted commits were completed without, since they were taken last: also while this
+    /// controller closes.
+    #[must_use]
+    pub fn commit_conflicts(&self) -> ConflictLog {
+        self.shared.instance.state().stages().conflicts().clone()
     }
 
     /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use sandbox_api::{
-    ByteSize, DiskReserve, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs, SandboxSpec,
-    Script,
+    ByteSize, CommitConflicts, DiskReserve, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs,
+    SandboxSpec, Script,
 };
 use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
@@ -86,6 +86,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     let state = boot_id.and_then(|boot_id| StateDir::open(&state_dir, &scratch_dir, &boot_id)).ok();
     let left = || state.as_ref().map(|state| state.stages().leftovers()).unwrap_or_default();
     let stages = left();
+    let mut conflicts = Vec::new();
     // The diagnosis is not to be audited.
     let config = Config { audit: None, ..config };
     match Controller::connect(config).await {
@@ -102,12 +103,14 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
             checks.extend(io_is_private.then(|| private_io(info.kind, &limits)));
             checks.extend(probe(&controller, io_dir, limits).await);
             checks.push(unix_sockets(&controller, limits, &data_dir).await);
+            let found = controller.commit_conflicts();
             controller.close().await;
+            conflicts = found.take();
         }
         Err(error @ Error::State { .. }) => checks.push(Check::error("state", &error)),
         Err(error) => checks.push(Check::error("endpoint", &error)),
     }
-    checks.push(judge_stages(&stages, &left()));
+    checks.push(judge_stages(&stages, &left(), &conflicts));
     checks.push(kernel());
     checks.push(free_space("disk", io_dir.unwrap_or(Path::new(".")), reserve));
     checks.push(free_space("state", &state_dir, DiskReserve::Bytes(ByteSize::b(0))));
@@ -241,7 +244,7 @@ fn private_io(kind: EngineKind, limits: &Limits) -> Check {
 
 /// Judges the stages of dead controllers, before the diagnosis and after it: its own sandboxes complete
 /// and remove them too.
-fn judge_stages(before: &[LeftStage], after: &[LeftStage]) -> Check {
+fn judge_stages(before: &[LeftStage], after: &[LeftStage], conflicts: &[CommitConflicts]) -> Check {
     let id = "stages";
     let describe = |stages: &[LeftStage]| {
         let interrupted = stages.iter().filter(|stage| stage.is_interrupted).count();
@@ -254,6 +257,11 @@ fn judge_stages(before: &[LeftStage], after: &[LeftStage]) -> Check {
             io_dirs.join(", ")
         )
     };
+    if !conflicts.is_empty() {
+        let left = after.iter().filter_map(LeftStage::advice);
+        let told: Vec<_> = conflicts.iter().map(ToString::to_string).chain(left).collect();
+        return Check::warn(id, told.join("; "), "run again what is to change these paths");
+    }
     match (before, after) {
         ([], []) => Check::ok(id, "dead controllers left none"),
         (before, []) => Check::ok(id, format!("completed and removed now: {}", describe(before))),

@@ -68,6 +68,6 @@ pub use sandbox_engine::{
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use sandbox_receipts as receipts;
 pub use sandbox_redact::{MASK, Patterns};
-pub use sandbox_staging::NewDirectory;
+pub use sandbox_staging::{ConflictLog, NewDirectory};
 pub use sandbox_warm_pool::{PoolConfig, PoolStats};
 pub use step::Step;

@@ -109,8 +109,10 @@ impl Reaper {
         }
         let mut left = self.state.stages().leftovers();
         if options.mode == GcMode::DryRun {
-            left.clear();
+            // What nothing is in the way of would go.
+            left.retain(|stage| stage.advice().is_some());
         }
+        whole.commit_conflicts = self.state.stages().conflicts().take();
         for stage in stages {
             match stage {
                 stage if left.iter().any(|it| it.path == stage.path) => {

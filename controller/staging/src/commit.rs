@@ -12,11 +12,12 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use sandbox_api::Base64;
 use sandbox_api::changes::ChangeOp;
-use sandbox_dirfd::{Root, random_hex, retry, split};
+use sandbox_dirfd::{Root, open_child, random_hex, retry, split};
 
 use crate::changed::Changed;
 use crate::compare::Comparison;
 use crate::copy::Baseline;
+use crate::error::StageError;
 use crate::journal::{Below, DirectoryState, Journal, Move, OldEntry};
 use crate::tree::{self, Stamp, walk};
 
@@ -30,6 +31,15 @@ pub enum Commit {
     /// The io dir has all changes but those of these paths, which something else changed while the
     /// others were moved.
     Partial(Vec<Vec<u8>>),
+}
+
+/// What a commit did not move: in the io dir it is as it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// The paths that something else changed since the journal was written.
+    pub conflicts: Vec<Vec<u8>>,
+    /// The paths that cannot be moved for as long as something is mounted there.
+    pub blocked: Vec<Vec<u8>>,
 }
 
 /// The changed paths that something else changed since the run began.
@@ -146,16 +156,16 @@ fn below(baseline: &Baseline, directory: &[u8]) -> Vec<Below> {
     entries.map(below).collect()
 }
 
-/// Does what a journal says, from the beginning: what is done already is left as it is, and so is what
-/// something else has changed since the journal was written: the paths of that are returned.
+/// Moves what a journal says, from the beginning: what is done already is left as it is. Returns what
+/// is not moved.
 pub(crate) fn apply(
     journal: &Journal,
     io_dir: &Root<'_>,
     copy: &Root<'_>,
     trash: BorrowedFd<'_>,
     reached: &mut dyn FnMut(&'static str),
-) -> Result<Vec<Vec<u8>>> {
-    let mut kept = Vec::new();
+) -> Result<Left> {
+    let mut left = Left::default();
     for it in &journal.moves {
         reached("moving");
         let path = it.path();
@@ -166,26 +176,78 @@ pub(crate) fn apply(
                 put(io_dir, copy, path, (*inode, Some((*before, below))), trash)
             }
         };
+        let is_blocked = match &made {
+            Ok(Moved::Done) => false,
+            Ok(Moved::Kept) => is_mounted(io_dir, path),
+            Err(errno) => matches!(*errno, Errno::BUSY | Errno::XDEV),
+        };
         match made {
+            _ if is_blocked => left.blocked.push(path.to_vec()),
             // The directory that it is in is gone, or another one.
-            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                kept.push(path.to_vec());
+            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                left.conflicts.push(path.to_vec());
                 let path = String::from_utf8_lossy(path);
                 tracing::warn!(%path, "something else changed it meanwhile: it is not committed");
             }
             made => _ = made?,
         }
     }
+    Ok(left)
+}
+
+/// Sets the modes and times of directories, after the moves. Adds what cannot be set.
+pub(crate) fn set_directories(journal: &Journal, io_dir: &Root<'_>, left: &mut Left) -> Result<()> {
     for state in &journal.directories {
-        match set_state(io_dir, state) {
+        let kept = match set_state(io_dir, state) {
             // It was removed or replaced since, by something else.
-            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                kept.extend(state.mode.is_some().then(|| state.path.0.clone()));
+            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                &mut left.conflicts
             }
-            set => _ = set?,
-        }
+            Err(Errno::XDEV) => &mut left.blocked,
+            set => {
+                set?;
+                continue;
+            }
+        };
+        kept.extend(state.mode.is_some().then(|| state.path.0.clone()));
     }
-    Ok(kept)
+    Ok(())
+}
+
+/// What [`apply`] and [`set_directories`] could not do now because something is mounted there.
+pub(crate) fn blocked(journal: &Journal, io_dir: &Root<'_>, copy: &Root<'_>) -> Vec<Vec<u8>> {
+    let moves = journal.moves.iter().filter(|it| match it {
+        Move::Remove { .. } => true,
+        // Otherwise it is done.
+        Move::Create { path, inode } | Move::Replace { path, inode, .. } => {
+            copy.stat(&path.0).is_ok_and(|stat| stat.st_ino == *inode)
+        }
+    });
+    let moves = moves.map(Move::path).filter(|path| is_mounted(io_dir, path));
+    let states = journal.directories.iter().filter(|it| it.mode.is_some());
+    let states = states.map(|it| &*it.path.0);
+    let is_covered =
+        |path: &&[u8]| !path.is_empty() && io_dir.stat(path).err() == Some(Errno::XDEV);
+    moves.chain(states.filter(is_covered)).map(<[u8]>::to_vec).collect()
+}
+
+/// Whether something is mounted at a path of the io dir, or above or below it.
+fn is_mounted(io_dir: &Root<'_>, path: &[u8]) -> bool {
+    if let Err(errno) = io_dir.stat(path) {
+        return errno == Errno::XDEV;
+    }
+    let Ok(directory) = io_dir.directory(path) else { return false };
+    let mut is_found = false;
+    let walked = walk(directory.as_fd(), &mut |visit| {
+        is_found |= is_mount(visit.parent, visit.name.to_bytes());
+        Ok(())
+    });
+    is_found || matches!(walked, Err(StageError::MountPoint { .. }))
+}
+
+/// Whether something is mounted at an entry of a directory.
+fn is_mount(parent: BorrowedFd<'_>, name: &[u8]) -> bool {
+    retry(|| open_child(parent, name, OFlags::PATH)).err() == Some(Errno::XDEV)
 }
 
 /// What became of a path.
@@ -251,10 +313,11 @@ fn has_only(parent: BorrowedFd<'_>, name: &[u8], below: &[Below]) -> bool {
     let mut is_known = true;
     let walked = walk(directory.as_fd(), &mut |visit| {
         let entry = OldEntry::below(Stamp::of(visit.stat));
-        is_known &= known.get(visit.path) == Some(&entry);
+        is_known &=
+            known.get(visit.path) == Some(&entry) && !is_mount(visit.parent, visit.name.to_bytes());
         Ok(())
     });
-    // A mount is an error.
+    // A mounted directory is an error.
     walked.is_ok() && is_known
 }
 

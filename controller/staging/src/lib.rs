@@ -29,7 +29,7 @@ pub use commit::Commit;
 pub use compare::Comparison;
 pub use copy::{CopyBounds, NewDirectory, copy_out};
 pub use error::StageError;
-pub use records::Records;
+pub use records::{ConflictLog, Records};
 pub use stage::{Method, Stage};
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, fstat, futimens, mkdirat, openat, syncfs};
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, remove_opened_tree};
 
-use crate::commit;
+use crate::commit::{self, Left};
 use crate::copy::times;
 use crate::error::StageError;
 use crate::journal::Journal;
@@ -42,23 +42,36 @@ impl Location {
         self.open(name)
     }
 
-    /// Does what the journal says, and makes it last. Returns what something else had changed, which is
-    /// left as it is.
+    /// Moves what the journal says. Returns what is not moved.
     pub fn apply(
         &self,
         journal: &Journal,
         io_dir: &Root<'_>,
         reached: &mut dyn FnMut(&'static str),
-    ) -> Result<Vec<Vec<u8>>, StageError> {
+    ) -> Result<Left, StageError> {
         let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
         let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
         let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
-        let kept = commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached);
-        let kept = kept.map_err(failed)?;
-        syncfs(&copy).map_err(failed)?;
+        commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached).map_err(failed)
+    }
+
+    /// Sets the directories that the journal names, after the moves. Adds what cannot be set.
+    pub fn set_directories(
+        &self,
+        journal: &Journal,
+        io_dir: &Root<'_>,
+        left: &mut Left,
+    ) -> Result<(), StageError> {
+        let set = commit::set_directories(journal, io_dir, left);
+        set.map_err(|errno| StageError::stage(&self.path)(errno.into()))
+    }
+
+    /// Makes what is done last, and ends the commit: what is not moved now is given up.
+    pub fn end(&self) -> Result<(), StageError> {
+        let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
+        syncfs(&self.dir).map_err(failed)?;
         // Whoever is to remove the rest of the stage has nothing to do before.
-        Journal::remove(self.dir.as_fd()).map_err(failed)?;
-        Ok(kept)
+        Journal::remove(self.dir.as_fd()).map_err(failed)
     }
 
     /// Removes the stage; whether nothing is left of it.

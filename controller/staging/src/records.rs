@@ -4,19 +4,22 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, fstat, fsync, statx, unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_api::LeftStage;
+use sandbox_api::{CommitConflicts, LeftStage, SomePaths};
 use sandbox_dirfd::{Root, check_private_dir, create_private_dir};
 use serde::{Deserialize, Serialize};
 
+use crate::commit;
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{DIRECTORY, Location, PREFIX, directory, keeping_times};
+use crate::location::{DIRECTORY, FILES, Location, PREFIX, directory, keeping_times};
+use crate::stage::mount_of;
 
 /// The extension of a record that is being written.
 const PART: &str = "part";
@@ -25,6 +28,8 @@ const TRIES: usize = 100;
 /// How long the record of an earlier boot is kept if its stage is not there: its filesystem may not be
 /// mounted yet.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The maximum number of commits whose conflicts are remembered.
+const MAX_CONFLICTS: usize = 100;
 
 /// The records of this user's stages on this machine. They outlast a reboot.
 ///
@@ -36,6 +41,26 @@ pub struct Records {
     lock: PathBuf,
     boot: String,
     host: String,
+    conflicts: ConflictLog,
+}
+
+/// What recoveries of one process could not commit: clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ConflictLog(Arc<Mutex<Vec<CommitConflicts>>>);
+
+impl ConflictLog {
+    /// What was found since the last time.
+    #[must_use]
+    pub fn take(&self) -> Vec<CommitConflicts> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, conflicts: CommitConflicts) {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() < MAX_CONFLICTS {
+            log.push(conflicts);
+        }
+    }
 }
 
 /// What a record says. Whoever may write to the directory that the stage is in could put another one
@@ -96,7 +121,14 @@ impl Records {
         let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let name = rustix::system::uname();
         let host = format!("{}:{}", machine.trim(), name.nodename().to_string_lossy());
-        Self { directory: parent.join(Self::NAME), lock, boot, host }
+        let conflicts = ConflictLog::default();
+        Self { directory: parent.join(Self::NAME), lock, boot, host, conflicts }
+    }
+
+    /// What [`recover`](Self::recover) could not commit because something else had changed it.
+    #[must_use]
+    pub const fn conflicts(&self) -> &ConflictLog {
+        &self.conflicts
     }
 
     fn private_directories(&self) -> impl Iterator<Item = &Path> {
@@ -140,7 +172,7 @@ impl Records {
 
     /// Completes the commits that dead controllers began, and removes the stages of all others. What
     /// cannot be completed stays, and is tried again the next time: so does a commit whose stage or io dir
-    /// is elsewhere.
+    /// is elsewhere, or that something mounted in the io dir keeps from a path.
     pub fn recover(&self) {
         for (path, recorded, file) in self.left() {
             if let Err(error) = self.recover_one(&path, recorded, &file) {
@@ -162,11 +194,17 @@ impl Records {
                 None => return None,
             };
             let Recorded { path, io_path, .. } = &recorded;
-            let has_io_dir = || matches!(self.find_io_dir(&recorded), Ok(Some(_)));
-            let places = [(path, stage.is_some()), (io_path, !is_interrupted || has_io_dir())];
+            let io_dir = is_interrupted.then(|| self.find_io_dir(&recorded).ok().flatten());
+            let has_io_dir = io_dir.as_ref().is_none_or(Option::is_some);
+            let places = [(path, stage.is_some()), (io_path, has_io_dir)];
             let missing = places.into_iter().filter(|(_, is_there)| !is_there);
+            let blocked = match (&stage, io_dir.flatten()) {
+                (Some(stage), Some(io_dir)) => blocked(stage, &io_dir).unwrap_or_default(),
+                _ => Vec::new(),
+            };
             Some(LeftStage {
                 is_interrupted,
+                blocked: SomePaths::of(&blocked),
                 missing: missing.map(|(path, _)| text(path)).collect(),
                 record: text(&record),
                 path: text(path),
@@ -226,7 +264,20 @@ impl Records {
         if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&at.path))? {
             let io_dir = self.find_io_dir(&recorded)?.ok_or_else(|| missing(&recorded.io_path))?;
             let root = Root::new(io_dir.as_fd()).map_err(StageError::at(b"."))?;
-            at.apply(&journal, &root, &mut |_| {})?;
+            let mut left = at.apply(&journal, &root, &mut |_| {})?;
+            if left.blocked.is_empty() {
+                at.set_directories(&journal, &root, &mut left)?;
+            }
+            if let Some(path) = left.blocked.first() {
+                return Err(StageError::MountPoint { path: path.clone() });
+            }
+            at.end()?;
+            if !left.conflicts.is_empty() {
+                self.conflicts.add(CommitConflicts {
+                    io_dir: recorded.io_path.to_string_lossy().into_owned(),
+                    paths: SomePaths::of(&left.conflicts),
+                });
+            }
         }
         if at.remove() {
             forget()?;
@@ -359,6 +410,17 @@ fn if_there<T>(path: &Path, found: Result<T, Errno>) -> Result<Option<T>, StageE
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         found => found.map(Some).map_err(|errno| StageError::stage(path)(errno.into())),
     }
+}
+
+/// The paths that an interrupted commit cannot move now because something is mounted there.
+fn blocked(stage: &Location, io_dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+    let Some(journal) = Journal::read(stage.dir.as_fd())? else { return Ok(Vec::new()) };
+    if mount_of(io_dir)? != mount_of(&stage.dir)? {
+        return Ok(vec![b".".to_vec()]);
+    }
+    let copy = stage.open(FILES)?;
+    let (io_dir, copy) = (Root::new(io_dir.as_fd())?, Root::new(copy.as_fd())?);
+    Ok(commit::blocked(&journal, &io_dir, &copy))
 }
 
 /// A directory of a commit that is not given up.

@@ -237,9 +237,12 @@ impl Stage {
         }
         self.is_interrupted = true;
         reached("journaled");
-        let kept = self.at.apply(&journal, &io_dir, &mut reached)?;
+        let mut left = self.at.apply(&journal, &io_dir, &mut reached)?;
+        self.at.set_directories(&journal, &io_dir, &mut left)?;
+        self.at.end()?;
         self.is_interrupted = false;
         reached("applied");
+        let kept = [left.conflicts, left.blocked].concat();
         Ok(if kept.is_empty() { Commit::Done } else { Commit::Partial(kept) })
     }
 }
@@ -329,7 +332,7 @@ impl Location {
 }
 
 /// The mount that a directory is in: nothing can be moved from one to another.
-fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
+pub(crate) fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
     let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
     let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);

@@ -787,7 +787,14 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
             fs::rename(io.join("temporary"), io.join(name)).unwrap();
         }
         fs::remove_dir_all(io.join("d")).unwrap();
-        place.records().recover();
+        let records = place.records();
+        records.recover();
+        let [told] = &records.conflicts().take()[..] else { panic!("{method:?}") };
+        let mut paths = told.paths.first.clone();
+        paths.sort();
+        assert_eq!((told.io_dir.as_str(), told.paths.more), (io.to_str().unwrap(), 0));
+        assert_eq!(paths, ["b", "d/new", "n", "r"], "{method:?}");
+        assert!(records.conflicts().take().is_empty());
         let found = ["a", "b", "c", "n", "r"].map(|it| fs::read_to_string(io.join(it)).unwrap());
         assert_eq!(found, ["mine", "mine too", "run", "mine", "mine"], "{method:?}");
         assert!(!io.join("d").exists());
@@ -881,6 +888,86 @@ fn commit_moves_no_mount_that_appears_below_a_removed_directory() {
         assert!(is_in_place && unmounted.is_ok(), "{method:?}");
         assert_eq!(fs::metadata(data.path()).unwrap().mode() & 0o777, 0o555);
         assert!(place.io().join("d/x").exists());
+        if is_recovery {
+            // It waited.
+            place.records().recover();
+            assert!(!place.io().join("d").exists(), "{method:?}");
+        }
+        place.assert_clean();
+    }
+}
+
+/// What is mounted, a file or directory of the io dir itself or another one, and the path of the
+/// commit that it is in the way of.
+#[test]
+fn interrupted_commit_waits_until_nothing_is_mounted_in_its_way() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let cases = [
+        ("b", false, "b"),
+        ("b", true, "b"),
+        ("d", false, "d/f"),
+        ("d", true, "d/f"),
+        ("m", false, "m"),
+        ("r", false, "r"),
+        ("r/x", false, "r"),
+        ("r/x", true, "r"),
+        ("r/sub", true, "r"),
+        ("", false, "."),
+    ];
+    for (method, (at, is_other, blocked)) in
+        methods().into_iter().flat_map(|method| cases.map(|case| (method, case)))
+    {
+        let what = format!("{at} {is_other} {method:?}");
+        let place = Fixture::new();
+        for name in ["a", "b", "d/f", "m/f", "r/sub/y", "r/x"] {
+            place.write(name, "old");
+        }
+        let run = place.run(method);
+        for name in ["a", "b", "d/f"] {
+            fs::write(run.path().join(name), "run").unwrap();
+        }
+        fs::set_permissions(run.path().join("m"), Permissions::from_mode(0o700)).unwrap();
+        fs::remove_dir_all(run.path().join("r")).unwrap();
+        interrupt(run, "journaled", 1);
+        let at = place.io().join(at);
+        let other = tempfile::tempdir().unwrap();
+        let source = match (is_other, at.is_dir()) {
+            (false, _) => at.clone(),
+            (true, true) => other.path().to_owned(),
+            (true, false) => {
+                fs::write(other.path().join("file"), "other").unwrap();
+                other.path().join("file")
+            }
+        };
+        rustix::mount::mount_bind(&source, &at).unwrap();
+        let records = place.records();
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            seen.push(records.leftovers());
+            records.recover();
+        }
+        seen.push(records.leftovers());
+        let a = fs::read_to_string(place.io().join("a")).unwrap();
+        rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+        for left in &seen {
+            let [left] = &left[..] else { panic!("{what}: {left:?}") };
+            assert!(left.is_interrupted && left.missing.is_empty(), "{what}: {left:?}");
+            assert_eq!((&*left.blocked.first, left.blocked.more), (&[blocked.to_owned()][..], 0));
+            let advice = left.advice().unwrap();
+            let told = format!("cannot change {blocked}: unmount what is mounted there");
+            assert!(advice.contains(&told), "{what}: {advice}");
+        }
+        assert_eq!(a, if blocked == "." { "old" } else { "run" }, "{what}: the others are moved");
+        let [left] = &records.leftovers()[..] else { panic!("{what}") };
+        assert!(left.is_interrupted && left.advice().is_none(), "{what}: {left:?}");
+        records.recover();
+        assert!(records.conflicts().take().is_empty(), "{what}");
+        let now = look(&place.io());
+        assert_eq!(now.keys().collect::<Vec<_>>(), ["a", "b", "d", "d/f", "m", "m/f"], "{what}");
+        assert!(["a", "b", "d/f"].iter().all(|name| now[*name].content == b"run"), "{what}");
+        assert_eq!(now["m"].mode, 0o700, "{what}");
         place.assert_clean();
     }
 }

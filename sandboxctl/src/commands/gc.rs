@@ -51,6 +51,9 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         let io_dirs = io_dirs.into_iter().collect::<Vec<_>>().join(", ");
         text.push_str(&format!("{done} {} of {io_dirs}\n", count(stages.len(), thing)));
     }
+    for conflict in &report.commit_conflicts {
+        text.push_str(&format!("{}\n", escaped_line(&conflict.to_string())));
+    }
     if !report.removed.is_empty() {
         text.push_str(&listing(&report.removed, context.output.width()));
     }

@@ -167,10 +167,16 @@ impl Context<'_> {
         })
     }
 
-    /// Waits until everything that is to be removed is removed, and reports lost audit lines. A
-    /// signal ends the wait; then the next command removes the rest.
+    /// Waits until everything that is to be removed is removed, and reports lost audit lines, and what
+    /// interrupted commits were completed without. A signal ends the wait; then the next command
+    /// removes the rest.
     async fn close(&self, controller: Controller, signals: &mut Signals) {
-        let Ok(Some(report)) = signals.guard(controller.close()).await else { return };
+        let conflicts = controller.commit_conflicts();
+        let closed = signals.guard(controller.close()).await;
+        for conflict in conflicts.take() {
+            self.output.warning(&conflict.to_string());
+        }
+        let Ok(Some(report)) = closed else { return };
         let AuditReport { file, lost, failure, .. } = report;
         if lost > 0 || failure.is_some() {
             let why = failure.map(|why| format!(" ({why})")).unwrap_or_default();

@@ -157,6 +157,12 @@ impl HostMount {
         Self(at)
     }
 
+    /// A file or directory, mounted on itself.
+    fn bind(at: PathBuf) -> Self {
+        rustix::mount::mount_bind(&at, &at).unwrap();
+        Self(at)
+    }
+
     /// A directory that cannot be written to.
     fn read_only(at: PathBuf) -> Self {
         rustix::mount::mount_bind(&at, &at).unwrap();

@@ -492,6 +492,78 @@ fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
 }
 
 #[test]
+fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() {
+    let cases = Cases::new();
+    let place = &cases.commands.place;
+    let io = cases.io("mounted");
+    plant(&io, 10);
+    let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mount = HostMount::bind(io.join("edited"));
+    for args in [&["gc"][..], &["gc", "--dry-run"], &["gc"]] {
+        let told = place.sandboxctl(args);
+        told.assert_code(125)
+            .assert_stderr_has("cannot change edited: unmount what is mounted there")
+            .assert_stderr_has("to give the commit up, delete");
+    }
+    let report: Value = serde_json::from_str(&place.sandboxctl(["gc", "--json"]).stdout).unwrap();
+    assert_eq!(report["commits_completed"], json!([]), "{report:#}");
+    let blocked = &report["stages_kept"][0]["blocked"];
+    assert_eq!(*blocked, json!({"first": ["edited"], "more": 0}), "{report:#}");
+    let checks: Value =
+        serde_json::from_str(&place.sandboxctl(["doctor", "--json"]).stdout).unwrap();
+    let stages = checks.as_array().unwrap().iter().find(|it| it["id"] == "stages").unwrap();
+    assert_eq!(stages["status"], "warn", "{stages:#}");
+    assert!(stages["fix"].as_str().unwrap().contains("cannot change edited"), "{stages:#}");
+    drop(mount);
+    cases.gc();
+    assert_eq!(cases.outcome(&io, "mounted"), Whole::New);
+    cases.assert_all_is_gone();
+}
+
+#[test]
+fn what_a_recovery_leaves_out_is_told_by_the_command_that_completes_the_commit() {
+    let cases = Cases::new();
+    let place = &cases.commands.place;
+    for way in ["gc", "gc --json", "doctor", "exec"] {
+        let io = cases.io(&format!("conflict-{}", way.replace(' ', "")));
+        plant(&io, 10);
+        let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::write(io.join("edited"), "of another program").unwrap();
+        let io_dir = io.to_str().unwrap();
+        let told = format!("the interrupted commit to {io_dir} was completed without edited:");
+        match way {
+            "gc" => {
+                let ended = place.sandboxctl(["gc"]);
+                assert!(ended.assert_code(0).stdout.contains(&told), "{}", ended.stdout);
+            }
+            "gc --json" => {
+                let ended = place.sandboxctl(["gc", "--json"]);
+                let report: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+                let paths = json!({"first": ["edited"], "more": 0});
+                let expected = json!([{"io_dir": io_dir, "paths": paths}]);
+                assert_eq!(report["commit_conflicts"], expected, "{report:#}");
+            }
+            "doctor" => {
+                let ended = place.sandboxctl(["doctor", "--json"]);
+                assert!(ended.stdout.contains(&told), "{}", ended.stdout);
+            }
+            _ => {
+                let command = cases.commands.exec(&["--io-dir", io_dir], &["true"]);
+                finish(command).assert_code(0).assert_stderr_has(&format!("warning: {told}"));
+            }
+        }
+        assert_eq!(fs::read_to_string(io.join("edited")).unwrap(), "of another program");
+        assert_eq!(fs::read_to_string(io.join("replaced")).unwrap(), "file\n");
+        assert_no_stage_is_left(place, &io, way);
+    }
+    cases.assert_all_is_gone();
+}
+
+#[test]
 fn gc_and_doctor_report_what_dead_controllers_left_of_stages() {
     let cases = Cases::new();
     let place = &cases.commands.place;
