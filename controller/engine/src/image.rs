@@ -4,6 +4,42 @@ use std::time::SystemTime;
 
 use sandbox_api::{ImageInfo, ProgramImage};
 
+use crate::error::EngineError;
+
+/// The longest variable with which the kernel starts a program, with the zero at its end: the
+/// `MAX_ARG_STRLEN` of pages of 4 KiB.
+const MAX_VARIABLE_BYTES: usize = 128 << 10;
+/// More than the kernel takes of all variables together, whatever the limit of the stack is.
+const MAX_ENV_BYTES: usize = 6 << 20;
+
+/// Refuses an image with whose variables no program can be started, the agent neither.
+pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineError> {
+    let long = env.iter().find(|variable| variable.len() >= MAX_VARIABLE_BYTES);
+    let all: usize = env.iter().map(|variable| variable.len() + 1).sum();
+    let reason = match long {
+        Some(variable) => {
+            let (name, bytes) = (variable.split('=').next().unwrap_or_default(), variable.len());
+            // The name may be what is long.
+            let name: String = name.chars().take(100).collect();
+            format!(
+                "sets the variable {name:?} of {bytes} bytes, and a program can be started with \
+                 one of at most {}: argument list too long",
+                MAX_VARIABLE_BYTES - 1
+            )
+        }
+        None if all > MAX_ENV_BYTES => format!(
+            "sets variables of {all} bytes together, and no program can be started with so many: \
+             argument list too long"
+        ),
+        None => return Ok(()),
+    };
+    Err(EngineError::ProgramImage {
+        reference: reference.to_owned(),
+        reason,
+        hint: Some("make an image with smaller variables (ENV), and put what is large in a file"),
+    })
+}
+
 /// The images to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageSelector {
@@ -102,6 +138,18 @@ mod tests {
     use sandbox_api::EngineKind;
 
     use super::*;
+
+    #[test]
+    fn variables_that_no_program_can_be_started_with_are_refused() {
+        let variable = |bytes: usize| format!("NAME={}", "x".repeat(bytes - 5));
+        let refused = |env: &[String]| check_env("image", env).unwrap_err().to_string();
+        check_env("image", &[variable(MAX_VARIABLE_BYTES - 1), String::new()]).unwrap();
+        let error = refused(&["A=1".to_owned(), variable(MAX_VARIABLE_BYTES)]);
+        assert!(error.contains("'image' sets the variable \"NAME\" of 131072 bytes"), "{error}");
+        let error = refused(&vec![variable(100_000); 64]);
+        assert!(error.contains("sets variables of 6400064 bytes together"), "{error}");
+        assert!(refused(&["x".repeat(1 << 20)]).len() < 400);
+    }
 
     fn image(id: &str, current: bool) -> ImageInfo {
         ImageInfo {

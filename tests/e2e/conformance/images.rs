@@ -554,6 +554,46 @@ fn image_with_a_link_where_something_is_mounted_makes_nothing_in_the_io_dir() {
 }
 
 #[test]
+fn image_in_which_the_engine_cannot_look_at_a_mount_target_is_refused_by_its_path() {
+    if ENGINE != Engine::Docker || !has(Feature::LinksFound) {
+        return;
+    }
+    let long = format!("/{}", "v".repeat(300));
+    let long = long.as_str();
+    for (rootfs, path) in [
+        (Rootfs::busybox().link("tmp", "tmp"), "/tmp"),
+        (Rootfs::busybox().file("in", 0o644, ""), "/in/given"),
+        (Rootfs::busybox().file("sys/fs", 0o644, ""), "/sys/fs/cgroup"),
+        (Rootfs::busybox().config(json!({"Volumes": {long: {}}})), long),
+    ] {
+        let provided = rootfs.provide();
+        let Provided::Image(name) = &provided else { panic!("{provided:?}") };
+        let (left, refusal) = launch_beside_a_link(&provided);
+        assert_eq!(left, Vec::<String>::new(), "{path}");
+        let (kind, message) = refusal.unwrap();
+        assert_eq!(kind, ErrorKind::Image, "{message}");
+        let words = format!("at {path}, where the engine cannot look");
+        assert!(message.contains(&words) && message.contains(&**name), "{message}");
+    }
+}
+
+#[test]
+fn image_with_a_variable_that_no_program_can_have_is_refused_by_its_name() {
+    let with = |bytes: usize| {
+        let variable = format!("LARGE={}", "x".repeat(bytes));
+        Rootfs::busybox().config(json!({"Env": ["PATH=/bin", variable]})).provide_image()
+    };
+    let provided = with(200_000);
+    let (kind, message) = refused(provided.root());
+    assert_eq!(kind, ErrorKind::Image, "{message}");
+    assert!(message.contains("sets the variable \"LARGE\" of 200006 bytes"), "{message}");
+    assert!(message.contains("argument list too long"), "{message}");
+    assert!(message.contains("hint: make an image with smaller variables"), "{message}");
+    let programs = Programs::from(with(100_000));
+    assert_eq!(programs.shell("echo ${#LARGE}"), "100000\n");
+}
+
+#[test]
 fn agents_place_is_one_that_no_image_can_know() {
     let rootfs = Rootfs::busybox();
     let place = |programs: &Programs| {

@@ -101,7 +101,11 @@ impl Executor for Agent {
         unsafe {
             libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
         }
-        Err(because(std::io::Error::last_os_error()))
+        let error = std::io::Error::last_os_error();
+        // Nobody gets libcontainer's error; this comes with the exit code.
+        let told = format!("cannot become the agent: {error}");
+        _ = rustix::io::write(rustix::stdio::stderr(), told.as_bytes());
+        Err(because(error))
     }
 }
 

@@ -45,6 +45,13 @@ const LOOKED_UP: &[&str] = &["/etc/passwd", "/etc/group"];
 /// The bits of Go's `fs.FileMode` for what is neither a file, a directory nor a link.
 const MODE_SPECIAL: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
 
+/// What to do about an image with a link.
+const HINT_LINK: &str = "make an image without the link, or put the io dir elsewhere by --mount-path \
+                         where that is what it leads to";
+/// What to do about an image in which the engine cannot look at a path.
+const HINT_UNSEEN: &str = "make an image in which that can be a directory: no loop of links, nothing \
+                           below a file, no name longer than 255 bytes";
+
 /// What a path of an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -82,16 +89,16 @@ impl Links {
         Self { endpoint, state_dir, images: Mutex::default() }
     }
 
-    /// Refuses an image if a mount target leads through one of its links. The image is inspected in
-    /// a container with the name of `spec`, so that whoever removes the container of that name also
-    /// removes this one.
+    /// Refuses an image if a mount target leads through one of its links, or cannot be looked at: why,
+    /// and a hint. The image is inspected in a container with the name of `spec`, so that whoever
+    /// removes the container of that name also removes this one.
     pub async fn refuse(
         &self,
         docker: &Docker,
         image: &str,
         volumes: &[String],
         spec: &ContainerSpec,
-    ) -> Result<Option<String>, EngineError> {
+    ) -> Result<Option<(String, &'static str)>, EngineError> {
         let targets = targets(volumes, spec);
         let mut known = self.recall(image);
         let targets: Vec<_> = targets.iter().map(String::as_str).collect();
@@ -104,21 +111,26 @@ impl Links {
                 docker.remove_container(&spec.name, Some(options))
             });
             removed.await?;
-            checked?;
+            if let Some(unseen) = checked? {
+                return Ok(Some((unseen, HINT_UNSEEN)));
+            }
             self.remember(image, &known);
         }
         if let Some(Link { path, target }) = first_link(&known, &targets) {
-            return Ok(Some(format!(
-                "has a symbolic link at {path}, where the sandbox mounts its {target}"
-            )));
+            let reason =
+                format!("has a symbolic link at {path}, where the sandbox mounts its {target}");
+            return Ok(Some((reason, HINT_LINK)));
         }
         if let Some(Link { path, target }) = first_link(&known, LOOKED_UP) {
-            return Ok(Some(format!(
+            let reason = format!(
                 "has a symbolic link at {path}, through which the engine would read {target}"
-            )));
+            );
+            return Ok(Some((reason, HINT_LINK)));
         }
         let special = LOOKED_UP.iter().find(|path| known.get(**path) == Some(&Component::Special));
-        Ok(special.map(|path| format!("has a special file at {path}, which the engine would read")))
+        Ok(special.map(|path| {
+            (format!("has a special file at {path}, which the engine would read"), HINT_LINK)
+        }))
     }
 
     fn images(&self) -> MutexGuard<'_, HashMap<String, Paths>> {
@@ -207,18 +219,27 @@ async fn create_bare(
     docker.create_container(Some(options), body).await.map_err(engine_error).map(|_| ())
 }
 
-/// Checks every component that matters.
+/// Checks every component that matters, up to one that the engine cannot look at: why not.
 async fn check(
     docker: &Docker,
     container: &str,
     paths: &[&str],
     known: &mut Paths,
-) -> Result<(), EngineError> {
+) -> Result<Option<String>, EngineError> {
     while let Some(path) = first_unknown(known, paths) {
-        let component = look(docker, container, path).await?;
+        let component = match look(docker, container, path).await {
+            Err(EngineError::Refused(why)) => return Ok(Some(unseen(path, &why))),
+            looked => looked?,
+        };
         known.insert(path.to_owned(), component);
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Docker gives no reason: the answer to a HEAD request has no body.
+fn unseen(path: &str, why: &str) -> String {
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    format!("has something in the way at {path}, where the engine cannot look{why}")
 }
 
 /// What is at a path of a container's image.
@@ -275,6 +296,12 @@ mod tests {
         assert_eq!(first_unknown(&known, &targets), None);
         let link = Link { path: "/v/w".to_owned(), target: "/v/w/x".to_owned() };
         assert_eq!(first_link(&known, &targets), Some(link));
+    }
+
+    #[test]
+    fn path_that_the_engine_cannot_look_at_is_named_with_a_reason_or_without_one() {
+        assert!(unseen("/tmp", "").ends_with(" at /tmp, where the engine cannot look"));
+        assert!(unseen("/tmp", "a loop").ends_with(" where the engine cannot look (a loop)"));
     }
 
     #[test]

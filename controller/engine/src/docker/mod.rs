@@ -158,9 +158,8 @@ impl DockerEngine {
             return Err(unusable(reason, "--mount-path puts the io dir elsewhere"));
         }
         let create = async {
-            if let Some(reason) = self.links.refuse(&self.docker, id, volumes, spec).await? {
-                let hint = "make an image without the link, or put the io dir elsewhere by \
-                            --mount-path where that is what it leads to";
+            let refused = self.links.refuse(&self.docker, id, volumes, spec).await?;
+            if let Some((reason, hint)) = refused {
                 return Err(unusable(reason, hint));
             }
             let files = &self.agent_mount.install().await?;

@@ -6,6 +6,7 @@ use sandbox_api::{Pull, is_image_reference};
 
 use super::response::engine_error;
 use crate::error::EngineError;
+use crate::image::check_env;
 use crate::{Prepared, ProgramRoot, Progress};
 
 /// Finds the image with this name or id, or pulls it.
@@ -47,7 +48,9 @@ pub(super) async fn find(
             fetched.ok_or_else(|| missing("it was fetched, and has been removed since"))?
         }
     };
-    prepared(reference, image).map_err(|reason| refused(reason, None))
+    let prepared = prepared(reference, image).map_err(|reason| refused(reason, None))?;
+    check_env(reference, &prepared.env)?;
+    Ok(prepared)
 }
 
 /// The required facts about an image; the reason if a sandbox cannot be made from it.

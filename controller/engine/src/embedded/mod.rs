@@ -32,6 +32,7 @@ use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::error::{EmbeddedProblem, EngineError};
+use crate::image::check_env;
 use crate::sealed::SealedOnce;
 use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
@@ -189,6 +190,7 @@ impl Engine for EmbeddedEngine {
                         path: path.clone(),
                         source: Box::new(error),
                     })?;
+                check_env(&path.display().to_string(), &env)?;
                 let named = Some(Source::new(path.display().to_string(), archive));
                 let path = root.display().to_string();
                 tracing::debug!(%digest, path, "the image is unpacked");
