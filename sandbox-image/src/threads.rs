@@ -22,7 +22,7 @@ pub type Work = Box<dyn FnOnce() + Send>;
 
 /// Reads requests.
 pub trait Reader: Send {
-    /// Waits until there are jobs, and returns them. It never waits for anything else.
+    /// Waits until there is work, and returns it. It never waits for anything else.
     fn read(&mut self) -> VecDeque<Work>;
 }
 
@@ -37,9 +37,9 @@ pub struct Threads {
 struct State {
     /// While no thread reads.
     reader: Option<Box<dyn Reader>>,
-    jobs: VecDeque<Work>,
+    waiting: VecDeque<Work>,
     threads: usize,
-    /// Threads that neither read nor perform a job. They wait, or are about to look here.
+    /// Threads that neither read nor work. They wait, or are about to look here.
     free: usize,
 }
 
@@ -61,15 +61,16 @@ impl Threads {
         self.work()
     }
 
-    /// Called by the reader, which has read `jobs` jobs: starts a thread, if one more needs it.
+    /// Called by the reader for work beside which it has read `others`: starts a thread, if it needs
+    /// one.
     ///
     /// # Errors
     ///
     /// If no thread can be started, and there is none but the caller.
-    pub fn expect(self: &Arc<Self>, jobs: usize) -> io::Result<()> {
+    pub fn expect(self: &Arc<Self>, others: usize) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         // The caller will perform one of them, and a free thread must read then.
-        if state.free > state.jobs.len() + jobs || state.threads >= MAX_THREADS {
+        if state.free > state.waiting.len() + others || state.threads >= MAX_THREADS {
             return Ok(());
         }
         let threads = self.clone();
@@ -93,12 +94,12 @@ impl Threads {
             if let Some(reader) = state.reader.take() {
                 state.free -= 1;
                 drop(state);
-                let job = self.read(reader);
-                job();
-            } else if let Some(job) = state.jobs.pop_front() {
+                let work = self.read(reader);
+                work();
+            } else if let Some(work) = state.waiting.pop_front() {
                 state.free -= 1;
                 drop(state);
-                job();
+                work();
             } else {
                 state = self.changed.wait(state).unwrap();
                 continue;
@@ -108,20 +109,20 @@ impl Threads {
         }
     }
 
-    /// Reads until another thread can take over, and returns a job for this one.
+    /// Reads until another thread can take over, and returns work for this one.
     fn read(&self, mut reader: Box<dyn Reader>) -> Work {
         loop {
-            let jobs = reader.read();
+            let more = reader.read();
             let mut state = self.state.lock().unwrap();
-            state.jobs.extend(jobs);
+            state.waiting.extend(more);
             if state.free > 0
-                && let Some(job) = state.jobs.pop_front()
+                && let Some(work) = state.waiting.pop_front()
             {
                 state.reader = Some(reader);
-                let wanted = state.free.min(1 + state.jobs.len());
+                let wanted = state.free.min(1 + state.waiting.len());
                 drop(state);
                 (0..wanted).for_each(|_| self.changed.notify_one());
-                return job;
+                return work;
             }
         }
     }
@@ -132,43 +133,49 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Reads batches of jobs.
-    struct Batches(Receiver<VecDeque<Work>>);
+    /// Reads batches of work, and starts threads for it if it may.
+    struct Batches {
+        batches: Receiver<VecDeque<Work>>,
+        threads: Option<Arc<Threads>>,
+    }
 
     impl Reader for Batches {
         fn read(&mut self) -> VecDeque<Work> {
             // After the test nobody sends any more.
-            self.0.recv().unwrap_or_else(|_| {
+            let batch = self.batches.recv().unwrap_or_else(|_| {
                 loop {
                     std::thread::park();
                 }
-            })
+            });
+            let expect = |at| self.threads.iter().try_for_each(|threads| threads.expect(at));
+            (0..batch.len()).try_for_each(expect).unwrap();
+            batch
         }
     }
 
-    fn serve() -> (Arc<Threads>, Sender<VecDeque<Work>>) {
-        let (sender, receiver) = channel();
+    fn serve(may_start: bool) -> (Arc<Threads>, Sender<VecDeque<Work>>) {
+        let (sender, batches) = channel();
         let threads = Threads::new();
+        let reader = Batches { batches, threads: may_start.then(|| threads.clone()) };
         let first = threads.clone();
-        std::thread::spawn(move || first.serve(Box::new(Batches(receiver))));
+        std::thread::spawn(move || first.serve(Box::new(reader)));
         (threads, sender)
     }
 
     #[test]
-    fn jobs_that_wait_for_later_ones_are_no_obstacle() {
-        let (threads, requests) = serve();
+    fn work_that_waits_for_later_requests_is_no_obstacle() {
+        let (threads, requests) = serve(true);
         let (done, all_done) = channel();
         let mut wakers = Vec::new();
         for round in 0..MAX_IN_FLIGHT {
             let (wake, woken) = channel::<()>();
             wakers.push(wake);
             let done = done.clone();
-            threads.expect(0).unwrap();
-            let job: Work = Box::new(move || {
+            let work: Work = Box::new(move || {
                 _ = woken.recv();
                 done.send(round).unwrap();
             });
-            requests.send(VecDeque::from([job])).unwrap();
+            requests.send(VecDeque::from([work])).unwrap();
         }
         // All wait, and the last one is read nevertheless.
         for (round, waker) in wakers.into_iter().enumerate().rev() {
@@ -179,36 +186,33 @@ mod tests {
     }
 
     #[test]
-    fn all_jobs_of_a_batch_run_at_one_time() {
-        let (threads, requests) = serve();
+    fn all_work_of_a_batch_is_done_at_one_time() {
+        let (_threads, requests) = serve(true);
         let meeting = Arc::new(std::sync::Barrier::new(MAX_IN_FLIGHT + 1));
         for _ in 0..10 {
-            let mut batch = VecDeque::<Work>::new();
-            for at in 0..MAX_IN_FLIGHT {
-                threads.expect(at).unwrap();
+            let work = || {
                 let meeting = meeting.clone();
-                batch.push_back(Box::new(move || {
-                    meeting.wait();
-                }));
-            }
-            requests.send(batch).unwrap();
+                Box::new(move || _ = meeting.wait()) as Work
+            };
+            requests.send((0..MAX_IN_FLIGHT).map(|_| work()).collect()).unwrap();
             meeting.wait();
         }
     }
 
     #[test]
-    fn with_one_thread_more_than_the_reader_jobs_wait_for_each_other() {
-        let (threads, requests) = serve();
-        // One thread besides the first; from then on none can be started.
+    fn where_no_thread_can_be_started_work_waits_for_other_work() {
+        let (threads, requests) = serve(false);
+        // One besides the first, as after the first request.
         threads.expect(0).unwrap();
         let (done, all_done) = channel();
         for at in 0..100 {
             let done = done.clone();
-            let job: Work = Box::new(move || done.send(at).unwrap());
-            requests.send(VecDeque::from([job])).unwrap();
+            let work: Work = Box::new(move || done.send(at).unwrap());
+            requests.send(VecDeque::from([work])).unwrap();
         }
-        let order: Vec<usize> = (0..100).map(|_| all_done.recv().unwrap()).collect();
-        assert_eq!(order.len(), 100);
-        assert_eq!(threads.state.lock().unwrap().threads, 2);
+        let mut order: Vec<usize> = (0..100).map(|_| all_done.recv().unwrap()).collect();
+        order.sort_unstable();
+        assert_eq!(order, Vec::from_iter(0..100));
+        assert!(threads.state.lock().unwrap().threads <= 2);
     }
 }
