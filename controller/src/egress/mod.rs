@@ -6,8 +6,6 @@
 //! dialled, and whether the data that the command sends is for that name ([`sni`],
 //! [`first_bytes`]). The agent may be as hostile as any command: that gains it nothing.
 
-#[cfg(test)]
-mod client_hellos;
 mod first_bytes;
 mod gate;
 mod own_address;

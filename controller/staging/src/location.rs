@@ -1,10 +1,12 @@
 //! Where a stage is, by descriptors, and what is done with what is in it.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{Mode, OFlags, fstat, futimens, mkdirat, openat, syncfs};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, StatxFlags, fstat, futimens, mkdirat, openat, statx, syncfs,
+};
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, remove_opened_tree};
 
@@ -109,4 +111,12 @@ pub(crate) fn keeping_times<T>(
         _ = futimens(directory, &times(&stat));
     }
     changed
+}
+
+/// The mount that a directory is in: nothing can be moved from one to another.
+pub(crate) fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
+    let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
+    Ok((device, found.stx_mnt_id))
 }

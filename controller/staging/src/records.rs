@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::commit;
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{DIRECTORY, FILES, Location, PREFIX, directory, keeping_times};
-use crate::stage::mount_of;
+use crate::location::{DIRECTORY, FILES, Location, PREFIX, directory, keeping_times, mount_of};
 
 /// The extension of a record that is being written.
 const PART: &str = "part";

@@ -11,8 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Mode, Stat, StatxFlags, fchmod, fremovexattr, fstat, mkdirat, statat, statx, syncfs,
-    unlinkat,
+    AtFlags, Mode, Stat, fchmod, fremovexattr, fstat, mkdirat, statat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -24,7 +23,7 @@ use crate::compare::{Comparison, compare};
 use crate::copy::{Baseline, CopyBounds, copy_tree, finish};
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{FILES, Location, PREFIX, TRASH, directory, keeping_times};
+use crate::location::{FILES, Location, PREFIX, TRASH, directory, keeping_times, mount_of};
 use crate::overlay;
 use crate::records::{Record, Records};
 use crate::tree::{Stamp, entries, stamp_time, wait_for_tick};
@@ -329,12 +328,4 @@ impl Location {
             record.remove();
         }
     }
-}
-
-/// The mount that a directory is in: nothing can be moved from one to another.
-pub(crate) fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
-    let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
-    Ok((device, found.stx_mnt_id))
 }

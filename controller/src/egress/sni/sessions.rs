@@ -12,14 +12,17 @@ use sha2::{Digest, Sha256};
 /// How many are known: the last ones.
 const MAX_SESSIONS: usize = 1024;
 
+/// The name that a session is for, and the digest of its id or ticket.
+type Known = (Host, [u8; 32]);
+
 /// Those of a sandbox, for all of its connections.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sessions(Arc<Mutex<VecDeque<(Host, [u8; 32])>>>);
+pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 
 impl Sessions {
     /// Adds a session that a server has issued for this name, by its id or ticket.
     pub fn add(&self, host: &Host, session: &[u8]) {
-        let known = (host.clone(), Sha256::digest(session).into());
+        let known: Known = (host.clone(), Sha256::digest(session).into());
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if session.is_empty() || sessions.contains(&known) {
             return;

@@ -1,3 +1,5 @@
+mod client_hellos;
+
 use proptest::prelude::*;
 
 use super::super::first_bytes;
@@ -108,7 +110,7 @@ fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
 
 #[test]
 fn the_hellos_of_real_programs_pass() {
-    for (program, hello) in super::super::client_hellos::REAL {
+    for (program, hello) in client_hellos::REAL {
         let hello = unhex(hello);
         let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS, Sessions::default());
         for piece in [1, 17, hello.len()] {
