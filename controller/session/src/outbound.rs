@@ -35,9 +35,11 @@ pub(super) struct Lines {
 struct State {
     /// `None` once the session has ended.
     input: Option<Input>,
-    /// What `input` has not taken. While there is any, only the writer's task writes, because the
-    /// input wakes only the last one that it made wait.
+    /// What `input` has not taken.
     waiting: VecDeque<Line>,
+    /// The writer's task waits for the input, which wakes only the last one that it made wait: nobody
+    /// else may use it.
+    is_busy: bool,
     /// No sender is left.
     closing: bool,
 }
@@ -70,7 +72,8 @@ pub(super) struct Closed;
 
 /// Returns the sender of lines to `input`, and the work that is to be done for it meanwhile.
 pub(super) fn open(input: Input) -> (Sender, Writer) {
-    let state = State { input: Some(input), waiting: VecDeque::new(), closing: false };
+    let state =
+        State { input: Some(input), waiting: VecDeque::new(), is_busy: false, closing: false };
     let lines = Arc::new(Lines {
         state: Mutex::new(state),
         places: Arc::new(Semaphore::new(MAX_WAITING_LINES)),
@@ -121,7 +124,7 @@ impl Slot<'_> {
     /// Sends a line, which is lost if the session has ended.
     pub fn send(self, bytes: Vec<u8>) {
         let mut state = self.lines.lock();
-        let is_first = state.waiting.is_empty();
+        let is_first = state.waiting.is_empty() && !state.is_busy;
         state.waiting.push_back(Line { bytes, places: self.place });
         if is_first && !matches!(state.poll_write(&mut without_waker()), Poll::Ready(Ok(()))) {
             // There was no waker to tell it that the input takes more, or failed.
@@ -139,7 +142,7 @@ impl Lines {
     /// Sends a heartbeat if the agent has nothing to read; returns whether the session goes on.
     pub fn beat(&self) -> bool {
         let mut state = self.lock();
-        let is_idle = state.waiting.is_empty();
+        let is_idle = state.waiting.is_empty() && !state.is_busy;
         match &mut state.input {
             None => false,
             Some(input) if is_idle => {
@@ -228,7 +231,13 @@ impl Writer {
         let Self(lines) = &self;
         loop {
             lines.work.notified().await;
-            if poll_fn(|context| lines.lock().poll_write(context)).await.is_err() {
+            let write = poll_fn(|context| {
+                let mut state = lines.lock();
+                let written = state.poll_write(context);
+                state.is_busy = written.is_pending();
+                written
+            });
+            if write.await.is_err() {
                 return;
             }
             if lines.lock().is_done() {

@@ -107,6 +107,7 @@ pub(crate) enum TlsRefusal {
 #[derive(Debug)]
 pub(crate) struct Guard {
     host: Host,
+    port: u16,
     /// Whether only TLS is allowed.
     tls_only: bool,
     phase: Phase,
@@ -174,6 +175,7 @@ impl Guard {
         let messages = Messages::default();
         Self {
             host,
+            port,
             tls_only,
             phase,
             held: Vec::new(),
@@ -230,8 +232,8 @@ impl Guard {
                         Some([CLIENT_HELLO, _, _, _, body @ ..]) if hello.is_between_records() => {
                             let ClientHello { session, ticket, .. } = check(body, &self.host)?;
                             // A server takes the session from the ticket, if there is one.
-                            let resumed = if ticket.is_empty() { session } else { ticket };
-                            self.is_known = self.sessions.has(&self.host, resumed);
+                            let resumed = ticket.filter(|it| !it.is_empty()).unwrap_or(session);
+                            self.is_known = self.sessions.has(&self.host, self.port, resumed);
                             self.offered = session.to_vec();
                             self.phase = Phase::Plain { left: 0, is_handshake: false };
                         }
@@ -348,29 +350,27 @@ impl Guard {
         // A server that repeats the client's choice has not issued it.
         let hello = ServerHello::of(&handshake.message);
         if let Some(hello) = hello.filter(|hello| hello.session != self.offered) {
-            self.sessions.add(&self.host, hello.session);
+            self.sessions.add(&self.host, self.port, hello.session);
         }
         Server::IsNew(handshake, at)
     }
 
-    /// A message of a handshake with tickets begins at `at`, of which the type, the type and length, or all has
-    /// been read.
-    fn next_message(&self, mut handshake: Handshake, at: usize) -> Server {
+    /// A message of a handshake with tickets begins at `at`, of which the type, the type and length, or
+    /// all has been read.
+    fn next_message(&self, mut handshake: Handshake, mut at: usize) -> Server {
         handshake.need = match handshake.message[at..] {
             [kind, a, b, c, ref body @ ..] => {
                 let length = u32::from_be_bytes([0, a, b, c]) as usize;
                 if body.len() < length {
                     at + 4 + length
+                } else if kind == NEW_SESSION_TICKET {
+                    let mut ticket = body.get(4..).unwrap_or_default();
+                    let ticket = take_vector(&mut ticket, 2).unwrap_or_default();
+                    self.sessions.add(&self.host, self.port, ticket);
+                    return Server::GoesOn;
                 } else {
-                    if kind == NEW_SESSION_TICKET {
-                        let mut ticket = body.get(4..).unwrap_or_default();
-                        let ticket = take_vector(&mut ticket, 2).unwrap_or_default();
-                        self.sessions.add(&self.host, ticket);
-                        return Server::GoesOn;
-                    }
-                    let next = at + 4 + length;
-                    handshake.need = next + 4;
-                    return Server::IsNew(handshake, next);
+                    at += 4 + length;
+                    at + 4
                 }
             }
             _ => at + 4,
@@ -555,7 +555,7 @@ struct ClientHello<'a> {
     is_encrypted: bool,
     /// The id and the ticket of the session that it would resume; may be empty.
     session: &'a [u8],
-    ticket: &'a [u8],
+    ticket: Option<&'a [u8]>,
 }
 
 /// Whether this extension has the server name in encrypted form: ECH and all its drafts, and their
@@ -589,8 +589,8 @@ fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
         match u16::try_from(kind).ok()? {
             SERVER_NAME if hello.name.is_some() => return None,
             SERVER_NAME => hello.name = Some(read_server_name(data)?),
-            SESSION_TICKET if !hello.ticket.is_empty() => return None,
-            SESSION_TICKET => hello.ticket = data,
+            SESSION_TICKET if hello.ticket.is_some() => return None,
+            SESSION_TICKET => hello.ticket = Some(data),
             kind if is_encrypted_name(kind) => hello.is_encrypted = true,
             _ => {}
         }

@@ -18,6 +18,9 @@ use crate::io_dir::write_monitor::WriteMonitor;
 use crate::sandbox::Inner;
 use crate::step::Step;
 
+/// How long the agent's output may take to end once its container has.
+const AFTER_KILL: Duration = Duration::from_secs(1);
+
 /// How long a container may continue after its agent's stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -256,8 +259,9 @@ impl Supervisor {
     ) -> Result<Option<Result<T, WireError>>, Error> {
         let after = Step::Exit.time_limit();
         let inner = self.inner.clone();
-        let (killed, answer) =
-            tokio::join!(inner.kill(), tokio::time::timeout(after, reply.wait()));
+        // A kill that takes all of its time may still be followed by the end of the output.
+        let answer = tokio::time::timeout(after + AFTER_KILL, reply.wait());
+        let (killed, answer) = tokio::join!(inner.kill(), answer);
         if let Err(error) = killed {
             self.leave_unproven(&error);
         }

@@ -178,8 +178,9 @@ pub(crate) fn apply(
         };
         let is_blocked = match &made {
             Ok(Moved::Done) => false,
-            Ok(Moved::Kept) => is_mounted(io_dir, path),
-            Err(errno) => matches!(*errno, Errno::BUSY | Errno::XDEV),
+            Err(Errno::XDEV) => true,
+            Ok(Moved::Kept) | Err(Errno::BUSY) => is_mounted(io_dir, path),
+            Err(_) => false,
         };
         match made {
             _ if is_blocked => left.blocked.push(path.to_vec()),

@@ -270,13 +270,14 @@ impl Records {
             if let Some(path) = left.blocked.first() {
                 return Err(StageError::MountPoint { path: path.clone() });
             }
-            at.end()?;
+            // Before the end: a recovery that is interrupted here finds them again.
             if !left.conflicts.is_empty() {
                 self.conflicts.add(CommitConflicts {
                     io_dir: recorded.io_path.to_string_lossy().into_owned(),
                     paths: SomePaths::of(&left.conflicts),
                 });
             }
+            at.end()?;
         }
         if at.remove() {
             forget()?;

@@ -56,6 +56,8 @@ use crate::{
 
 /// How long after a container's exit the engine may take to report that memory had run out.
 const LATE_NEWS: Duration = Duration::from_millis(500);
+/// How long a container may take to die before its removal is asked for all the same.
+const KILL_BEFORE_REMOVAL: Duration = Duration::from_secs(10);
 
 /// A Docker Engine.
 pub struct DockerEngine {
@@ -372,9 +374,14 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        // First, because the engine updates no container that it is removing.
-        if let Err(error) = kill::kill(&self.docker, container).await {
-            tracing::debug!(%error, "cannot kill a container that is to be removed");
+        // First, because the engine updates no container that it is removing; but it removes one, with
+        // a kill of its own, though this one does not end.
+        match tokio::time::timeout(KILL_BEFORE_REMOVAL, kill::kill(&self.docker, container)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot kill a container that is to be removed");
+            }
+            Err(_) => tracing::debug!("a container that is to be removed does not die"),
         }
         even_if_paused(&self.docker, container, || {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();

@@ -1,4 +1,4 @@
-//! The TLS sessions that servers have issued to a sandbox, each for a name.
+//! The TLS sessions that servers have issued to a sandbox, each for a name and port.
 //!
 //! Up to TLS 1.2, a client that resumes a session gets the name for which that was begun, whatever
 //! name its ClientHello has: so a session passes only for the name with which it was seen to begin.
@@ -9,34 +9,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sandbox_api::hosts::Host;
 use sha2::{Digest, Sha256};
 
-/// How many are known: the last ones.
-const MAX_SESSIONS: usize = 1024;
+/// How many are known: those that were used last.
+const MAX_SESSIONS: usize = 4096;
 
-/// The name that a session is for, and the digest of its id or ticket.
-type Known = (Host, [u8; 32]);
+/// The name and port that a session is for, and the digest of its id or ticket.
+type Known = (Host, u16, [u8; 32]);
 
 /// Those of a sandbox, for all of its connections.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 
 impl Sessions {
-    /// Adds a session that a server has issued for this name, by its id or ticket.
-    pub fn add(&self, host: &Host, session: &[u8]) {
-        let known: Known = (host.clone(), Sha256::digest(session).into());
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if session.is_empty() || sessions.contains(&known) {
-            return;
+    /// Adds a session that a server has issued, by its id or ticket; an empty one is none.
+    pub fn add(&self, host: &Host, port: u16, session: &[u8]) {
+        if !session.is_empty() && !self.has(host, port, session) {
+            let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if sessions.len() == MAX_SESSIONS {
+                sessions.pop_front();
+            }
+            sessions.push_back((host.clone(), port, Sha256::digest(session).into()));
         }
-        if sessions.len() == MAX_SESSIONS {
-            sessions.pop_front();
-        }
-        sessions.push_back(known);
     }
 
-    /// Whether it was issued for this name.
-    pub fn has(&self, host: &Host, session: &[u8]) -> bool {
+    /// Whether it was issued by this host, on this port. Then it is the one that was used last.
+    pub fn has(&self, host: &Host, port: u16, session: &[u8]) -> bool {
         let digest: [u8; 32] = Sha256::digest(session).into();
-        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.iter().any(|(name, known)| name == host && *known == digest)
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |known: &Known| (&known.0, known.1, known.2) == (host, port, digest);
+        let Some(at) = sessions.iter().position(is_it) else { return false };
+        let known = sessions.remove(at);
+        sessions.extend(known);
+        true
     }
 }

@@ -385,11 +385,41 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
         assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &resuming(b"next"), &without), Ok(FINISHED.to_vec()));
         // Its id is known too, and nothing is known for another name.
-        assert!(sessions.has(&"ok.example".parse().unwrap(), &[8; 32]));
-        assert!(!sessions.has(&"evil.example".parse().unwrap(), &[8; 32]));
-        assert!(!sessions.has(&"evil.example".parse().unwrap(), b"ticket"));
-        assert!(!sessions.has(&"ok.example".parse().unwrap(), b"another"));
+        let has = |host: &str, session: &[u8]| sessions.has(&host.parse().unwrap(), HTTPS, session);
+        assert!(has("ok.example", &[8; 32]));
+        assert!(!has("evil.example", &[8; 32]));
+        assert!(!has("evil.example", b"ticket"));
+        assert!(!has("ok.example", b"another"));
     }
+}
+
+#[test]
+fn server_with_endless_messages_is_kept_in_bounded_memory() {
+    let mut guard = guard();
+    guard.client(client_hello("ok.example")).unwrap();
+    guard.server(&old_server(&[], &[CERTIFICATE], 99));
+    let empty = records(HANDSHAKE, &[0; MAX_PLAIN_RECORD], MAX_PLAIN_RECORD);
+    for _ in 0..1000 {
+        guard.server(&empty);
+        if let Server::IsNew(handshake, _) = &guard.server {
+            assert!(handshake.message.len() <= MAX_ANSWER);
+        }
+    }
+    assert!(matches!(guard.server, Server::GoesOn));
+}
+
+#[test]
+fn sessions_that_are_used_stay_known_and_others_make_room() {
+    let sessions = Sessions::default();
+    let host: Host = "ok.example".parse().unwrap();
+    sessions.add(&host, HTTPS, b"used");
+    sessions.add(&host, HTTPS, b"unused");
+    for number in 0_u32..5000 {
+        sessions.add(&host, HTTPS, &number.to_be_bytes());
+        assert!(sessions.has(&host, HTTPS, b"used"));
+    }
+    assert!(!sessions.has(&host, HTTPS, b"unused"));
+    assert!(!sessions.has(&host, 8443, b"used"));
 }
 
 #[test]
