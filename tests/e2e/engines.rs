@@ -38,6 +38,7 @@ pub enum Feature {
     LinksFound,
     NamedRuntime,
     Overlay,
+    LimitLifted,
 }
 
 /// Each feature, in the words of the documents, and which engines lack it.
@@ -97,6 +98,11 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
         Feature::Overlay,
         "stages an io dir by an overlay, where the controller is root (else by a copy)",
         &[Gvisor, Podman],
+    ),
+    (
+        Feature::LimitLifted,
+        "ends a killed program at once that has used more than its processors (else minutes later)",
+        &[Podman],
     ),
 ];
 

@@ -411,6 +411,12 @@ impl Session {
         self.shared.finish(SessionEnd::Breach(detail.into()));
     }
 
+    /// Ends the session with an agent that cannot be ended: whoever waits for an answer or for a stream
+    /// learns that there will be none.
+    pub fn abandon(&self) {
+        self.shared.finish(SessionEnd::Eof);
+    }
+
     /// Waits for the end of the session, and returns the reason.
     pub async fn ended(&self) -> SessionEnd {
         self.subscribe_end().await

@@ -214,6 +214,8 @@ impl Supervisor {
         let why = error.full_message();
         tracing::warn!(why, "a container that was killed may not have ended");
         self.unproven.get_or_insert(why);
+        // Its output would otherwise be waited for as long as it lives.
+        self.inner.session().abandon();
     }
 
     /// The session has ended, so there will be no answer.

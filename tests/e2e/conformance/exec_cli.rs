@@ -665,6 +665,9 @@ fn inputs_are_what_a_pattern_matches() {
 
 #[test]
 fn a_program_that_is_in_debt_with_its_processors_ends_at_its_deadline() {
+    if !has(Feature::LimitLifted) {
+        return;
+    }
     let rootfs = Rootfs::busybox().copy("bin/long-calls", long_calls());
     let commands = Commands::of(&rootfs);
     let flags = ["--cpus", "0.1", "--timeout", "3s", "--json"];
