@@ -260,7 +260,7 @@ impl Inner {
             }
             // Whether its container could be killed or not.
             (_, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
-            (None, _) if self.is_killed.load(Ordering::Relaxed) => {
+            (None, _) | (Some(SessionEnd::Eof), None) if self.is_killed.load(Ordering::Relaxed) => {
                 "its container was killed".to_owned()
             }
             (None, _) => return None,
