@@ -117,7 +117,8 @@ pub fn long_calls() -> &'static Path {
 fn build_static(source: &str, name: &str) -> PathBuf {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let part = program.with_extension(format!("part-{}", std::process::id()));
+    // Not as an extension: the compiler's temporary files are named after what comes before it.
+    let part = program.with_file_name(format!("{name}-{}", std::process::id()));
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = Command::new(rustc)
         .current_dir(workspace())
