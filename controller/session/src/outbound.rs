@@ -147,7 +147,11 @@ impl Lines {
             None => false,
             Some(input) if is_idle => {
                 // No waker is needed: if it does not fit now, there are unread bytes before it.
-                let written = input.as_mut().poll_write(&mut without_waker(), HEARTBEAT);
+                let mut context = without_waker();
+                let written = input.as_mut().poll_write(&mut context, HEARTBEAT);
+                if matches!(written, Poll::Ready(Ok(_))) {
+                    _ = input.as_mut().poll_flush(&mut context);
+                }
                 !matches!(written, Poll::Ready(Err(_)))
             }
             Some(_) => true,
