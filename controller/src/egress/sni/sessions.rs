@@ -4,7 +4,7 @@
 //! name its ClientHello has: so a session passes only for the name with which it was seen to begin.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::hosts::Host;
 use sha2::{Digest, Sha256};
@@ -22,23 +22,35 @@ pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 impl Sessions {
     /// Adds a session that a server has issued, by its id or ticket; an empty one is none.
     pub fn add(&self, host: &Host, port: u16, session: &[u8]) {
-        if !session.is_empty() && !self.has(host, port, session) {
-            let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if sessions.len() == MAX_SESSIONS {
-                sessions.pop_front();
-            }
-            sessions.push_back((host.clone(), port, Sha256::digest(session).into()));
+        let known = known(host, port, session);
+        let mut sessions = self.lock();
+        if session.is_empty() || renew(&mut sessions, &known) {
+            return;
         }
+        if sessions.len() == MAX_SESSIONS {
+            sessions.pop_front();
+        }
+        sessions.push_back(known);
     }
 
     /// Whether it was issued by this host, on this port. Then it is the one that was used last.
     pub fn has(&self, host: &Host, port: u16, session: &[u8]) -> bool {
-        let digest: [u8; 32] = Sha256::digest(session).into();
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |known: &Known| (&known.0, known.1, known.2) == (host, port, digest);
-        let Some(at) = sessions.iter().position(is_it) else { return false };
-        let known = sessions.remove(at);
-        sessions.extend(known);
-        true
+        renew(&mut self.lock(), &known(host, port, session))
     }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn known(host: &Host, port: u16, session: &[u8]) -> Known {
+    (host.clone(), port, Sha256::digest(session).into())
+}
+
+/// Makes a session the one that was used last; whether it is there.
+fn renew(sessions: &mut VecDeque<Known>, known: &Known) -> bool {
+    let Some(at) = sessions.iter().position(|it| it == known) else { return false };
+    let known = sessions.remove(at);
+    sessions.extend(known);
+    true
 }
