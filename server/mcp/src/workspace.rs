@@ -404,8 +404,15 @@ impl Workspace {
     }
 
     /// Follows the changes of the list of files.
+    ///
+    /// All that were before count as one more: some may be later than what told the client that it
+    /// hears of changes.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+        let mut changes = self.changes.subscribe();
+        if *changes.borrow() > 0 {
+            changes.mark_changed();
+        }
+        changes
     }
 
     /// The io dir, if there is one.
