@@ -19,7 +19,8 @@ const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while 
 fn looping(place: &Fixture) -> Child {
     place.write("loop.luau", LOOP);
     let child = spawn(place.command(["run", "--json", "--timeout", "60s", "loop.luau"]));
-    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    let written = || std::fs::read(place.path("sandbox-files/f")).is_ok_and(|it| it == b"x");
+    eventually("the script has written", || written().then_some(()));
     child
 }
 
@@ -95,7 +96,8 @@ fn a_helper_holds_nothing_of_whoever_started_it() {
     command.args(["run", "--json", "--timeout", "60s", "loop.luau"]);
     place.equip(&mut command);
     let mut child = spawn(command);
-    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    let written = || std::fs::read(place.path("sandbox-files/f")).is_ok_and(|it| it == b"x");
+    eventually("the script has written", || written().then_some(()));
     let helpers = helpers(&place);
     assert!(!helpers.is_empty());
     for helper in helpers {
