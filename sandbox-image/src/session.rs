@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
-use crate::files::{Files, Lifetime, Mounts, PathPolicy};
+use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy, Unannounced};
 use crate::operation::{FileOperation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
@@ -327,14 +327,14 @@ impl Session {
         self.rules.as_ref().ok_or_else(|| invalid("'configure' comes first"))
     }
 
-    /// The files of the request `id`.
-    fn files(&self, rules: &Rules, id: u64) -> Files {
+    /// The files of the request `id`, whose changes `announce` sends.
+    fn files(&self, rules: &Rules, id: u64, announce: Arc<dyn Announce>) -> Files {
         Files::new(
             self.mounts.clone(),
             rules.paths.clone(),
             &rules.limits,
             rules.lifetime.clone(),
-            self.outbox.clone(),
+            announce,
             id,
         )
     }
@@ -344,7 +344,8 @@ impl Session {
             let rules = session.rules()?;
             session.threads.expect(session.accepted.len()).map_err(no_thread)?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            session.operations.accept(id, operation, session.files(rules, id), time)
+            let files = session.files(rules, id, Arc::new(Unannounced));
+            session.operations.accept(id, operation, files, time)
         });
         self.accepted.extend(work);
     }
@@ -368,7 +369,7 @@ impl Session {
         if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
             return Err(invalid(&format!("args is nested deeper than {MAX_VALUE_DEPTH}")));
         }
-        let files = rules.policy.io.then(|| Arc::new(self.files(rules, id)));
+        let files = rules.policy.io.then(|| Arc::new(self.files(rules, id, self.outbox.clone())));
         let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);
         let programs = self.programs.clone();
         self.runner.start(Job { id, run, accepted, limits, io_errors, files, programs })

@@ -275,7 +275,6 @@ impl Session {
     /// the stream, as much as fits in one chunk is sent together with it: returns how much that was.
     pub async fn send<C: Call>(
         &self,
-        sink: Option<Arc<dyn NotificationHandler>>,
         content: Option<&[u8]>,
         params: impl FnOnce(u32) -> C,
     ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError>
@@ -291,7 +290,7 @@ impl Session {
             let sent = chunk.as_ref().map_or(0, |chunk| chunk.data.0.len());
             Opening { params: params(number), streams: vec![number], chunk, ends: (outgoing, sent) }
         };
-        let (reply, (outgoing, sent)) = self.open(permit, sink, open).await?;
+        let (reply, (outgoing, sent)) = self.open(permit, None, open).await?;
         Ok((reply, outgoing, sent))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::files::OperationStats;
-use sandbox_protocol::message::{Call, Cancel, Touched};
+use sandbox_protocol::message::{Call, Cancel};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString};
 use sandbox_session::{CallError, NotificationHandler, Reply};
@@ -13,7 +13,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::audit::{self, Event};
 use crate::error::Error;
-use crate::io_dir::touched::TouchedPaths;
 use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
 
@@ -24,15 +23,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The minimum transfer rate of content, in bytes per second: far below the slowest machine, but
 /// enough that no agent can delay a transfer for ever.
 const SLOWEST: u64 = 256 << 10;
-
-/// Checks the agent's announcements of changes, and discards them.
-pub(super) struct Changes(pub Arc<Inner>);
-
-impl NotificationHandler for Changes {
-    fn touched(&self, touched: Touched) -> Result<(), String> {
-        TouchedPaths::default().record(&touched, self.0.io_mount())
-    }
-}
 
 /// A file operation in progress, from its call to its result.
 pub(crate) struct OperationCall {
@@ -149,17 +139,9 @@ impl OperationCall {
         breach(&self.inner, detail)
     }
 
-    /// Sends a request that changes nothing.
+    /// Sends a request that has no notifications.
     pub async fn ask<C: Call<Reply: Send + 'static>>(&self, request: C) -> Result<C::Reply, Error> {
         self.ask_with(request, None).await
-    }
-
-    /// Sends a request that changes files.
-    pub async fn change<C: Call<Reply: Send + 'static>>(
-        &self,
-        request: C,
-    ) -> Result<C::Reply, Error> {
-        self.ask_with(request, Some(Arc::new(Changes(self.inner.clone())))).await
     }
 
     /// Sends a request, whose notifications `sink` handles.

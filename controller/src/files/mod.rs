@@ -191,7 +191,7 @@ impl Sandbox {
         self.begin("edit", path.as_ref())
             .run(async |call| {
                 let request = message::Edit { path: call.wire(), old, new, count };
-                let reply = call.change(request).await?;
+                let reply = call.ask(request).await?;
                 let (path, path_b64) = call.checked(&reply.path)?;
                 Ok(EditData { path, path_b64, replacements: reply.replacements })
             })
@@ -224,7 +224,7 @@ impl Sandbox {
         self.begin("mkdir", path.as_ref())
             .run(async |call| {
                 let request = message::Mkdir { path: call.wire(), parents: options.parents };
-                let reply = call.change(request).await?;
+                let reply = call.ask(request).await?;
                 let (path, path_b64) = call.checked(&reply.path)?;
                 Ok(MkdirData { path, path_b64, created: reply.created })
             })
@@ -247,7 +247,7 @@ impl Sandbox {
         self.begin("remove", path.as_ref())
             .run(async |call| {
                 let request = message::Remove { path: call.wire(), recursive, force };
-                let reply = call.change(request).await?;
+                let reply = call.ask(request).await?;
                 let (path, path_b64) = call.checked(&reply.path)?;
                 Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
             })
@@ -320,7 +320,7 @@ impl Sandbox {
                     to: wire_to,
                     overwrite: options.overwrite,
                 };
-                let reply = call.change(request).await?;
+                let reply = call.ask(request).await?;
                 let (from, from_b64) = call.checked(&reply.from)?;
                 let (to, to_b64) = call.checked_to(&reply.to)?;
                 Ok(RenameData { from, from_b64, to, to_b64 })
@@ -349,7 +349,7 @@ impl Sandbox {
             .run(async |call| {
                 let request =
                     message::Copy { from: call.wire(), to: wire_to, recursive, overwrite };
-                let reply = call.change(request).await?;
+                let reply = call.ask(request).await?;
                 let (from, from_b64) = call.checked(&reply.from)?;
                 let (to, to_b64) = call.checked_to(&reply.to)?;
                 let message::CopyReply { entries, bytes, .. } = reply;

@@ -1,7 +1,6 @@
 //! Transfers of content: files read and written in chunks.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::{fmt, io};
 
@@ -16,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::{Changes, OperationCall, PendingReply};
+use super::call::{OperationCall, PendingReply};
 use crate::error::Error;
 
 /// How many bytes a writer buffers before it waits for the agent.
@@ -166,8 +165,7 @@ impl Writing {
         let path = call.wire();
         let WriteOptions { mode, parents, atomic } = options;
         let request = |stream| message::Write { path, mode, parents, atomic, stream };
-        let sink = Arc::new(Changes(inner.clone()));
-        let begun = call.within(inner.session().send(Some(sink), content, request)).await;
+        let begun = call.within(inner.session().send(content, request)).await;
         match begun {
             Ok((reply, outgoing, sent)) => {
                 let answer = Some(call.answer_to(reply));

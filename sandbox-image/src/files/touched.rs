@@ -23,6 +23,14 @@ pub trait Announce: Send + Sync {
     fn refuse(&self, refused: Refused);
 }
 
+/// Sends nothing: the answer to a file operation tells its caller what it did.
+pub struct Unannounced;
+
+impl Announce for Unannounced {
+    fn announce(&self, _: Touched) {}
+    fn refuse(&self, _: Refused) {}
+}
+
 /// The announcements of this run.
 pub(super) struct TouchedPaths {
     out: Arc<dyn Announce>,

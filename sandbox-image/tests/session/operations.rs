@@ -150,13 +150,7 @@ fn each_operation_is_answered_with_its_data() {
     let error = agent.content("sub/a.txt").unwrap_err();
     assert_eq!(error.message, "sub/a.txt: No such file or directory");
     assert_eq!(kind(agent.content("/etc/passwd")), ErrorKind::PathEscape);
-    let changes =
-        ["write sub/a.txt", "write sub/a.txt", "remove sub/a.txt", "write i.gif", "remove sub/x"];
-    let changes = changes.map(|change| {
-        let (change, path) = change.split_once(' ').unwrap();
-        format!("{change} {}", at(path).to_string_lossy())
-    });
-    assert_eq!(agent.notes, changes, "each operation says what it changes");
+    assert!(agent.notes.is_empty(), "the answer says what an operation did: {:?}", agent.notes);
     agent.send(Shutdown {});
     assert_eq!(agent.exit_code(), DONE);
 }
@@ -580,6 +574,4 @@ fn a_failure_that_may_pass_is_tried_again_and_then_busy() {
     assert_eq!((error.kind(), &*error.message), (ErrorKind::Busy, "f: Device or resource busy"));
     // What is never going to pass is not the same.
     assert_eq!(kind(agent.call(remove("."))), ErrorKind::PermissionDenied);
-    let file = directory.path().join("f").display().to_string();
-    assert_eq!(agent.notes, [format!("remove {file}"), format!("failed {file}")]);
 }
