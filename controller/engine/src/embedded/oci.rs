@@ -62,7 +62,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
         mounts.extend([
             json!({
                 "destination": "/dev/pts", "type": "devpts", "source": "devpts",
-                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
             }),
             json!({
                 "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
