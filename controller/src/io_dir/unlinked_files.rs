@@ -22,6 +22,13 @@ use sandbox_staging::snapshot::bytes_of;
 const LONGEST: Duration = Duration::from_secs(1);
 /// How often to look for processes that started while others were being stopped.
 const STOP_ROUNDS: usize = 8;
+/// How long stopped processes may take to stop.
+const SETTLED: Duration = Duration::from_millis(250);
+/// The system calls that start a process.
+#[cfg(target_arch = "x86_64")]
+const FORKS: [libc::c_long; 3] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork];
+#[cfg(not(target_arch = "x86_64"))]
+const FORKS: [libc::c_long; 2] = [libc::SYS_clone, libc::SYS_clone3];
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -49,6 +56,16 @@ impl Stopped {
     pub fn stood_still(&self) -> bool {
         self.is_complete && self.programs.iter().all(|&(pid, _)| has_stopped(pid) != Some(false))
     }
+
+    /// Waits until all of them have stopped, but not for long. One that does not stop is in a long
+    /// system call, which keeps the files that it uses though no descriptor is left.
+    pub fn settle(self) -> Self {
+        let deadline = Instant::now() + SETTLED;
+        while !self.stood_still() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self
+    }
 }
 
 impl Drop for Stopped {
@@ -59,11 +76,34 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a process is stopped; `None` if it has exited.
+/// Whether all threads of a process are stopped; `None` if it has exited. The main thread may have
+/// exited before others.
 fn has_stopped(pid: u32) -> Option<bool> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Some(threads(pid)?.all(|thread| thread_has_stopped(&thread) != Some(false)))
+}
+
+/// The directories in `/proc` of a process's threads; `None` if it has exited.
+fn threads(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    Some(listed.flatten().map(|entry| entry.path()))
+}
+
+/// Whether a thread is stopped, given its directory in `/proc`; `None` if it has exited.
+fn thread_has_stopped(thread: &Path) -> Option<bool> {
+    let stat = fs::read(thread.join("stat")).ok()?;
     let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(name_ends + 2).map(|state| matches!(state, b'T' | b'Z' | b'X'))
+    Some(match stat.get(name_ends + 2)? {
+        b'T' | b'Z' | b'X' => true,
+        // It waits for a child that has not executed its program yet, and may itself be stopped.
+        b'D' => fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_fork(&call)),
+        _ => false,
+    })
+}
+
+/// Whether a line of `/proc/PID/syscall` is about a call that starts a process.
+fn is_fork(call: &str) -> bool {
+    let number = call.split(' ').next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number: libc::c_long| FORKS.contains(&number))
 }
 
 /// Usage in addition to that of named files.
@@ -133,10 +173,10 @@ impl Processes {
 
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // The pid may have been reused; the file that is opened stays that of the process checked
-        // here.
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        if has_stopped(pid)? || !groups.lines().any(|line| line == self.group) {
+        // The pid may have been reused. A thread that has exited may be in no cgroup any more.
+        let groups = |thread: PathBuf| fs::read_to_string(thread.join("cgroup"));
+        let is_ours = |groups: String| groups.lines().any(|line| line == self.group);
+        if has_stopped(pid)? || !threads(pid)?.any(|thread| groups(thread).is_ok_and(is_ours)) {
             return None;
         }
         pidfd_send_signal(&opened, Signal::STOP).ok()?;
@@ -176,8 +216,8 @@ impl Processes {
     }
 
     fn threads_of_agent(&self) -> impl Iterator<Item = u32> {
-        let listed = fs::read_dir(format!("/proc/{}/task", self.init)).into_iter().flatten();
-        listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        let number = |thread: PathBuf| thread.file_name()?.to_str()?.parse().ok();
+        threads(self.init).into_iter().flatten().filter_map(number)
     }
 }
 
@@ -252,10 +292,8 @@ impl Search {
     }
 
     fn visit_mapped(&mut self, thread: u32) -> Result<(), Errno> {
-        let maps = match fs::read(format!("/proc/{thread}/maps")) {
-            Ok(maps) => maps,
-            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-        };
+        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let maps = fs::read(format!("/proc/{thread}/maps")).map_err(errno)?;
         for line in maps.split(|&byte| byte == b'\n') {
             let Some((range, inode)) = removed_mapping(line, self.devs) else { continue };
             if self.met.contains(&inode) {

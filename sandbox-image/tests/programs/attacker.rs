@@ -262,6 +262,10 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             fill::fill(mount, fill::Kept::InFlight);
             Ok(0)
         }
+        "fill the mount by files in calls" => {
+            fill::fill_in_calls(mount);
+            Ok(0)
+        }
         "reserve in the mount" => {
             let opened = open(&file, libc::O_WRONLY)?;
             call(libc::SYS_fallocate, [opened, bits(libc::FALLOC_FL_KEEP_SIZE), 0, 4096])

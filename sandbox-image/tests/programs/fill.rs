@@ -5,12 +5,17 @@ use std::io::{IoSlice, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// The size of one file, and of all of them: where nothing ends it, it ends by itself.
 const FILE_BYTES: usize = 4 << 20;
 const FILES: usize = 128;
+/// How many calls keep a file at a time: a sandbox of the tests may have few threads.
+const CALLS: usize = 40;
 
 /// What keeps the files.
 #[derive(Clone, Copy)]
@@ -47,6 +52,60 @@ pub fn fill(mount: &str, kept: Kept) {
     // Until somebody ends it.
     std::thread::park();
     drop(sockets);
+}
+
+/// Keeps files by system calls that wait, and closes their descriptors. Says how many bytes it kept to
+/// its end. Its main thread ends first.
+pub fn fill_in_calls(mount: &str) {
+    let mount = mount.to_owned();
+    std::thread::spawn(move || {
+        println!("kept {}", keep_in_calls(&mount));
+        std::process::exit(0);
+    });
+    #[expect(unsafe_code, reason = "no safe interface ends one thread")]
+    // SAFETY: the other threads use nothing of this one's.
+    unsafe {
+        libc::syscall(libc::SYS_exit, 0)
+    };
+}
+
+fn keep_in_calls(mount: &str) -> usize {
+    let content = vec![b'x'; FILE_BYTES];
+    let (unread, full) = rustix::pipe::pipe().expect("a pipe");
+    let size = rustix::pipe::fcntl_getpipe_size(&full).expect("a size");
+    rustix::io::write(&full, &vec![0; size]).expect("as much as fits");
+    let full = Arc::new(full);
+    let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for number in 0..CALLS {
+        let mut options = File::options();
+        let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount);
+        let mut file = unnamed.expect("a file");
+        file.write_all(&content).expect("written");
+        // A number that nothing else gets: a call that is interrupted begins again with it.
+        let own = i32::try_from(number).expect("few") + 500;
+        let file = rustix::io::fcntl_dupfd_cloexec(&file, own).expect("a descriptor");
+        let fd = file.as_raw_fd();
+        let (full, begun_here, ended) = (full.clone(), begun.clone(), ended.clone());
+        let call = move || {
+            begun_here.fetch_add(1, Ordering::SeqCst);
+            #[expect(unsafe_code, reason = "the descriptor is closed meanwhile, on purpose")]
+            // SAFETY: the kernel keeps what it uses, and no memory is shared with it.
+            unsafe {
+                libc::sendfile(full.as_raw_fd(), fd, &mut 0, 4096)
+            };
+            ended.fetch_add(1, Ordering::SeqCst);
+        };
+        std::thread::Builder::new().stack_size(128 << 10).spawn(call).expect("a thread");
+        // Until it waits.
+        while begun.load(Ordering::SeqCst) <= number {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        drop(file);
+    }
+    let kept = CALLS - ended.load(Ordering::SeqCst);
+    drop(unread);
+    kept * FILE_BYTES
 }
 
 fn map(file: &File) {

@@ -66,6 +66,25 @@ fn files_without_a_name_count_against_the_write_limit() {
 }
 
 #[test]
+fn files_that_only_calls_in_progress_keep_are_held_to_the_write_limit() {
+    if !has(Feature::SharedKernel) {
+        return;
+    }
+    let provided = rootfs();
+    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
+    let command = fill("files in calls");
+    let result = guest.wait(guest.sandbox.exec(command)).unwrap();
+    // Each stop ends the calls, or it is ended itself for what remains.
+    if result.outcome.status() == Status::Ok {
+        let stdout = String::from_utf8_lossy(&result.stdout);
+        let kept = stdout.trim().strip_prefix("kept ").and_then(|kept| kept.parse::<u64>().ok());
+        assert!(kept.is_some_and(|kept| kept < 100 << 20), "{result:?}");
+    } else {
+        assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::WriteLimit, "{result:?}");
+    }
+}
+
+#[test]
 fn mapped_files_and_named_files_count_together_against_the_write_limit() {
     if !has(Feature::SharedKernel) {
         return;

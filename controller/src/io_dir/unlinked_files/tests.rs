@@ -128,6 +128,14 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 }
 
 #[test]
+fn parent_that_waits_for_its_stopped_child_to_execute_is_told_from_other_calls() {
+    assert!(FORKS.iter().all(|number| is_fork(&format!("{number} 0x4111 0x0 0x7ffe 0x7f12\n"))));
+    for call in ["running\n", "-1 0x7ffe 0x7f12\n", "0 0x3 0x7f12 0x1000\n", ""] {
+        assert!(!is_fork(call), "{call}");
+    }
+}
+
+#[test]
 fn processes_are_those_of_the_container_and_of_no_other() {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
     assert!(!groups.contains("no-container-of-this-name"));

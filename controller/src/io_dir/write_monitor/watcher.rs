@@ -165,16 +165,21 @@ impl Watch {
             }
             self.find();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
-            let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
-            let most = most.saturating_add(1);
-            let (scanned, stood_still) = tokio::select! {
-                scanned = self.scan(depth, most) => (scanned, false),
-                // They continue after the scan.
-                stopped = self.stop_programs(last.usage.entries, left) => {
-                    let scanned = self.scan(depth, most).await;
-                    (scanned, stopped.stood_still())
-                }
+            let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
+            // They continue after the scan.
+            let settled = if is_suspicious { self.settle_programs().await } else { None };
+            let space = if settled.is_some() { self.free_space().await.0 } else { space };
+            let (scanned, stood_still) = match &settled {
+                Some(stopped) => (self.scan(depth, most).await, stopped.stood_still()),
+                None => tokio::select! {
+                    scanned = self.scan(depth, most) => (scanned, false),
+                    stopped = self.stop_programs(last.usage.entries, left) => {
+                        let scanned = self.scan(depth, most).await;
+                        (scanned, stopped.stood_still())
+                    }
+                },
             };
+            let has_escaped = settled.is_some_and(|_| !stood_still);
             let ended = Instant::now();
             let Some(Scan { unnamed, named: (named, coverage), space: after, written }) = scanned
             else {
@@ -183,14 +188,14 @@ impl Watch {
                 continue;
             };
             self.written = written;
-            let (bytes, entries) = (unnamed.bytes, unnamed.entries);
-            let found = DiskUsage { bytes, entries };
+            let found = DiskUsage { bytes: unnamed.bytes, entries: unnamed.entries };
             let mut reading = Reading { unnamed: found, space, is_missing: false, ..last };
             reading = reading.with_named((named, coverage));
             if depth == Depth::Everything {
-                (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
+                let has_unseen = unnamed.has_unseen || has_escaped;
+                (reading.unseen, reading.was_unseen) = (has_unseen, last.unseen);
             }
-            let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
+            let is_clear = depth == Depth::Everything && self.has_found && !reading.unseen;
             reading.stood_still = stood_still;
             reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
@@ -260,6 +265,14 @@ impl Watch {
             Ok(Some(stopped)) => stopped,
             _ => std::future::pending().await,
         }
+    }
+
+    /// Stops the commands when more space is gone than was found, and waits until they have stopped:
+    /// a system call in progress keeps a file that nothing else shows. `None` if they are unknown.
+    async fn settle_programs(&self) -> Option<Stopped> {
+        let processes = self.promptness.is_inline().then(|| self.processes.clone())?;
+        let stop = move || Some(processes.get()?.stop().settle());
+        self.runtime.spawn_blocking(stop).await.ok()?
     }
 
     /// Scans named and unnamed files.
