@@ -119,6 +119,20 @@ impl Cases {
         (child, reached.with_extension("go"))
     }
 
+    /// Leaves a commit of this io dir that has begun to move.
+    fn killed_as_it_commits(&self, io: &Path) {
+        let (mut child, _) = self.held(io, "Commit(\"moving\")");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// What `doctor` says of stages.
+    fn checked(&self) -> Value {
+        let ended = self.commands.place.sandboxctl(["doctor", "--json"]);
+        let checks: Vec<Value> = serde_json::from_str(&ended.stdout).unwrap();
+        checks.into_iter().find(|it| it["id"] == "stages").unwrap()
+    }
+
     fn gc(&self) {
         self.commands.place.sandboxctl(["gc"]).assert_code(0);
     }
@@ -463,9 +477,7 @@ fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
     let place = &cases.commands.place;
     let io = cases.io("hidden");
     plant(&io, 10);
-    let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    cases.killed_as_it_commits(&io);
     let beside = fs::read_dir(io.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
     let stage = beside.into_iter().find(|path| path.to_string_lossy().contains("-stage-")).unwrap();
     let elsewhere = io.with_file_name("elsewhere");
@@ -479,9 +491,7 @@ fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
     }
     let report: Value = serde_json::from_str(&place.sandboxctl(["gc", "--json"]).stdout).unwrap();
     assert_eq!(report["stages_kept"][0]["missing"], json!([stage]), "{report:#}");
-    let checks: Value =
-        serde_json::from_str(&place.sandboxctl(["doctor", "--json"]).stdout).unwrap();
-    let stages = checks.as_array().unwrap().iter().find(|it| it["id"] == "stages").unwrap();
+    let stages = cases.checked();
     assert_eq!(stages["status"], "warn", "{stages:#}");
     assert!(stages["fix"].as_str().unwrap().contains("move it back"), "{stages:#}");
     fs::remove_dir(&stage).unwrap();
@@ -497,9 +507,7 @@ fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() 
     let place = &cases.commands.place;
     let io = cases.io("mounted");
     plant(&io, 10);
-    let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    cases.killed_as_it_commits(&io);
     let mount = HostMount::bind(io.join("edited"));
     for args in [&["gc"][..], &["gc", "--dry-run"], &["gc"]] {
         let told = place.sandboxctl(args);
@@ -511,9 +519,7 @@ fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() 
     assert_eq!(report["commits_completed"], json!([]), "{report:#}");
     let blocked = &report["stages_kept"][0]["blocked"];
     assert_eq!(*blocked, json!({"first": ["edited"], "more": 0}), "{report:#}");
-    let checks: Value =
-        serde_json::from_str(&place.sandboxctl(["doctor", "--json"]).stdout).unwrap();
-    let stages = checks.as_array().unwrap().iter().find(|it| it["id"] == "stages").unwrap();
+    let stages = cases.checked();
     assert_eq!(stages["status"], "warn", "{stages:#}");
     assert!(stages["fix"].as_str().unwrap().contains("cannot change edited"), "{stages:#}");
     drop(mount);
@@ -529,9 +535,7 @@ fn what_a_recovery_leaves_out_is_told_by_the_command_that_completes_the_commit()
     for way in ["gc", "gc --json", "doctor", "exec"] {
         let io = cases.io(&format!("conflict-{}", way.replace(' ', "")));
         plant(&io, 10);
-        let (mut child, _) = cases.held(&io, "Commit(\"moving\")");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        cases.killed_as_it_commits(&io);
         fs::write(io.join("edited"), "of another program").unwrap();
         let io_dir = io.to_str().unwrap();
         let told = format!("the interrupted commit to {io_dir} was completed without edited:");
@@ -600,8 +604,7 @@ fn gc_and_doctor_report_what_dead_controllers_left_of_stages() {
         if way == "gc" {
             assert_lists(&report(&["gc", "--json"]));
         } else {
-            let checks = report(&["doctor", "--json"]);
-            let stages = checks.as_array().unwrap().iter().find(|it| it["id"] == "stages").unwrap();
+            let stages = cases.checked();
             let detail = stages["detail"].as_str().unwrap();
             assert!(detail.contains("1 interrupted commits, 1 stages to discard"), "{detail}");
             assert!(ios.iter().all(|io| detail.contains(io.to_str().unwrap())), "{detail}");
