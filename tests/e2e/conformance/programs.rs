@@ -10,7 +10,9 @@ use sandbox_api::{CancelCause, ErrorKind, ExecResult, Exit, Outcome, SandboxSpec
 use sandbox_controller::{Command, MASKED_PATHS};
 use serde_json::json;
 
+use crate::ENGINE;
 use crate::agent::{Actor, attacker};
+use crate::engine::Engine;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
 use crate::library::Guest;
@@ -414,6 +416,16 @@ fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
         }
         assert_eq!(written, ["/io", "/tmp", "/dev/shm", "/dev/null"], "{:?}", hostile.owner);
     }
+}
+
+#[test]
+fn pseudoterminals_of_a_sandbox_are_bounded() {
+    if ENGINE != Engine::Embedded {
+        // Docker's options of the mount say nothing of it.
+        return;
+    }
+    let hostile = Hostile::new();
+    assert_eq!(hostile.prints("grep -c '^devpts.*max=64' /proc/mounts"), "1\n");
 }
 
 #[test]
