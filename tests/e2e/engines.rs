@@ -39,6 +39,7 @@ pub enum Feature {
     NamedRuntime,
     Overlay,
     LimitLifted,
+    RemovalFinished,
 }
 
 /// Each feature, in the words of the documents, and which engines lack it.
@@ -102,6 +103,11 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
     (
         Feature::LimitLifted,
         "ends a killed program at once that has used more than its processors (else minutes later)",
+        &[Podman],
+    ),
+    (
+        Feature::RemovalFinished,
+        "finishes a removal though its client is gone, so that nobody waits for it",
         &[Podman],
     ),
 ];
