@@ -18,6 +18,7 @@ mod image;
 mod installed_files;
 pub mod mount_table;
 mod overlay;
+mod processes;
 mod sealed;
 
 use std::os::fd::OwnedFd;
@@ -48,6 +49,7 @@ pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
+pub use processes::{Processes, Stopped};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 

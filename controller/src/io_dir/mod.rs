@@ -25,6 +25,7 @@ use sandbox_staging::{CopyBounds, Method, Records, Stage};
 use crate::error::Error;
 use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
+use crate::io_dir::unlinked_files::Devices;
 
 /// An open io dir.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct IoDir {
 /// A stage, its files, and the layers of the overlay, if it is to be one.
 type Staged = (Stage, IoDir, Option<Layers>);
 
+/// The type of an overlay: include/uapi/linux/magic.h
+const OVERLAY: u32 = 0x794c_7630;
 /// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
 
@@ -286,10 +289,17 @@ impl IoDir {
         view.as_ref().unwrap_or(&self.files).clone()
     }
 
-    /// The device numbers of its files: that of the filesystem, and that of what the sandbox sees.
-    pub fn devices(&self) -> [u64; 2] {
-        let view = rustix::fs::fstat(&*self.view()).map_or(self.identity.dev, |stat| stat.st_dev);
-        [self.identity.dev, view]
+    /// The device numbers of its files: that of the filesystem, that of what the sandbox sees, and
+    /// that of files there, where it differs: in an overlay of several filesystems.
+    pub fn devices(&self) -> Devices {
+        let view = self.view();
+        let dev = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
+        let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let new = || rustix::fs::openat(&*view, ".", unnamed, Mode::RUSR);
+        let is_overlay = rustix::fs::fstatfs(&*view).is_ok_and(|it| it.f_type as u32 == OVERLAY);
+        let of_files = if is_overlay { new().and_then(|file| dev(&file)).ok() } else { None };
+        let own = self.identity.dev;
+        [own, dev(&view).unwrap_or(own), of_files.unwrap_or(own)]
     }
 
     /// The lower layer of its overlay.

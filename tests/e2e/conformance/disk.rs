@@ -5,6 +5,7 @@ use sandbox_api::{ByteSize, ErrorKind, ExecResult, Limits, SandboxSpec, Script, 
 use sandbox_controller::{Command, DiskReserve};
 use serde_json::json;
 
+use super::mounts::HostMount;
 use crate::ENGINE;
 use crate::agent::attacker;
 use crate::engine::Engine;
@@ -14,6 +15,9 @@ use crate::library::{Guest, Library};
 use crate::rootfs::{Provided, Rootfs};
 
 const LIMIT: u64 = 8_000_000;
+/// Open files without a name, each within the limit of one file.
+const OPEN: &str = "exec 3>a 4>b; rm a b; head -c 5000000 /dev/zero >&3; \
+                    head -c 5000000 /dev/zero >&4; sleep 1000";
 
 fn limits() -> Limits {
     Limits { max_write: ByteSize::b(LIMIT), ..Limits::default() }
@@ -52,10 +56,7 @@ fn files_without_a_name_count_against_the_write_limit() {
     }
     let provided = rootfs();
     let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    // Open, each within the limit of one file.
-    let open = "exec 3>a 4>b; rm a b; head -c 5000000 /dev/zero >&3; head -c 5000000 /dev/zero >&4; \
-                sleep 1000";
-    for command in [Command::shell(open), fill("mappings"), fill("files in flight")] {
+    for command in [Command::shell(OPEN), fill("mappings"), fill("files in flight")] {
         let (status, kind, message) = exec(&guest, command);
         assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
         // The sandbox serves on, and what was taken is given back.
@@ -63,6 +64,24 @@ fn files_without_a_name_count_against_the_write_limit() {
     }
     let left = std::fs::read_dir(guest.place.path("sandbox-files")).unwrap();
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn unlinked_files_in_an_overlay_of_two_file_systems_count_against_the_write_limit() {
+    if !has(Feature::SharedKernel) {
+        return;
+    }
+    let provided = rootfs();
+    let place = Fixture::new();
+    let [overlay, _layers] = HostMount::overlay(&place, place.path("merged"));
+    let guest = Guest::with(|spec| {
+        let root = provided.root();
+        spec.io_dir(overlay.0.clone()).root(root).limits(limits())
+    });
+    for command in [Command::shell(OPEN), fill("mappings")] {
+        let (status, kind, message) = exec(&guest, command);
+        assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+    }
 }
 
 #[test]

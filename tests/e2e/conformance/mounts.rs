@@ -1,6 +1,7 @@
 //! What of the host is mounted into a sandbox, and what the host has mounted below that. Mounting
 //! needs root.
 
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
@@ -20,7 +21,7 @@ use crate::library::{Guest, Library};
 use crate::rootfs::Rootfs;
 
 /// A mount of the host's, gone at its end whatever the test says.
-pub(super) struct HostMount(PathBuf);
+pub(super) struct HostMount(pub(super) PathBuf);
 
 impl HostMount {
     /// A file system in memory with the file `inside`.
@@ -37,6 +38,23 @@ impl HostMount {
         fs::create_dir_all(&at).unwrap();
         rustix::mount::mount_bind(source, &at).unwrap();
         Self(at)
+    }
+
+    /// An overlay whose layers are on two file systems, and the file system of its upper layer.
+    pub(super) fn overlay(place: &Fixture, at: PathBuf) -> [Self; 2] {
+        let [lower, layers] = ["lower", "layers"].map(|name| place.path(name));
+        let [upper, work] = ["upper", "work"].map(|name| layers.join(name));
+        fs::create_dir_all(&layers).unwrap();
+        rustix::mount::mount("tmpfs", &layers, "tmpfs", MountFlags::empty(), c"size=64m").unwrap();
+        let layers = Self(layers);
+        for directory in [&lower, &upper, &work, &at] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        let [lower, upper, work] = [lower, upper, work].map(|path| path.display().to_string());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let options = CString::new(options).unwrap();
+        rustix::mount::mount("overlay", &at, "overlay", MountFlags::empty(), &*options).unwrap();
+        [Self(at), layers]
     }
 
     #[track_caller]

@@ -44,7 +44,11 @@ impl Promptness {
     }
 
     pub fn is_inline(&self) -> bool {
-        self.is_prompt && self.locality == Locality::Local
+        self.is_prompt && self.is_local()
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.locality == Locality::Local
     }
 
     /// Records how long the last answer took.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{FreeSpace, ScanCoverage};
-use sandbox_engine::Container;
+use sandbox_engine::{Container, Processes, Stopped};
 use sandbox_staging::snapshot::{DiskUsage, measure};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
@@ -18,10 +18,13 @@ use super::pace::{Pace, Room};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
-use crate::io_dir::unlinked_files::{Depth, Processes, Stopped, Unnamed};
+use crate::io_dir::unlinked_files::{Depth, Unnamed, unnamed};
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
+/// How many scans in a row may find that a program ran on though it was stopped: honest ones may be
+/// slow to stop.
+const ESCAPES: u32 = 3;
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -63,7 +66,9 @@ impl Watcher {
             reserve,
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
-            written: 0,
+            written: processes.get().map_or(0, Processes::written),
+            settled: processes.get().map_or(0, Processes::written),
+            escapes: 0,
             processes,
             container,
             finding: None,
@@ -122,8 +127,12 @@ struct Watch {
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
-    /// How many bytes the processes had written at the last scan.
+    /// How many bytes the processes had written at the last scan, and at the last one that found
+    /// everything while they were stopped.
     written: u64,
+    settled: u64,
+    /// How many scans in a row a program ran on.
+    escapes: u32,
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
@@ -167,22 +176,20 @@ impl Watch {
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
             // They continue after the scan.
-            let settled = if is_suspicious { self.settle_programs().await } else { None };
-            let space = if settled.is_some() { self.free_space().await.0 } else { space };
-            let (scanned, stood_still) = match &settled {
-                Some(stopped) => (self.scan(depth, most).await, stopped.stood_still()),
+            let suspects = if is_suspicious { self.stop_suspects(left).await } else { None };
+            let is_stopped = suspects.is_some();
+            let space = if is_stopped { self.free_space().await.0 } else { space };
+            let scanned = match suspects {
+                Some(stopped) => self.scan(depth, most, Some(stopped)).await,
                 None => tokio::select! {
-                    scanned = self.scan(depth, most) => (scanned, false),
+                    scanned = self.scan(depth, most, None) => scanned,
                     stopped = self.stop_programs(last.usage.entries, left) => {
-                        let scanned = self.scan(depth, most).await;
-                        (scanned, stopped.stood_still())
+                        self.scan(depth, most, Some(stopped)).await
                     }
                 },
             };
-            let has_escaped = settled.is_some_and(|_| !stood_still);
             let ended = Instant::now();
-            let Some(Scan { unnamed, named: (named, coverage), space: after, written }) = scanned
-            else {
+            let Some(Scan { unnamed, named, space: after, written, stood_still }) = scanned else {
                 self.pace.record_scan(now, ended, space, false);
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
@@ -190,12 +197,16 @@ impl Watch {
             self.written = written;
             let found = DiskUsage { bytes: unnamed.bytes, entries: unnamed.entries };
             let mut reading = Reading { unnamed: found, space, is_missing: false, ..last };
-            reading = reading.with_named((named, coverage));
-            if depth == Depth::Everything {
-                let has_unseen = unnamed.has_unseen || has_escaped;
-                (reading.unseen, reading.was_unseen) = (has_unseen, last.unseen);
+            reading = reading.with_named(named);
+            let has_escaped = is_stopped && !stood_still;
+            self.escapes = if has_escaped { self.escapes + 1 } else { 0 };
+            let is_all = depth == Depth::Everything;
+            reading.unseen = is_all && (unnamed.has_unseen || self.escapes >= ESCAPES);
+            reading.was_unseen = is_all && last.unseen;
+            let is_clear = is_all && self.has_found && !unnamed.has_unseen && !has_escaped;
+            if is_clear && is_stopped {
+                self.settled = written;
             }
-            let is_clear = depth == Depth::Everything && self.has_found && !reading.unseen;
             reading.stood_still = stood_still;
             reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
@@ -267,27 +278,34 @@ impl Watch {
         }
     }
 
-    /// Stops the commands when more space is gone than was found, and waits until they have stopped:
-    /// a system call in progress keeps a file that nothing else shows. `None` if they are unknown.
-    async fn settle_programs(&self) -> Option<Stopped> {
-        let processes = self.promptness.is_inline().then(|| self.processes.clone())?;
-        let stop = move || Some(processes.get()?.stop().settle());
+    /// Stops the commands when more space is gone than was found and they may write, and they may have
+    /// written it: a system call in progress keeps a file that nothing else shows.
+    async fn stop_suspects(&self, left: Room) -> Option<Stopped> {
+        let processes = self.promptness.is_local().then(|| self.processes.clone())?;
+        let settled = self.settled;
+        let stop = move || {
+            let processes = processes.get()?;
+            let written = processes.written().saturating_sub(settled);
+            (written >= left.bytes / 2).then(|| processes.stop())
+        };
         self.runtime.spawn_blocking(stop).await.ok()?
     }
 
-    /// Scans named and unnamed files.
-    async fn scan(&self, depth: Depth, most: u64) -> Option<Scan> {
+    /// Scans named and unnamed files, and continues the commands that were stopped for it.
+    async fn scan(&self, depth: Depth, most: u64, stopped: Option<Stopped>) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         blocking(&self.runtime, move || {
             let written = processes.get().map_or(0, Processes::written);
             // Before the scan of named files: a file that is unlinked meanwhile is counted once, or
             // by the next scan.
             let unnamed = match processes.get() {
-                Some(processes) => processes.unnamed(io_dir.devices(), depth),
+                Some(processes) => unnamed(processes, io_dir.devices(), depth),
                 None => Unnamed::default(),
             };
             let named = measure(io_dir.fd(), most);
-            Scan { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok(), written }
+            let space = FreeSpace::of(io_dir.fd()).ok();
+            let stood_still = stopped.is_some_and(|stopped| stopped.stood_still());
+            Scan { unnamed, named, space, written, stood_still }
         })
         .await
     }
@@ -301,6 +319,8 @@ struct Scan {
     space: Option<FreeSpace>,
     /// How many bytes the processes had written before it.
     written: u64,
+    /// Whether they were stopped for all of it.
+    stood_still: bool,
 }
 
 #[cfg(test)]
