@@ -518,12 +518,12 @@ pub enum LogLevel {
     Warn,
 }
 
-/// `touched`: a path is about to change. Sent before the change, so that no path is lost if the
+/// `touched`: a script is about to change a path. Sent before the change, so that no path is lost if the
 /// agent is killed; sent again for the same path only if a later change is of another kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touched {
-    /// The id of the request that causes it. It has not been answered yet.
+    /// The id of the run. It has not been answered yet.
     pub request: u64,
     /// The normalised guest path.
     pub path: WireString,

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
-use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy, Unannounced};
+use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{FileOperation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
@@ -327,8 +327,8 @@ impl Session {
         self.rules.as_ref().ok_or_else(|| invalid("'configure' comes first"))
     }
 
-    /// The files of the request `id`, whose changes `announce` sends.
-    fn files(&self, rules: &Rules, id: u64, announce: Arc<dyn Announce>) -> Files {
+    /// The files of the request `id`; `announce` sends what it changes.
+    fn files(&self, rules: &Rules, id: u64, announce: Option<Arc<dyn Announce>>) -> Files {
         Files::new(
             self.mounts.clone(),
             rules.paths.clone(),
@@ -344,7 +344,7 @@ impl Session {
             let rules = session.rules()?;
             session.threads.expect(session.accepted.len()).map_err(no_thread)?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            let files = session.files(rules, id, Arc::new(Unannounced));
+            let files = session.files(rules, id, None);
             session.operations.accept(id, operation, files, time)
         });
         self.accepted.extend(work);
@@ -369,7 +369,8 @@ impl Session {
         if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
             return Err(invalid(&format!("args is nested deeper than {MAX_VALUE_DEPTH}")));
         }
-        let files = rules.policy.io.then(|| Arc::new(self.files(rules, id, self.outbox.clone())));
+        let files =
+            rules.policy.io.then(|| Arc::new(self.files(rules, id, Some(self.outbox.clone()))));
         let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);
         let programs = self.programs.clone();
         self.runner.start(Job { id, run, accepted, limits, io_errors, files, programs })

@@ -46,7 +46,7 @@ impl Files {
         policy: Arc<PathPolicy>,
         limits: &Limits,
         lifetime: Arc<Lifetime>,
-        announce: Arc<dyn Announce>,
+        announce: Option<Arc<dyn Announce>>,
         request: u64,
     ) -> Self {
         Self {

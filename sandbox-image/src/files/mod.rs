@@ -53,7 +53,7 @@ pub use read::{Range, Reading};
 pub use remove::RemoveScope;
 pub use search::{GlobOptions, GrepOptions};
 pub use temporary::{Existing, remove_all as remove_temporaries};
-pub use touched::{Announce, Unannounced};
+pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;
 pub use write::{Overwrite, Parents, WriteOptions};

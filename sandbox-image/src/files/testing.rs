@@ -115,7 +115,7 @@ impl<'a> Setup<'a> {
             Arc::new(PathPolicy::new(&policy).unwrap()),
             &self.limits,
             Arc::new(Lifetime::new(&self.limits)),
-            recorded.clone(),
+            Some(recorded.clone()),
             1,
         );
         (Arc::new(files), recorded)

@@ -23,17 +23,9 @@ pub trait Announce: Send + Sync {
     fn refuse(&self, refused: Refused);
 }
 
-/// Sends nothing: the answer to a file operation tells its caller what it did.
-pub struct Unannounced;
-
-impl Announce for Unannounced {
-    fn announce(&self, _: Touched) {}
-    fn refuse(&self, _: Refused) {}
-}
-
-/// The announcements of this run.
+/// The announcements of this run. A file operation has none: its answer tells its caller what it did.
 pub(super) struct TouchedPaths {
-    out: Arc<dyn Announce>,
+    out: Option<Arc<dyn Announce>>,
     /// The request that causes the changes.
     request: u64,
     state: Mutex<State>,
@@ -73,7 +65,7 @@ enum Before {
 }
 
 impl TouchedPaths {
-    pub fn new(out: Arc<dyn Announce>, request: u64) -> Self {
+    pub fn new(out: Option<Arc<dyn Announce>>, request: u64) -> Self {
         Self { out, request, state: Mutex::default(), refused: Mutex::default() }
     }
 
@@ -85,6 +77,10 @@ impl TouchedPaths {
         existed: bool,
         change: Change,
     ) -> Pending<'a> {
+        if self.out.is_none() {
+            let entry = TouchedEntry { change, before: Before::Settled };
+            return Pending { announced: self, path, existed, entry };
+        }
         let mut state = self.state.lock().unwrap();
         let before = match state.last.get_mut(path) {
             Some(last) if *last == change => Before::Settled,
@@ -116,17 +112,19 @@ impl TouchedPaths {
 
     /// Reports a refusal, if it was not reported before.
     pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
+        let Some(out) = &self.out else { return };
         let path = WireString::new(cut(path));
         let refused = Refused { request: self.request, operation, path, kind };
         let mut reported = self.refused.lock().unwrap();
         if reported.len() < MAX_REFUSALS && reported.insert(refused.clone()) {
-            self.out.refuse(refused);
+            out.refuse(refused);
         }
     }
 
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
+        let Some(out) = &self.out else { return };
         let path = path.into();
-        self.out.announce(Touched { request: self.request, path, existed, change });
+        out.announce(Touched { request: self.request, path, existed, change });
     }
 }
 
@@ -190,7 +188,7 @@ mod tests {
 
     fn changes(act: impl FnOnce(&TouchedPaths, &GuestPath)) -> Vec<(bool, Change)> {
         let out = Arc::new(Recorded::default());
-        act(&TouchedPaths::new(out.clone(), 1), &GuestPath::new("/io/a").unwrap());
+        act(&TouchedPaths::new(Some(out.clone()), 1), &GuestPath::new("/io/a").unwrap());
         out.0.lock().unwrap().iter().map(|(_, existed, change)| (*existed, *change)).collect()
     }
 
@@ -243,7 +241,7 @@ mod tests {
     #[test]
     fn beyond_its_memory_every_change_is_announced() {
         let out = Arc::new(Recorded::default());
-        let announced = TouchedPaths::new(out.clone(), 1);
+        let announced = TouchedPaths::new(Some(out.clone()), 1);
         announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
         let path = GuestPath::new("/io/a").unwrap();
         announced.announce(&path, false, Change::Write).done();
@@ -268,7 +266,7 @@ mod tests {
     #[test]
     fn a_refusal_is_told_once_and_so_many_are_told_at_most() {
         let out = Arc::new(Refusals::default());
-        let announced = TouchedPaths::new(out.clone(), 7);
+        let announced = TouchedPaths::new(Some(out.clone()), 7);
         let refuse =
             |operation, path: &str, kind| announced.refuse(operation, path.as_bytes(), kind);
         for _ in 0..2 {
@@ -288,7 +286,7 @@ mod tests {
     #[test]
     fn of_what_is_no_path_only_so_much_is_told() {
         let out = Arc::new(Refusals::default());
-        let announced = TouchedPaths::new(out.clone(), 1);
+        let announced = TouchedPaths::new(Some(out.clone()), 1);
         let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
         for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
             announced.refuse(ScriptOperation::Read, path, ErrorKind::PathEscape);
