@@ -363,7 +363,7 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
         assert_eq!(result["cacheScope"], "private", "{method}: {answer:#}");
     }
     let wanted = json!({ "notifications": { "resourcesListChanged": true } });
-    let listening = client.begin("subscriptions/listen", with_meta(wanted));
+    let listening = client.begin("subscriptions/listen", with_meta(wanted.clone()));
     while !client
         .notifications
         .iter()
@@ -376,6 +376,10 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
     client.ask("tools/call", with_meta(write));
     client.answered_list_changed();
     assert!(!client.early.contains_key(&listening), "it goes on");
+    // Who begins later is told once of all that was before.
+    client.notifications.clear();
+    client.begin("subscriptions/listen", with_meta(wanted));
+    client.answered_list_changed();
     client.end();
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::mounts::HostMount;
+use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually, finish, spawn, wait};
 
 /// What the tries of an attack are: one in three showed what it was to show.
@@ -16,6 +17,13 @@ const TRIES: usize = 25;
 
 /// Has two names exchange what they are for as long as `run` lasts, as a run that goes on beside it can.
 fn while_exchanged(one: &Path, other: &Path, run: impl FnOnce()) {
+    /// Also if what runs meanwhile panics.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -23,8 +31,8 @@ fn while_exchanged(one: &Path, other: &Path, run: impl FnOnce()) {
                 renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
             }
         });
+        let _done = Done(&done);
         run();
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -34,6 +42,10 @@ fn count(directory: &Path) -> usize {
 
 #[test]
 fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
+    if !has(Feature::MountNumbers) {
+        // Nobody sees which file of the host an input is.
+        return;
+    }
     let place = Fixture::new();
     place.write("secret", "of the host");
     place.write("in/x.txt", "plain");
