@@ -1,6 +1,7 @@
 //! A file operation in progress: its deadline, its end, and its cancellation if nobody waits.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandbox_api::files::OperationStats;
@@ -9,7 +10,7 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString};
 use sandbox_session::{CallError, NotificationHandler, Reply};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -184,6 +185,7 @@ impl OperationCall {
         let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
         let patience = (limit + GRACE + moving).saturating_sub(self.waited);
         let since = Instant::now();
+        keep_timer(&self.inner);
         let sign = timeout(patience, sign).await;
         self.waited += since.elapsed();
         sign.map_err(|_| late(limit))
@@ -201,7 +203,20 @@ impl Drop for OperationCall {
 /// Waits for one message of the agent, for slightly longer than the time limit of an operation.
 pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
     let limit = inner.limits.operation_timeout;
+    keep_timer(inner);
     timeout(limit + GRACE, sign).await.map_err(|_| late(limit))
+}
+
+/// Has a timer that ends before those of the operations that begin meanwhile. Without it each of these
+/// is the runtime's next one, and wakes the thread that waits for that.
+fn keep_timer(inner: &Inner) {
+    if !inner.has_timer.swap(true, Ordering::Relaxed) {
+        let (has_timer, limit) = (inner.has_timer.clone(), inner.limits.operation_timeout);
+        tokio::spawn(async move {
+            sleep(limit).await;
+            has_timer.store(false, Ordering::Relaxed);
+        });
+    }
 }
 
 fn late(limit: Duration) -> Error {

@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     /// Why the controller ended the sandbox without a request.
     pub(super) end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
+    /// Whether a timer keeps those of operations from waking the runtime.
+    pub has_timer: Arc<AtomicBool>,
     /// A run has killed its container, which may take its time to end.
     pub(super) is_killed: AtomicBool,
     /// From now on, the sandbox ends because its owner closes it.

@@ -247,6 +247,7 @@ impl Ready {
             run_lock: Arc::new(Semaphore::new(1)),
             end_cause: Arc::default(),
             activity: Activity::new(),
+            has_timer: Arc::default(),
             is_killed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
