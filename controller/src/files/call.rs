@@ -185,10 +185,9 @@ impl OperationCall {
         let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
         let patience = (limit + GRACE + moving).saturating_sub(self.waited);
         let since = Instant::now();
-        keep_timer(&self.inner);
-        let sign = timeout(patience, sign).await;
+        let sign = within(&self.inner, patience, sign).await;
         self.waited += since.elapsed();
-        sign.map_err(|_| late(limit))
+        sign
     }
 }
 
@@ -202,9 +201,16 @@ impl Drop for OperationCall {
 
 /// Waits for one message of the agent, for slightly longer than the time limit of an operation.
 pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
-    let limit = inner.limits.operation_timeout;
+    within(inner, inner.limits.operation_timeout + GRACE, sign).await
+}
+
+async fn within<T>(
+    inner: &Inner,
+    patience: Duration,
+    sign: impl Future<Output = T>,
+) -> Result<T, Error> {
     keep_timer(inner);
-    timeout(limit + GRACE, sign).await.map_err(|_| late(limit))
+    timeout(patience, sign).await.map_err(|_| late(inner.limits.operation_timeout))
 }
 
 /// Has a timer that ends before those of the operations that begin meanwhile. Without it each of these

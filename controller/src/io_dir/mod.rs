@@ -292,14 +292,15 @@ impl IoDir {
     /// The device numbers of its files: that of the filesystem, that of what the sandbox sees, and
     /// that of files there, where it differs: in an overlay of several filesystems.
     pub fn devices(&self) -> Devices {
-        let view = self.view();
         let dev = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let new = || rustix::fs::openat(&*view, ".", unnamed, Mode::RUSR);
-        let is_overlay = rustix::fs::fstatfs(&*view).is_ok_and(|it| it.f_type as u32 == OVERLAY);
+        let new = || rustix::fs::openat(&*self.files, ".", unnamed, Mode::RUSR);
+        // The upper layer of a stage never is one.
+        let is_overlay =
+            rustix::fs::fstatfs(&*self.files).is_ok_and(|it| it.f_type as u32 == OVERLAY);
         let of_files = if is_overlay { new().and_then(|file| dev(&file)).ok() } else { None };
         let own = self.identity.dev;
-        [own, dev(&view).unwrap_or(own), of_files.unwrap_or(own)]
+        [own, dev(&self.view()).unwrap_or(own), of_files.unwrap_or(own)]
     }
 
     /// The lower layer of its overlay.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sandbox_api::changes::{ChangeManifest, Changes, CommitPolicy};
-use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec};
+use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec, SomePaths};
 use sandbox_controller::{FinishOptions, NewDirectory, Sandbox};
 
 use crate::cli::changes::ChangesArgs;
@@ -169,20 +169,16 @@ fn open_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<NewDirectory, Er
 fn conflict(changes: &Changes) -> Option<Failure> {
     const SHOWN: usize = 3;
     let paths = &changes.conflicts;
-    let shown: Vec<_> = paths.iter().take(SHOWN).map(String::as_str).collect();
-    let more = match paths.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let first: Vec<_> = paths.iter().take(SHOWN).cloned().collect();
+    let shown = SomePaths { more: paths.len() - first.len(), first };
     (!paths.is_empty()).then(|| {
-        let shown = shown.join(", ");
         let (message, hint) = match changes.committed {
             false => (
-                format!("nothing was committed: {shown}{more} changed in the io dir meanwhile"),
+                format!("nothing was committed: {shown} changed in the io dir meanwhile"),
                 "run it again; --keep-staged DIR keeps what such a run wrote",
             ),
             true => (
-                format!("not committed: {shown}{more} changed in the io dir during the commit"),
+                format!("not committed: {shown} changed in the io dir during the commit"),
                 "the other changes are in the io dir; run it again",
             ),
         };

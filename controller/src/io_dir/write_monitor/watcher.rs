@@ -66,8 +66,8 @@ impl Watcher {
             reserve,
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
-            written: processes.get().map_or(0, Processes::written),
-            settled: processes.get().map_or(0, Processes::written),
+            written: 0,
+            settled: 0,
             escapes: 0,
             processes,
             container,
@@ -143,6 +143,9 @@ struct Watch {
 
 impl Watch {
     async fn run(mut self) {
+        // Here, so that no command waits for it.
+        self.written = self.processes.get().map_or(0, Processes::written);
+        self.settled = self.written;
         loop {
             tokio::time::sleep(self.pace.tick()).await;
             let (space, cost) = self.free_space().await;
@@ -264,30 +267,33 @@ impl Watch {
             }
             tokio::time::sleep(STOP_TICK).await;
         };
-        let (processes, written_before) = (self.processes.clone(), self.written);
-        let stop = move || {
-            let processes = processes.get()?;
-            let written = || processes.written().saturating_sub(written_before);
-            let is_theirs =
-                inodes >= left.entries || bytes >= left.bytes && written() >= left.bytes / 2;
-            is_theirs.then(|| processes.stop())
+        let before = self.written;
+        let is_theirs = move |processes: &Processes| {
+            inodes >= left.entries || bytes >= left.bytes && have_written(processes, before, left)
         };
-        match self.runtime.spawn_blocking(stop).await {
-            Ok(Some(stopped)) => stopped,
-            _ => std::future::pending().await,
+        match self.stop_if(is_theirs).await {
+            Some(stopped) => stopped,
+            None => std::future::pending().await,
         }
     }
 
     /// Stops the commands when more space is gone than was found and they may write, and they may have
     /// written it: a system call in progress keeps a file that nothing else shows.
     async fn stop_suspects(&self, left: Room) -> Option<Stopped> {
-        let processes = self.promptness.is_local().then(|| self.processes.clone())?;
         let settled = self.settled;
-        let stop = move || {
-            let processes = processes.get()?;
-            let written = processes.written().saturating_sub(settled);
-            (written >= left.bytes / 2).then(|| processes.stop())
-        };
+        match self.promptness.is_local() {
+            true => self.stop_if(move |processes| have_written(processes, settled, left)).await,
+            false => None,
+        }
+    }
+
+    /// Stops the commands, if they are known and `is_theirs` says that what is gone may be theirs.
+    async fn stop_if(
+        &self,
+        is_theirs: impl FnOnce(&Processes) -> bool + Send + 'static,
+    ) -> Option<Stopped> {
+        let processes = self.processes.clone();
+        let stop = move || processes.get().filter(|it| is_theirs(it)).map(Processes::stop);
         self.runtime.spawn_blocking(stop).await.ok()?
     }
 
@@ -309,6 +315,11 @@ impl Watch {
         })
         .await
     }
+}
+
+/// Whether processes have written half of what they may still write, since they had written `before`.
+fn have_written(processes: &Processes, before: u64, left: Room) -> bool {
+    processes.written().saturating_sub(before) >= left.bytes / 2
 }
 
 /// The findings of a scan.
