@@ -15,6 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::mounts::HostMount;
 use crate::fixture::{Ended, Fixture, eventually, files_below, wait, wait_and_watch};
 
 /// More than all that may wait on the way into a sandbox: what a pipe took of it has arrived.
@@ -262,31 +263,12 @@ fn a_copy_goes_where_it_is_told_and_leaves_the_old_file_where_it_fails() {
     assert_eq!(names.len(), 3, "{names:?}");
 }
 
-/// A disk of 1 MiB, which goes away whatever a test says.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mount(at: &Path) -> Self {
-        std::fs::create_dir(at).unwrap();
-        let flags = rustix::mount::MountFlags::empty();
-        // Root may; a user has no disk of its own that it could fill.
-        rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"size=1m").unwrap();
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
 /// Half a page and the beginning of a store were left.
 #[test]
 fn a_full_disk_leaves_no_page_of_the_manual_and_no_data_directory() {
     let place = Fixture::new();
     let small = place.path("small");
-    let _mounted = SmallDisk::mount(&small);
+    let _mounted = HostMount::memory(small.clone(), c"size=1m");
     // Some pages have room, and not all of them.
     std::fs::write(small.join("full"), content((1 << 20) - (40 << 10))).unwrap();
     let token = "token create --data-dir small/new/data --subject a --scope sandboxes";
@@ -303,7 +285,7 @@ fn a_full_disk_leaves_no_page_of_the_manual_and_no_data_directory() {
 fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
     let place = Fixture::new();
     let small = place.path("small");
-    let mounted = SmallDisk::mount(&small);
+    let mounted = HostMount::memory(small.clone(), c"size=1m");
     std::fs::write(small.join("a"), "old").unwrap();
     let content = content(2 << 20);
     place.write("host.bin", &content);

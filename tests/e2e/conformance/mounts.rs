@@ -1,7 +1,7 @@
 //! What of the host is mounted into a sandbox, and what the host has mounted below that. Mounting
 //! needs root.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
@@ -24,11 +24,16 @@ use crate::rootfs::Rootfs;
 pub(super) struct HostMount(pub(super) PathBuf);
 
 impl HostMount {
+    /// An empty file system in memory, with these options.
+    pub(super) fn memory(at: PathBuf, options: &CStr) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount("tmpfs", &at, "tmpfs", MountFlags::empty(), options).unwrap();
+        Self(at)
+    }
+
     /// A file system in memory with the file `inside`.
     fn tmpfs(at: PathBuf) -> Self {
-        fs::create_dir_all(&at).unwrap();
-        rustix::mount::mount("tmpfs", &at, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
-        let mounted = Self(at);
+        let mounted = Self::memory(at, c"size=1m");
         fs::write(mounted.0.join("inside"), "of the host").unwrap();
         mounted
     }
@@ -42,11 +47,9 @@ impl HostMount {
 
     /// An overlay whose layers are on two file systems, and the file system of its upper layer.
     pub(super) fn overlay(place: &Fixture, at: PathBuf) -> [Self; 2] {
-        let [lower, layers] = ["lower", "layers"].map(|name| place.path(name));
-        let [upper, work] = ["upper", "work"].map(|name| layers.join(name));
-        fs::create_dir_all(&layers).unwrap();
-        rustix::mount::mount("tmpfs", &layers, "tmpfs", MountFlags::empty(), c"size=64m").unwrap();
-        let layers = Self(layers);
+        let layers = Self::memory(place.path("layers"), c"size=64m");
+        let lower = place.path("lower");
+        let [upper, work] = ["upper", "work"].map(|name| layers.0.join(name));
         for directory in [&lower, &upper, &work, &at] {
             fs::create_dir_all(directory).unwrap();
         }

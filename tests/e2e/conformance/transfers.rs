@@ -1,11 +1,10 @@
 //! Content on its way, and what becomes of it when somebody stops it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use rustix::mount::{MountFlags, UnmountFlags};
 use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
 use sandbox_api::{ByteSize, Limits, SandboxSpec, Script};
 use sandbox_controller::{Error, Sandbox};
@@ -14,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::mounts::HostMount;
 use crate::ENGINE;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, TIMEOUT, eventually};
@@ -327,24 +327,6 @@ fn an_operation_out_of_its_time_says_so_and_the_sandbox_goes_on() {
     });
 }
 
-/// A small file system of its own.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: PathBuf, options: &std::ffi::CStr) -> Self {
-        fs::create_dir_all(&at).unwrap();
-        rustix::mount::mount("tmpfs", &at, "tmpfs", MountFlags::empty(), options)
-            .expect("a file system of a test's own needs root");
-        Self(at)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
-    }
-}
-
 async fn write(sandbox: &Sandbox, mode: WriteMode, atomic: bool) -> Result<(), Error> {
     let options = WriteOptions { mode, atomic, parents: true };
     sandbox.write("f", vec![b'n'; 3 * MIB], options).await.map(drop)
@@ -354,7 +336,7 @@ async fn write(sandbox: &Sandbox, mode: WriteMode, atomic: bool) -> Result<(), E
 fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
     let place = Fixture::new();
     let io_dir = place.path("sandbox-files");
-    let _disk = SmallDisk::mount(io_dir.clone(), c"size=4m,nr_inodes=100,mode=0755");
+    let _disk = HostMount::memory(io_dir.clone(), c"size=4m,nr_inodes=100,mode=0755");
     let library = Library::new(&place);
     let old = vec![b'o'; 2 * MIB];
     fs::write(io_dir.join("f"), &old).unwrap();
