@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long processes may take to stop. One that takes longer is in a long system call.
-const LONGEST_STOP: Duration = Duration::from_millis(250);
+const LONGEST_STOP: Duration = Duration::from_millis(100);
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -37,28 +39,28 @@ pub struct Processes {
 /// How long each thread has run, as the kernel's text says it.
 type RunTimes = BTreeMap<u32, String>;
 
-/// Stopped processes of commands. Dropping this continues them.
+/// Stopped processes of commands. Those that this thread traces continue when it ends, whatever ends
+/// it; dropping this continues the others.
 #[derive(Debug)]
-pub struct Stopped {
-    processes: Processes,
-    /// Without those that their own parents had stopped.
-    programs: Vec<OwnedFd>,
+struct Stopped<'a> {
+    processes: &'a Processes,
+    /// Those that may not be traced, without those that their own parents had stopped.
+    signalled: Vec<OwnedFd>,
     /// How long each thread had run when all of them had stopped. `None` if some did not.
     stood: Option<RunTimes>,
 }
 
-impl Stopped {
-    /// Whether nothing has run since all of them stopped: a timer or a death may continue a process,
-    /// and it may stop itself again.
-    #[must_use]
-    pub fn stood_still(&self) -> bool {
+impl Stopped<'_> {
+    /// Whether nothing has run since all of them stopped: a timer or a death may continue a process
+    /// that a signal stopped, and it may stop itself again.
+    fn stood_still(&self) -> bool {
         self.stood.is_some() && self.processes.standing() == self.stood
     }
 }
 
-impl Drop for Stopped {
+impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        for program in &self.programs {
+        for program in &self.signalled {
             _ = pidfd_send_signal(program, Signal::CONT);
         }
     }
@@ -107,20 +109,40 @@ impl Processes {
         threads_of(self.init).into_iter().flatten().filter_map(number).collect()
     }
 
-    /// Stops the commands' processes, but not the agent, and waits until they have stopped, for a
-    /// quarter of a second at most. That interrupts the system calls in which they wait. A process
-    /// that its own parent has stopped is not continued.
-    #[must_use]
-    pub fn stop(&self) -> Stopped {
-        let mut stopped = Stopped { processes: self.clone(), programs: Vec::new(), stood: None };
-        let mut met = HashSet::from([self.init]);
+    /// Runs `work` while the commands' processes are stopped, but not the agent, and returns whether
+    /// they were stopped for all of it. They have a tenth of a second to stop, and the system calls in
+    /// which they wait are interrupted.
+    ///
+    /// # Panics
+    ///
+    /// If `work` does.
+    pub fn while_stopped<T: Send>(&self, work: impl FnOnce() -> T + Send) -> (T, bool) {
+        let stop = || {
+            let stopped = self.stop();
+            let result = work();
+            (result, stopped.stood_still())
+        };
+        std::thread::scope(|scope| scope.spawn(stop).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Stops them until this thread ends. No signal, timer or death continues a traced thread. A
+    /// process that may not be traced is stopped by a signal, unless its own parent has stopped it.
+    fn stop(&self) -> Stopped<'_> {
+        let mut stopped = Stopped { processes: self, signalled: Vec::new(), stood: None };
+        let (mut threads, mut programs) = (HashSet::new(), HashSet::from([self.init]));
         let deadline = Instant::now() + LONGEST_STOP;
         loop {
             // A process that is not stopped yet may start others.
-            let mut new = self.all().unwrap_or_default();
-            new.retain(|&pid| met.insert(pid));
+            let mut new = self.threads_of_programs().unwrap_or_default();
+            new.retain(|&thread| threads.insert(thread));
             let is_everybody = new.is_empty();
-            stopped.programs.extend(new.into_iter().filter_map(|pid| self.stop_one(pid)));
+            new.retain(|&thread| !self.trace(thread));
+            if !new.is_empty() {
+                let mut new = self.all().unwrap_or_default();
+                new.retain(|&pid| programs.insert(pid));
+                stopped.signalled.extend(new.into_iter().filter_map(|pid| self.signal(pid)));
+            }
             if is_everybody {
                 stopped.stood = self.standing();
             }
@@ -133,15 +155,26 @@ impl Processes {
         }
     }
 
-    /// Stops a process, unless it is stopped already.
-    fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
-        let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+    /// Stops a thread for as long as this thread lives. Returns whether it is stopped, or ends.
+    fn trace(&self, thread: u32) -> bool {
+        let Ok(id) = thread.try_into().map(Pid::from_raw) else { return false };
+        let is_ours = || self.has(Path::new(&format!("/proc/{thread}")));
+        // The id may have been reused, until this thread traces it.
+        if !is_ours() {
+            return true;
+        }
+        ptrace::seize(id, ptrace::Options::empty()).is_ok()
+            && (!is_ours() || ptrace::interrupt(id).is_ok())
+    }
+
+    /// Stops a process by a signal, unless it is stopped already.
+    fn signal(&self, pid: u32) -> Option<OwnedFd> {
+        let opened =
+            pidfd_open(rustix::process::Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty())
+                .ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        let groups = |thread: PathBuf| fs::read_to_string(thread.join("cgroup"));
-        let is_ours = |groups: String| groups.lines().any(|line| line == self.group);
-        let is_running = |thread: PathBuf| !is_stopped(&thread);
-        if !threads_of(pid)?.any(|thread| groups(thread).is_ok_and(is_ours))
-            || !threads_of(pid)?.any(is_running)
+        if !threads_of(pid)?.any(|thread| self.has(&thread))
+            || threads_of(pid)?.all(|thread| is_stopped(&thread))
         {
             return None;
         }
@@ -153,18 +186,29 @@ impl Processes {
         members(&self.threads.with_file_name("cgroup.procs"))
     }
 
+    fn threads_of_programs(&self) -> io::Result<Vec<u32>> {
+        let mut all = self.threads()?;
+        // Read later: the agent may just have started a thread.
+        let agent = self.threads_of_agent();
+        all.retain(|thread| !agent.contains(thread));
+        Ok(all)
+    }
+
+    /// Whether a thread is one of theirs, given its directory in `/proc`.
+    fn has(&self, thread: &Path) -> bool {
+        let groups = fs::read_to_string(thread.join("cgroup"));
+        groups.is_ok_and(|groups| groups.lines().any(|line| line == self.group))
+    }
+
     /// How long each thread has run but the agent's, if they all are stopped.
     fn standing(&self) -> Option<RunTimes> {
-        let agent = self.threads_of_agent();
-        let mut all = self.threads().ok()?;
-        all.retain(|thread| !agent.contains(thread));
         let run_time = |thread: u32| {
             let folder = PathBuf::from(format!("/proc/{thread}"));
             // Not every kernel counts it.
             let time = || fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
             (is_stopped(&folder) || waits(&folder)).then(|| (thread, time()))
         };
-        all.into_iter().map(run_time).collect()
+        self.threads_of_programs().ok()?.into_iter().map(run_time).collect()
     }
 }
 
@@ -183,7 +227,7 @@ fn state(thread: &Path) -> Option<u8> {
 
 /// Whether a thread is stopped, or has exited.
 fn is_stopped(thread: &Path) -> bool {
-    state(thread).is_none_or(|state| matches!(state, b'T' | b'Z' | b'X'))
+    state(thread).is_none_or(|state| matches!(state, b'T' | b't' | b'Z' | b'X'))
 }
 
 /// Whether a thread waits for another process in the kernel, and stops before it runs on. Only root,

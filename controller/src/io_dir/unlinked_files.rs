@@ -13,7 +13,7 @@ use std::{fs, io};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sandbox_engine::Processes;
-use sandbox_staging::snapshot::bytes_of;
+use sandbox_staging::snapshot::{DiskUsage, bytes_of};
 
 /// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
 /// each.
@@ -25,10 +25,8 @@ pub(crate) type Devices = [u64; 3];
 /// Usage in addition to that of named files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Unnamed {
-    /// The disk usage of unnamed files.
-    pub bytes: u64,
-    /// The number of unnamed files.
-    pub entries: u64,
+    /// That of unnamed files.
+    pub usage: DiskUsage,
     /// Whether a process holds, or may hold, something that cannot be measured: descriptors in
     /// flight in a socket's queue, or anything if the process cannot be inspected.
     pub has_unseen: bool,
@@ -144,8 +142,8 @@ impl Search {
         // Directories and links too: a removed directory keeps the space of its entries.
         let is_removed = stat.st_nlink == 0 && self.devs.contains(&stat.st_dev);
         if is_removed && self.met.insert(stat.st_ino) {
-            self.found.bytes = self.found.bytes.saturating_add(bytes_of(stat));
-            self.found.entries += 1;
+            let file = DiskUsage { bytes: bytes_of(stat), entries: 1 };
+            self.found.usage = self.found.usage + file;
         }
     }
 }

@@ -44,6 +44,18 @@ impl DiskUsage {
     }
 }
 
+impl std::ops::Add for DiskUsage {
+    type Output = Self;
+
+    /// The sum of both, field by field, or the largest number.
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            entries: self.entries.saturating_add(other.entries),
+        }
+    }
+}
+
 /// The files at the time of a scan.
 #[derive(Debug)]
 pub struct Snapshot {

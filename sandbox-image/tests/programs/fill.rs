@@ -5,6 +5,7 @@ use std::io::{IoSlice, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -55,11 +56,19 @@ pub fn fill(mount: &str, kept: Kept) {
 }
 
 /// Keeps files by system calls that wait, and closes their descriptors. Says how many bytes it kept to
-/// its end. Its main thread ends first.
-pub fn fill_in_calls(mount: &str) {
+/// its end. Its main thread ends first. The kernel's count of what it writes leaves out children that
+/// nobody waits for.
+pub fn fill_in_calls(mount: &str, is_counted: bool) {
     let mount = mount.to_owned();
+    if !is_counted {
+        #[expect(unsafe_code, reason = "no safe interface ignores a signal")]
+        // SAFETY: nothing here handles it.
+        unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN)
+        };
+    }
     std::thread::spawn(move || {
-        println!("kept {}", keep_in_calls(&mount));
+        println!("kept {}", keep_in_calls(&mount, is_counted));
         std::process::exit(0);
     });
     #[expect(unsafe_code, reason = "no safe interface ends one thread")]
@@ -69,7 +78,7 @@ pub fn fill_in_calls(mount: &str) {
     };
 }
 
-fn keep_in_calls(mount: &str) -> usize {
+fn keep_in_calls(mount: &str, is_counted: bool) -> usize {
     let content = vec![b'x'; FILE_BYTES];
     let (unread, full) = rustix::pipe::pipe().expect("a pipe");
     let size = rustix::pipe::fcntl_getpipe_size(&full).expect("a size");
@@ -80,7 +89,14 @@ fn keep_in_calls(mount: &str) -> usize {
         let mut options = File::options();
         let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount);
         let mut file = unnamed.expect("a file");
-        file.write_all(&content).expect("written");
+        if is_counted {
+            file.write_all(&content).expect("written");
+        } else {
+            let mut writer = Command::new("head");
+            writer.args(["-c", &FILE_BYTES.to_string(), "/dev/zero"]);
+            // Its status is lost.
+            _ = writer.stdout(file.try_clone().expect("a descriptor")).status();
+        }
         // A number that nothing else gets: a call that is interrupted begins again with it.
         let own = i32::try_from(number).expect("few") + 500;
         let file = rustix::io::fcntl_dupfd_cloexec(&file, own).expect("a descriptor");

@@ -2,59 +2,107 @@ use std::fs::File;
 
 use super::*;
 
-#[test]
-fn programs_stand_still_while_stopped_and_continue_afterwards() {
-    let mut child = std::process::Command::new("sh")
-        .args(["-c", "while :; do echo x; done"])
-        .stdout(File::create("/dev/null").unwrap())
-        .spawn()
-        .unwrap();
-    let pid = child.id();
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    for file in ["cgroup.procs", "cgroup.threads"] {
-        fs::write(dir.path().join(file), format!("{pid}\n")).unwrap();
-    }
-    let group = |group: &str| Processes {
-        init: 1,
-        group: group.to_owned(),
-        threads: dir.path().join("cgroup.threads"),
-    };
-    let state = || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.as_bytes()[0]
-    };
-    let settles = |stopped| {
-        for _ in 0..1000 {
-            if (state() == b'T') == stopped {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+/// A child, with the files of a cgroup that it is alone in.
+struct Program {
+    child: std::process::Child,
+    dir: tempfile::TempDir,
+}
+
+impl Program {
+    fn shell(line: &str) -> Self {
+        let child = std::process::Command::new("sh")
+            .args(["-c", line])
+            .stdout(File::create("/dev/null").unwrap())
+            .spawn()
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["cgroup.procs", "cgroup.threads"] {
+            fs::write(dir.path().join(file), format!("{}\n", child.id())).unwrap();
         }
-        false
-    };
-    // The pid of a process outside is left alone.
-    assert!(group("0::/elsewhere").stop().programs.is_empty());
-    let processes = group(groups.lines().next().unwrap());
-    let stopped = processes.stop();
-    assert_eq!(state(), b'T');
-    assert!(stopped.stood_still());
-    // A process that was already stopped is not continued.
-    assert!(processes.stop().programs.is_empty());
+        Self { child, dir }
+    }
+
+    fn processes(&self) -> Processes {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.child.id())).unwrap();
+        self.in_group(groups.lines().next().unwrap())
+    }
+
+    fn in_group(&self, group: &str) -> Processes {
+        let threads = self.dir.path().join("cgroup.threads");
+        Processes { init: 1, group: group.to_owned(), threads }
+    }
+
+    fn state(&self) -> u8 {
+        state(Path::new(&format!("/proc/{}", self.child.id()))).unwrap()
+    }
+
+    fn reaches(&self, is_reached: impl Fn(u8) -> bool) -> bool {
+        (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            is_reached(self.state())
+        })
+    }
+
+    fn send(&self, signal: Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn programs_stand_still_whatever_continues_them_and_run_on_afterwards() {
+    let program = Program::shell("trap : CONT; while :; do echo x; done");
+    let processes = program.processes();
+    let ((), stood_still) = processes.while_stopped(|| {
+        let written = processes.written();
+        for signal in [Signal::CONT, Signal::STOP, Signal::CONT] {
+            program.send(signal);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!((program.state(), processes.written()), (b't', written));
+        }
+    });
+    assert!(stood_still);
+    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
     let written = processes.written();
+    assert!(program.reaches(|_| processes.written() > written));
+    // One that was stopped before remains so.
+    program.send(Signal::STOP);
+    assert!(program.reaches(|state| state == b'T'));
+    assert!(processes.while_stopped(|| ()).1);
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(processes.written(), written);
+    assert_eq!(program.state(), b'T');
+    // The id of a process outside is left alone.
+    program.send(Signal::CONT);
+    let outside = program.in_group("0::/elsewhere");
+    outside.while_stopped(|| assert_ne!(program.state(), b't'));
+}
+
+#[test]
+fn programs_that_a_signal_stopped_are_known_to_have_run_meanwhile() {
+    let program = Program::shell("while :; do echo x; done");
+    let (processes, pid) = (program.processes(), program.child.id());
+    assert!(program.in_group("0::/elsewhere").signal(pid).is_none());
+    let signalled = vec![processes.signal(pid).unwrap()];
+    assert!(program.reaches(|state| state == b'T'));
+    let stood = processes.standing();
+    let stopped = Stopped { processes: &processes, signalled, stood };
     assert!(stopped.stood_still());
-    // It has run meanwhile, though it is stopped again.
-    let signal = |signal| rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
-    signal(Signal::CONT);
-    assert!(settles(false));
-    signal(Signal::STOP);
-    assert!(settles(true) && !stopped.stood_still());
+    // A process that was already stopped is not continued later.
+    assert!(processes.signal(pid).is_none());
+    // It is stopped again.
+    program.send(Signal::CONT);
+    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
+    program.send(Signal::STOP);
+    assert!(program.reaches(|state| state == b'T') && !stopped.stood_still());
     drop(stopped);
-    assert!(settles(false));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
 }
 
 #[test]

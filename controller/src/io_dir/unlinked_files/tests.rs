@@ -40,7 +40,7 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
             assert_eq!(stat.st_ino, ino);
             search.meet(&stat);
         }
-        search.found.bytes
+        search.found.usage.bytes
     };
     assert_eq!(look(), 0);
     fs::remove_file(dir.path().join("f")).unwrap();
@@ -86,5 +86,5 @@ fn descriptors_in_flight_are_known_by_the_socket_that_they_wait_in() {
 fn processes_are_inspected_whatever_they_hold() {
     let dev = rustix::fs::stat("/tmp").unwrap().st_dev;
     let (open, all) = (search(dev, Depth::Open), search(dev, Depth::Everything));
-    assert!(!open.has_unseen && all.bytes < u64::MAX);
+    assert!(!open.has_unseen && all.usage.bytes < u64::MAX);
 }

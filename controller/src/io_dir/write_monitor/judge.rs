@@ -107,11 +107,7 @@ impl Reading {
 
     /// The same, with this scan's numbers of named files.
     pub fn with_named(self, (named, coverage): (DiskUsage, ScanCoverage)) -> Self {
-        let usage = DiskUsage {
-            bytes: named.bytes.saturating_add(self.unnamed.bytes),
-            entries: named.entries.saturating_add(self.unnamed.entries),
-        };
-        Self { usage, coverage, ..self }
+        Self { usage: named + self.unnamed, coverage, ..self }
     }
 }
 

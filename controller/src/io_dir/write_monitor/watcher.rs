@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{FreeSpace, ScanCoverage};
-use sandbox_engine::{Container, Processes, Stopped};
+use sandbox_engine::{Container, Processes};
 use sandbox_staging::snapshot::{DiskUsage, measure};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
@@ -178,36 +178,42 @@ impl Watch {
             self.find();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
-            // They continue after the scan.
-            let suspects = if is_suspicious { self.stop_suspects(left).await } else { None };
-            let is_stopped = suspects.is_some();
-            let space = if is_stopped { self.free_space().await.0 } else { space };
-            let scanned = match suspects {
-                Some(stopped) => self.scan(depth, most, Some(stopped)).await,
-                None => tokio::select! {
-                    scanned = self.scan(depth, most, None) => scanned,
-                    stopped = self.stop_programs(last.usage.entries, left) => {
-                        self.scan(depth, most, Some(stopped)).await
-                    }
-                },
+            let mut scanned = tokio::select! {
+                scanned = self.scan(depth, most, false) => scanned,
+                () = self.worth_a_stop(last.usage.entries, left) => {
+                    self.scan(depth, most, true).await
+                }
             };
+            // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
+            let hides = |scan: &Scan| !scan.stood_still && self.is_suspicious(scan, &bounds);
+            let is_stopped = is_suspicious
+                && self.has_found
+                && self.promptness.is_local()
+                && scanned.as_ref().is_some_and(hides);
+            if is_stopped {
+                scanned = self.scan(depth, most, true).await;
+            }
             let ended = Instant::now();
-            let Some(Scan { unnamed, named, space: after, written, stood_still }) = scanned else {
+            let Some(scan) = scanned else {
                 self.pace.record_scan(now, ended, space, false);
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
+            let Scan { unnamed, named, space: [space, after], written, stood_still } = scan;
             self.written = written;
-            let found = DiskUsage { bytes: unnamed.bytes, entries: unnamed.entries };
-            let mut reading = Reading { unnamed: found, space, is_missing: false, ..last };
-            reading = reading.with_named(named);
+            let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
+            let mut reading = reading.with_named(named);
             let has_escaped = is_stopped && !stood_still;
-            self.escapes = if has_escaped { self.escapes + 1 } else { 0 };
+            self.escapes = match has_escaped && may_be_theirs(written, self.settled, left) {
+                true => self.escapes + 1,
+                false => 0,
+            };
             let is_all = depth == Depth::Everything;
             reading.unseen = is_all && (unnamed.has_unseen || self.escapes >= ESCAPES);
             reading.was_unseen = is_all && last.unseen;
-            let is_clear = is_all && self.has_found && !unnamed.has_unseen && !has_escaped;
-            if is_clear && is_stopped {
+            let is_whole = stood_still || !self.promptness.is_local();
+            let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
+            if is_clear && stood_still {
                 self.settled = written;
             }
             reading.stood_still = stood_still;
@@ -216,6 +222,15 @@ impl Watch {
             self.pace.record_scan(now, ended, space, reading.has_grown_since(&last));
             self.measured.send_replace(reading);
         }
+    }
+
+    /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
+    /// gone.
+    fn is_suspicious(&self, scan: &Scan, bounds: &[Arc<Bounds>]) -> bool {
+        let usage = scan.named.0 + scan.unnamed.usage;
+        let left = room(bounds, usage).bytes;
+        let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
+        left > 0 && self.ledger.unexplained(usage, space) >= left
     }
 
     /// Begins to find the processes: to ask an engine takes longer than many commands run.
@@ -252,11 +267,10 @@ impl Watch {
         (space, cost)
     }
 
-    /// Stops the commands when, before or during a scan, as much space is gone as they may still
-    /// write and they may have written it, or as many inodes as they may still create files, which
-    /// nobody counts: during a scan of many entries they could write many times as much. Otherwise
-    /// never completes.
-    async fn stop_programs(&self, entries: u64, left: Room) -> Stopped {
+    /// Waits until, before or during a scan, as much space is gone as the commands may still write and
+    /// they may have written it, or as many inodes as they may still create files, which nobody
+    /// counts: during a scan of many entries they could write many times as much.
+    async fn worth_a_stop(&self, entries: u64, left: Room) {
         if !self.promptness.is_inline() {
             return std::future::pending().await;
         }
@@ -267,67 +281,60 @@ impl Watch {
             }
             tokio::time::sleep(STOP_TICK).await;
         };
-        let before = self.written;
-        let is_theirs = move |processes: &Processes| {
-            inodes >= left.entries || bytes >= left.bytes && have_written(processes, before, left)
-        };
-        match self.stop_if(is_theirs).await {
-            Some(stopped) => stopped,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Stops the commands when more space is gone than was found and they may write, and they may have
-    /// written it: a system call in progress keeps a file that nothing else shows.
-    async fn stop_suspects(&self, left: Room) -> Option<Stopped> {
-        let settled = self.settled;
-        match self.promptness.is_local() {
-            true => self.stop_if(move |processes| have_written(processes, settled, left)).await,
-            false => None,
-        }
-    }
-
-    /// Stops the commands, if they are known and `is_theirs` says that what is gone may be theirs.
-    async fn stop_if(
-        &self,
-        is_theirs: impl FnOnce(&Processes) -> bool + Send + 'static,
-    ) -> Option<Stopped> {
         let processes = self.processes.clone();
-        let stop = move || processes.get().filter(|it| is_theirs(it)).map(Processes::stop);
-        self.runtime.spawn_blocking(stop).await.ok()?
+        let written = move || processes.get().map_or(0, Processes::written);
+        let is_theirs = inodes >= left.entries
+            || bytes >= left.bytes && {
+                let written = self.runtime.spawn_blocking(written).await.unwrap_or(0);
+                may_be_theirs(written, self.written, left)
+            };
+        if !is_theirs {
+            std::future::pending().await
+        }
     }
 
-    /// Scans named and unnamed files, and continues the commands that were stopped for it.
-    async fn scan(&self, depth: Depth, most: u64, stopped: Option<Stopped>) -> Option<Scan> {
+    /// Scans named and unnamed files, if so wished while the commands are stopped.
+    async fn scan(&self, depth: Depth, most: u64, is_stopped: bool) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         blocking(&self.runtime, move || {
-            let written = processes.get().map_or(0, Processes::written);
-            // Before the scan of named files: a file that is unlinked meanwhile is counted once, or
-            // by the next scan.
-            let unnamed = match processes.get() {
-                Some(processes) => unnamed(processes, io_dir.devices(), depth),
-                None => Unnamed::default(),
+            let processes = processes.get();
+            let scan = || {
+                let space = FreeSpace::of(io_dir.fd()).ok();
+                let written = processes.map_or(0, Processes::written);
+                // Before the scan of named files: a file that is unlinked meanwhile is counted once,
+                // or by the next scan.
+                let unnamed = match processes {
+                    Some(processes) => unnamed(processes, io_dir.devices(), depth),
+                    None => Unnamed::default(),
+                };
+                let named = measure(io_dir.fd(), most);
+                let space = [space, FreeSpace::of(io_dir.fd()).ok()];
+                Scan { unnamed, named, space, written, stood_still: false }
             };
-            let named = measure(io_dir.fd(), most);
-            let space = FreeSpace::of(io_dir.fd()).ok();
-            let stood_still = stopped.is_some_and(|stopped| stopped.stood_still());
-            Scan { unnamed, named, space, written, stood_still }
+            match processes.filter(|_| is_stopped) {
+                Some(processes) => {
+                    let (scan, stood_still) = processes.while_stopped(scan);
+                    Scan { stood_still, ..scan }
+                }
+                None => scan(),
+            }
         })
         .await
     }
 }
 
-/// Whether processes have written half of what they may still write, since they had written `before`.
-fn have_written(processes: &Processes, before: u64, left: Room) -> bool {
-    processes.written().saturating_sub(before) >= left.bytes / 2
+/// Whether processes that have written this much, and `before` at an earlier time, have written half of
+/// what they may still write.
+const fn may_be_theirs(written: u64, before: u64, left: Room) -> bool {
+    written.saturating_sub(before) >= left.bytes / 2
 }
 
 /// The findings of a scan.
 struct Scan {
     unnamed: Unnamed,
     named: (DiskUsage, ScanCoverage),
-    /// The free space after it.
-    space: Option<FreeSpace>,
+    /// The free space before and after it.
+    space: [Option<FreeSpace>; 2],
     /// How many bytes the processes had written before it.
     written: u64,
     /// Whether they were stopped for all of it.
