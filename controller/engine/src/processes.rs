@@ -9,12 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use nix::sys::ptrace;
-use nix::unistd::Pid;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long processes may take to stop. One that takes longer is in a long system call.
-const LONGEST_STOP: Duration = Duration::from_millis(100);
+const LONGEST_STOP: Duration = Duration::from_millis(250);
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -36,31 +34,56 @@ pub struct Processes {
     threads: PathBuf,
 }
 
-/// How long each thread has run, as the kernel's text says it.
-type RunTimes = BTreeMap<u32, String>;
+/// What a thread does, and how long it has run, as the kernel's text says it.
+#[derive(Debug, PartialEq, Eq)]
+enum ThreadState {
+    Stopped(String),
+    /// Waits for another process in the kernel, and stops before it runs on.
+    Waits(String),
+    Runs,
+}
 
-/// Stopped processes of commands. Those that this thread traces continue when it ends, whatever ends
-/// it; dropping this continues the others.
+/// How completely processes were stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Nothing ran.
+    Complete,
+    /// Some did not stop in time, or were started meanwhile.
+    Partial,
+    /// Some ran on after they had all stopped: a timer or a death continued them.
+    Broken,
+}
+
+/// Stopped processes of commands. Dropping this continues them.
 #[derive(Debug)]
 struct Stopped<'a> {
     processes: &'a Processes,
-    /// Those that may not be traced, without those that their own parents had stopped.
-    signalled: Vec<OwnedFd>,
-    /// How long each thread had run when all of them had stopped. `None` if some did not.
-    stood: Option<RunTimes>,
+    /// Without those that their own parents had stopped.
+    programs: Vec<OwnedFd>,
+    /// The states of the threads when all of them had stopped. `None` if some did not.
+    stood: Option<BTreeMap<u32, ThreadState>>,
 }
 
 impl Stopped<'_> {
-    /// Whether nothing has run since all of them stopped: a timer or a death may continue a process
-    /// that a signal stopped, and it may stop itself again.
-    fn stood_still(&self) -> bool {
-        self.stood.is_some() && self.processes.standing() == self.stood
+    /// How completely they have been stopped until now. They may have run meanwhile and be stopped
+    /// again.
+    fn so_far(&self) -> Stop {
+        let Some(stood) = &self.stood else { return Stop::Partial };
+        let mut so_far = Stop::Complete;
+        for (thread, now) in self.processes.states() {
+            match stood.get(&thread) {
+                Some(before) if *before == now => {}
+                Some(ThreadState::Stopped(_)) => return Stop::Broken,
+                _ => so_far = Stop::Partial,
+            }
+        }
+        so_far
     }
 }
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        for program in &self.signalled {
+        for program in &self.programs {
             _ = pidfd_send_signal(program, Signal::CONT);
         }
     }
@@ -109,43 +132,30 @@ impl Processes {
         threads_of(self.init).into_iter().flatten().filter_map(number).collect()
     }
 
-    /// Runs `work` while the commands' processes are stopped, but not the agent, and returns whether
-    /// they were stopped for all of it. They have a tenth of a second to stop, and the system calls in
-    /// which they wait are interrupted.
-    ///
-    /// # Panics
-    ///
-    /// If `work` does.
-    pub fn while_stopped<T: Send>(&self, work: impl FnOnce() -> T + Send) -> (T, bool) {
-        let stop = || {
-            let stopped = self.stop();
-            let result = work();
-            (result, stopped.stood_still())
-        };
-        std::thread::scope(|scope| scope.spawn(stop).join())
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    /// Runs `work` while the commands' processes are stopped, but not the agent. They have a quarter of a
+    /// second to stop, and the system calls in which they wait are interrupted. A process that its own
+    /// parent has stopped is not continued.
+    pub fn while_stopped<T>(&self, work: impl FnOnce() -> T) -> (T, Stop) {
+        let stopped = self.stop();
+        (work(), stopped.so_far())
     }
 
-    /// Stops them until this thread ends. No signal, timer or death continues a traced thread. A
-    /// process that may not be traced is stopped by a signal, unless its own parent has stopped it.
     fn stop(&self) -> Stopped<'_> {
-        let mut stopped = Stopped { processes: self, signalled: Vec::new(), stood: None };
-        let (mut threads, mut programs) = (HashSet::new(), HashSet::from([self.init]));
-        let deadline = Instant::now() + LONGEST_STOP;
+        let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: None };
+        let mut met = HashSet::from([self.init]);
+        let mut deadline = None;
         loop {
             // A process that is not stopped yet may start others.
-            let mut new = self.threads_of_programs().unwrap_or_default();
-            new.retain(|&thread| threads.insert(thread));
+            let mut new = self.all().unwrap_or_default();
+            new.retain(|&pid| met.insert(pid));
             let is_everybody = new.is_empty();
-            new.retain(|&thread| !self.trace(thread));
-            if !new.is_empty() {
-                let mut new = self.all().unwrap_or_default();
-                new.retain(|&pid| programs.insert(pid));
-                stopped.signalled.extend(new.into_iter().filter_map(|pid| self.signal(pid)));
-            }
+            stopped.programs.extend(new.into_iter().filter_map(|pid| self.stop_one(pid)));
             if is_everybody {
-                stopped.stood = self.standing();
+                let states = self.states();
+                let all = !states.values().any(|state| *state == ThreadState::Runs);
+                stopped.stood = all.then_some(states);
             }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + LONGEST_STOP);
             if stopped.stood.is_some() || Instant::now() > deadline {
                 return stopped;
             }
@@ -155,26 +165,12 @@ impl Processes {
         }
     }
 
-    /// Stops a thread for as long as this thread lives. Returns whether it is stopped, or ends.
-    fn trace(&self, thread: u32) -> bool {
-        let Ok(id) = thread.try_into().map(Pid::from_raw) else { return false };
-        let is_ours = || self.has(Path::new(&format!("/proc/{thread}")));
-        // The id may have been reused, until this thread traces it.
-        if !is_ours() {
-            return true;
-        }
-        ptrace::seize(id, ptrace::Options::empty()).is_ok()
-            && (!is_ours() || ptrace::interrupt(id).is_ok())
-    }
-
-    /// Stops a process by a signal, unless it is stopped already.
-    fn signal(&self, pid: u32) -> Option<OwnedFd> {
-        let opened =
-            pidfd_open(rustix::process::Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty())
-                .ok()?;
+    /// Stops a process, unless it is stopped already.
+    fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
+        let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
         if !threads_of(pid)?.any(|thread| self.has(&thread))
-            || threads_of(pid)?.all(|thread| is_stopped(&thread))
+            || threads_of(pid)?.map(|it| state(&it)).all(|it| it == b'T' || has_exited(it))
         {
             return None;
         }
@@ -186,29 +182,30 @@ impl Processes {
         members(&self.threads.with_file_name("cgroup.procs"))
     }
 
-    fn threads_of_programs(&self) -> io::Result<Vec<u32>> {
-        let mut all = self.threads()?;
-        // Read later: the agent may just have started a thread.
-        let agent = self.threads_of_agent();
-        all.retain(|thread| !agent.contains(thread));
-        Ok(all)
-    }
-
     /// Whether a thread is one of theirs, given its directory in `/proc`.
     fn has(&self, thread: &Path) -> bool {
         let groups = fs::read_to_string(thread.join("cgroup"));
         groups.is_ok_and(|groups| groups.lines().any(|line| line == self.group))
     }
 
-    /// How long each thread has run but the agent's, if they all are stopped.
-    fn standing(&self) -> Option<RunTimes> {
-        let run_time = |thread: u32| {
+    /// The state of each thread but the agent's. Those that have exited are left out.
+    fn states(&self) -> BTreeMap<u32, ThreadState> {
+        let threads = self.threads().unwrap_or_default();
+        // Read later: the agent may just have started a thread.
+        let agent = self.threads_of_agent();
+        let state = |thread: u32| {
             let folder = PathBuf::from(format!("/proc/{thread}"));
             // Not every kernel counts it.
-            let time = || fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
-            (is_stopped(&folder) || waits(&folder)).then(|| (thread, time()))
+            let run_time = || fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+            let state = match state(&folder) {
+                state if has_exited(state) => return None,
+                b'T' => ThreadState::Stopped(run_time()),
+                b'D' if waits(&folder) => ThreadState::Waits(run_time()),
+                _ => ThreadState::Runs,
+            };
+            Some((thread, state))
         };
-        self.threads_of_programs().ok()?.into_iter().map(run_time).collect()
+        threads.into_iter().filter(|it| !agent.contains(it)).filter_map(state).collect()
     }
 }
 
@@ -218,23 +215,24 @@ fn threads_of(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
     Some(listed.flatten().map(|entry| entry.path()))
 }
 
-/// The state of a thread, given its directory in `/proc`; `None` if it has exited.
-fn state(thread: &Path) -> Option<u8> {
-    let stat = fs::read(thread.join("stat")).ok()?;
-    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(name_ends + 2).copied()
+/// The state of a thread, given its directory in `/proc`: `X` if it has exited, `?` if it is not known.
+fn state(thread: &Path) -> u8 {
+    let stat = match fs::read(thread.join("stat")) {
+        Ok(stat) => stat,
+        Err(error) if is_gone(&error) => return b'X',
+        Err(_) => return b'?',
+    };
+    let name_ends = stat.iter().rposition(|&byte| byte == b')');
+    name_ends.and_then(|end| stat.get(end + 2).copied()).unwrap_or(b'?')
 }
 
-/// Whether a thread is stopped, or has exited.
-fn is_stopped(thread: &Path) -> bool {
-    state(thread).is_none_or(|state| matches!(state, b'T' | b't' | b'Z' | b'X'))
+const fn has_exited(state: u8) -> bool {
+    matches!(state, b'Z' | b'X')
 }
 
-/// Whether a thread waits for another process in the kernel, and stops before it runs on. Only root,
-/// and where the kernel lets it its user, is told.
+/// Whether a thread is in such a system call. Only root, and where the kernel lets it its user, is told.
 fn waits(thread: &Path) -> bool {
-    let call = || fs::read_to_string(thread.join("syscall"));
-    state(thread) == Some(b'D') && call().is_ok_and(|call| is_wait(&call))
+    fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_wait(&call))
 }
 
 /// Whether a line of `/proc/PID/syscall` is about such a call.
@@ -272,7 +270,7 @@ fn members(file: &Path) -> io::Result<Vec<u32>> {
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ESRCH))
 }
 
 #[cfg(test)]

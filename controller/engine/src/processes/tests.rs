@@ -33,19 +33,18 @@ impl Program {
     }
 
     fn state(&self) -> u8 {
-        state(Path::new(&format!("/proc/{}", self.child.id()))).unwrap()
+        state(Path::new(&format!("/proc/{}", self.child.id())))
     }
 
-    fn reaches(&self, is_reached: impl Fn(u8) -> bool) -> bool {
+    fn is(&self, states: &[u8]) -> bool {
         (0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
-            is_reached(self.state())
+            states.contains(&self.state())
         })
     }
 
     fn send(&self, signal: Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .unwrap();
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
 
@@ -57,52 +56,38 @@ impl Drop for Program {
 }
 
 #[test]
-fn programs_stand_still_whatever_continues_them_and_run_on_afterwards() {
-    let program = Program::shell("trap : CONT; while :; do echo x; done");
+fn programs_stand_still_while_stopped_and_continue_afterwards() {
+    let program = Program::shell("while :; do echo x; done");
     let processes = program.processes();
-    let ((), stood_still) = processes.while_stopped(|| {
-        let written = processes.written();
-        for signal in [Signal::CONT, Signal::STOP, Signal::CONT] {
-            program.send(signal);
-            std::thread::sleep(Duration::from_millis(20));
-            assert_eq!((program.state(), processes.written()), (b't', written));
-        }
-    });
-    assert!(stood_still);
-    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
+    // The pid of a process outside is left alone.
+    assert!(program.in_group("0::/elsewhere").stop().programs.is_empty());
+    let stopped = processes.stop();
+    assert!(program.is(b"T"));
+    assert_eq!(stopped.so_far(), Stop::Complete);
+    // A process that was already stopped is not continued.
+    assert!(processes.stop().programs.is_empty());
     let written = processes.written();
-    assert!(program.reaches(|_| processes.written() > written));
-    // One that was stopped before remains so.
-    program.send(Signal::STOP);
-    assert!(program.reaches(|state| state == b'T'));
-    assert!(processes.while_stopped(|| ()).1);
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(program.state(), b'T');
-    // The id of a process outside is left alone.
-    program.send(Signal::CONT);
-    let outside = program.in_group("0::/elsewhere");
-    outside.while_stopped(|| assert_ne!(program.state(), b't'));
+    assert_eq!((processes.written(), stopped.so_far()), (written, Stop::Complete));
+    drop(stopped);
+    assert!(program.is(b"RS"));
 }
 
 #[test]
-fn programs_that_a_signal_stopped_are_known_to_have_run_meanwhile() {
+fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     let program = Program::shell("while :; do echo x; done");
-    let (processes, pid) = (program.processes(), program.child.id());
-    assert!(program.in_group("0::/elsewhere").signal(pid).is_none());
-    let signalled = vec![processes.signal(pid).unwrap()];
-    assert!(program.reaches(|state| state == b'T'));
-    let stood = processes.standing();
-    let stopped = Stopped { processes: &processes, signalled, stood };
-    assert!(stopped.stood_still());
-    // A process that was already stopped is not continued later.
-    assert!(processes.signal(pid).is_none());
+    let other = Program::shell("while :; do echo x; done");
+    let processes = program.processes();
+    let stopped = processes.stop();
+    let both = format!("{}\n{}\n", program.child.id(), other.child.id());
+    fs::write(program.dir.path().join("cgroup.threads"), both).unwrap();
+    assert_eq!(stopped.so_far(), Stop::Partial);
     // It is stopped again.
     program.send(Signal::CONT);
-    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
+    assert!(program.is(b"RS"));
     program.send(Signal::STOP);
-    assert!(program.reaches(|state| state == b'T') && !stopped.stood_still());
-    drop(stopped);
-    assert!(program.reaches(|state| matches!(state, b'R' | b'S')));
+    assert!(program.is(b"T"));
+    assert_eq!(stopped.so_far(), Stop::Broken);
 }
 
 #[test]

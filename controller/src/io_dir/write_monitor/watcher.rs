@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{FreeSpace, ScanCoverage};
-use sandbox_engine::{Container, Processes};
+use sandbox_engine::{Container, Processes, Stop};
 use sandbox_staging::snapshot::{DiskUsage, measure};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
@@ -22,9 +22,10 @@ use crate::io_dir::unlinked_files::{Depth, Unnamed, unnamed};
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
-/// How many scans in a row may find that a program ran on though it was stopped: honest ones may be
-/// slow to stop.
-const ESCAPES: u32 = 3;
+/// How many scans in a row may be of programs that did not all stop: honest ones may be slow to.
+const PARTIAL_STOPS: u32 = 3;
+/// What others may write near a command's limit without a stop of the command.
+const LEAST_SUSPICIOUS: u64 = 1 << 20;
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -68,7 +69,7 @@ impl Watcher {
             ledger: Ledger::new(&now),
             written: 0,
             settled: 0,
-            escapes: 0,
+            partial_stops: 0,
             processes,
             container,
             finding: None,
@@ -131,8 +132,8 @@ struct Watch {
     /// everything while they were stopped.
     written: u64,
     settled: u64,
-    /// How many scans in a row a program ran on.
-    escapes: u32,
+    /// How many scans in a row were of programs that did not all stop.
+    partial_stops: u32,
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
@@ -155,7 +156,7 @@ impl Watch {
             let unexplained = self.ledger.unexplained(last.usage, space);
             let left = room(&bounds, last.usage);
             // Together with what was found, it may exceed the limit.
-            let is_suspicious = unexplained >= left.bytes;
+            let is_suspicious = unexplained >= left.bytes.max(LEAST_SUSPICIOUS);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
             let room = match just_found || last.unseen && is_suspicious {
@@ -185,12 +186,12 @@ impl Watch {
                 }
             };
             // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
-            let hides = |scan: &Scan| !scan.stood_still && self.is_suspicious(scan, &bounds);
-            let is_stopped = is_suspicious
+            let hides = |scan: &Scan| scan.stop.is_none() && self.is_suspicious(scan, &bounds);
+            if is_suspicious
                 && self.has_found
                 && self.promptness.is_local()
-                && scanned.as_ref().is_some_and(hides);
-            if is_stopped {
+                && scanned.as_ref().is_some_and(hides)
+            {
                 scanned = self.scan(depth, most, true).await;
             }
             let ended = Instant::now();
@@ -199,25 +200,26 @@ impl Watch {
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
-            let Scan { unnamed, named, space: [space, after], written, stood_still } = scan;
+            let Scan { unnamed, named, space: [space, after], written, stop } = scan;
             self.written = written;
             let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
             let mut reading = reading.with_named(named);
-            let has_escaped = is_stopped && !stood_still;
-            self.escapes = match has_escaped && may_be_theirs(written, self.settled, left) {
-                true => self.escapes + 1,
-                false => 0,
+            let is_theirs = may_be_theirs(written, self.settled, left);
+            self.partial_stops = match stop {
+                Some(Stop::Partial) if is_theirs => self.partial_stops + 1,
+                _ => 0,
             };
+            let has_escaped = stop == Some(Stop::Broken) || self.partial_stops >= PARTIAL_STOPS;
             let is_all = depth == Depth::Everything;
-            reading.unseen = is_all && (unnamed.has_unseen || self.escapes >= ESCAPES);
+            reading.unseen = is_all && (unnamed.has_unseen || has_escaped);
             reading.was_unseen = is_all && last.unseen;
-            let is_whole = stood_still || !self.promptness.is_local();
+            reading.stood_still = stop == Some(Stop::Complete);
+            let is_whole = reading.stood_still || !self.promptness.is_local();
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
-            if is_clear && stood_still {
+            if is_clear && reading.stood_still {
                 self.settled = written;
             }
-            reading.stood_still = stood_still;
-            reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
+            reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
             self.pace.record_scan(now, ended, space, reading.has_grown_since(&last));
             self.measured.send_replace(reading);
@@ -230,7 +232,7 @@ impl Watch {
         let usage = scan.named.0 + scan.unnamed.usage;
         let left = room(bounds, usage).bytes;
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
-        left > 0 && self.ledger.unexplained(usage, space) >= left
+        left > 0 && self.ledger.unexplained(usage, space) >= left.max(LEAST_SUSPICIOUS)
     }
 
     /// Begins to find the processes: to ask an engine takes longer than many commands run.
@@ -309,12 +311,12 @@ impl Watch {
                 };
                 let named = measure(io_dir.fd(), most);
                 let space = [space, FreeSpace::of(io_dir.fd()).ok()];
-                Scan { unnamed, named, space, written, stood_still: false }
+                Scan { unnamed, named, space, written, stop: None }
             };
             match processes.filter(|_| is_stopped) {
                 Some(processes) => {
-                    let (scan, stood_still) = processes.while_stopped(scan);
-                    Scan { stood_still, ..scan }
+                    let (scan, stop) = processes.while_stopped(scan);
+                    Scan { stop: Some(stop), ..scan }
                 }
                 None => scan(),
             }
@@ -337,8 +339,8 @@ struct Scan {
     space: [Option<FreeSpace>; 2],
     /// How many bytes the processes had written before it.
     written: u64,
-    /// Whether they were stopped for all of it.
-    stood_still: bool,
+    /// How completely they were stopped for it, if they were.
+    stop: Option<Stop>,
 }
 
 #[cfg(test)]
