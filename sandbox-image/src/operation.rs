@@ -239,12 +239,17 @@ impl Task<'_> {
             overwrite: if request.atomic { Overwrite::Atomic } else { Overwrite::InPlace },
         };
         let path = request.path.as_bytes();
-        let mut writing = self.files.write(path, options)?;
-        while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
-            self.watch.check()?;
-            writing.put(&piece)?;
-        }
-        let done = writing.commit(self.watch)?;
+        let done = match self.stream().receive_all_now() {
+            Some(content) => self.files.write_all(path, options, &content, self.watch)?,
+            None => {
+                let mut writing = self.files.write(path, options)?;
+                while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
+                    self.watch.check()?;
+                    writing.put(&piece)?;
+                }
+                writing.commit(self.watch)?
+            }
+        };
         self.replaced.set(done.replaced);
         let path = (&done.path).into();
         Ok(WriteReply { path, bytes_written: done.bytes, created: done.created })

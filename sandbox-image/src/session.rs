@@ -61,12 +61,12 @@ pub fn serve(
     let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;
     let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
-    let streams = Arc::new(Streams::default());
+    let threads = Threads::new()?;
+    let streams = Arc::new(Streams::new(threads.clone()));
     let operations = Operations::new(outbox.clone(), streams.clone());
     let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
     let execs = Execs::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
-    let threads = Threads::new();
     let session = Session {
         mounts,
         confinement,

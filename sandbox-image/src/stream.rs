@@ -16,11 +16,15 @@ use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use crate::files::{FileError, Watch};
 use crate::outbox::Outbox;
 use crate::stop::StopReason;
+use crate::threads::Threads;
 use crate::wake::Wake;
 
 /// The open streams of a session.
-#[derive(Default)]
-pub struct Streams(Mutex<HashMap<u32, Arc<Stream>>>);
+pub struct Streams {
+    open: Mutex<HashMap<u32, Arc<Stream>>>,
+    /// One of which reads what the others wait for.
+    threads: Arc<Threads>,
+}
 
 /// The direction of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +42,7 @@ pub struct Stream {
     changed: Condvar,
     /// Threads that wait for more than this stream.
     wake: Option<Arc<Wake>>,
+    threads: Arc<Threads>,
 }
 
 enum End {
@@ -46,6 +51,12 @@ enum End {
 }
 
 impl Streams {
+    /// Starts with none. One of `threads` delivers what arrives.
+    #[must_use]
+    pub fn new(threads: Arc<Threads>) -> Self {
+        Self { open: Mutex::default(), threads }
+    }
+
     /// Opens a stream. Whatever arrives for it wakes `wake`.
     ///
     /// # Errors
@@ -57,7 +68,7 @@ impl Streams {
         way: Way,
         wake: Option<Arc<Wake>>,
     ) -> Result<Arc<Stream>, WireError> {
-        let mut open = self.0.lock().unwrap();
+        let mut open = self.open.lock().unwrap();
         if open.contains_key(&number) {
             let message = format!("the stream {number} is open already");
             return Err(WireError::new(ErrorKind::InvalidRequest, message));
@@ -69,18 +80,19 @@ impl Streams {
             }
         };
         let changed = Condvar::new();
-        let stream = Arc::new(Stream { number, end: Mutex::new(end), changed, wake });
+        let threads = self.threads.clone();
+        let stream = Arc::new(Stream { number, end: Mutex::new(end), changed, wake, threads });
         open.insert(number, stream.clone());
         Ok(stream)
     }
 
     /// Closes a stream, before the answer that ends it is sent.
     pub fn close(&self, stream: &Stream) {
-        self.0.lock().unwrap().remove(&stream.number);
+        self.open.lock().unwrap().remove(&stream.number);
     }
 
     fn find(&self, number: u32) -> Option<Arc<Stream>> {
-        self.0.lock().unwrap().get(&number).cloned()
+        self.open.lock().unwrap().get(&number).cloned()
     }
 
     /// Delivers a chunk.
@@ -165,6 +177,17 @@ impl Stream {
         Some(chunk)
     }
 
+    /// All content, if it has arrived in one piece.
+    pub fn receive_all_now(&self) -> Option<Vec<u8>> {
+        match &mut *self.end.lock().unwrap() {
+            End::Receiving { chunks, .. } => {
+                let is_all = chunks.front().is_some_and(|chunk| chunk.seq == 0 && chunk.last);
+                is_all.then(|| chunks.pop_front()).flatten().map(|all| all.data.0)
+            }
+            End::Sending(_) => None,
+        }
+    }
+
     /// Wakes the waiting threads, so that they see that the operation is stopped.
     pub fn wake(&self) {
         // Under the lock: a thread that has just seen that it is not stopped is waiting by now.
@@ -186,6 +209,7 @@ impl Stream {
             if watch.stop().reason() != StopReason::None {
                 watch.check()?;
             }
+            self.threads.hand_over();
             end = watch.wait(|| self.changed.wait(end)).unwrap();
         }
     }

@@ -1,14 +1,19 @@
 //! The threads that read requests and perform file operations.
 //!
-//! One thread reads. It performs itself what it has read, after another has taken over the reading:
-//! to hand the work to another thread takes as long as most operations, because that thread must be
-//! woken first. So there is always one that reads, and an operation that waits (for a disk, for the
-//! controller to read) never delays another one, or a cancel.
+//! One thread reads. It performs itself what it has read, and reads on: to wake another thread takes as
+//! long as most operations. If it has not come back after a moment, another takes over the reading, and
+//! at once if the operation waits for the controller. So an operation that waits (for a disk, for the
+//! controller to read) delays another one, or a cancel, by that moment at most.
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use sandbox_protocol::limits::MAX_IN_FLIGHT;
 
 /// Stack of a thread: the largest frame is a buffer of directory entries, and the compiler of regular
@@ -16,6 +21,9 @@ use sandbox_protocol::limits::MAX_IN_FLIGHT;
 const STACK_BYTES: usize = 1 << 20;
 /// One for each operation in progress, and one that reads.
 const MAX_THREADS: usize = MAX_IN_FLIGHT + 1;
+
+/// How long work may take before another thread takes over the reading.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Work for one thread.
 pub type Work = Box<dyn FnOnce() + Send>;
@@ -31,23 +39,31 @@ pub struct Threads {
     state: Mutex<State>,
     /// There is something for a free thread.
     changed: Condvar,
+    /// Wakes the free thread that waits for it.
+    alarm: OwnedFd,
 }
 
 #[derive(Default)]
 struct State {
-    /// While no thread reads.
+    /// While no thread reads. The next one that is free takes it.
     reader: Option<Box<dyn Reader>>,
     waiting: VecDeque<Work>,
     threads: usize,
     /// Threads that neither read nor work. They wait, or are about to look here.
     free: usize,
+    /// One of the free threads waits for the alarm.
+    has_standby: bool,
 }
 
 impl Threads {
     /// Starts with no thread.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), changed: Condvar::new() })
+    ///
+    /// # Errors
+    ///
+    /// If there is no descriptor for its timer.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let alarm = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        Ok(Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), alarm }))
     }
 
     /// Makes the caller the first thread.
@@ -100,6 +116,14 @@ impl Threads {
                 state.free -= 1;
                 drop(state);
                 work();
+            } else if !state.has_standby {
+                state.has_standby = true;
+                drop(state);
+                // Whatever it returns, the thread looks what there is.
+                _ = rustix::io::read(&self.alarm, &mut [0; 8]);
+                state = self.state.lock().unwrap();
+                state.has_standby = false;
+                continue;
             } else {
                 state = self.changed.wait(state).unwrap();
                 continue;
@@ -107,6 +131,32 @@ impl Threads {
             state = self.state.lock().unwrap();
             state.free += 1;
         }
+    }
+
+    /// Called by work before it waits for what will be read: another thread takes over the reading at
+    /// once.
+    pub fn hand_over(&self) {
+        let state = self.state.lock().unwrap();
+        let (is_needed, has_standby) = (state.reader.is_some(), state.has_standby);
+        drop(state);
+        if is_needed {
+            self.wake(1, has_standby);
+        }
+    }
+
+    /// Wakes free threads, at least one.
+    fn wake(&self, threads: usize, has_standby: bool) {
+        if has_standby {
+            self.set_alarm(Duration::from_nanos(1));
+        }
+        (usize::from(has_standby)..threads).for_each(|_| self.changed.notify_one());
+    }
+
+    fn set_alarm(&self, after: Duration) {
+        let zero = Duration::ZERO.try_into().expect("it is short");
+        let after = after.try_into().expect("it is short");
+        let time = Itimerspec { it_interval: zero, it_value: after };
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &time).expect("its own timer");
     }
 
     /// Reads until another thread can take over, and returns work for this one.
@@ -119,9 +169,13 @@ impl Threads {
                 && let Some(work) = state.waiting.pop_front()
             {
                 state.reader = Some(reader);
-                let wanted = state.free.min(1 + state.waiting.len());
+                let (others, has_standby) = (state.waiting.len(), state.has_standby);
+                let wanted = state.free.min(1 + others);
                 drop(state);
-                (0..wanted).for_each(|_| self.changed.notify_one());
+                match others {
+                    0 if has_standby => self.set_alarm(PATIENCE),
+                    _ => self.wake(wanted, has_standby),
+                }
                 return work;
             }
         }
@@ -155,7 +209,7 @@ mod tests {
 
     fn serve(may_start: bool) -> (Arc<Threads>, Sender<VecDeque<Work>>) {
         let (sender, batches) = channel();
-        let threads = Threads::new();
+        let threads = Threads::new().unwrap();
         let reader = Batches { batches, threads: may_start.then(|| threads.clone()) };
         let first = threads.clone();
         std::thread::spawn(move || first.serve(Box::new(reader)));

@@ -13,6 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long processes may take to stop. One that takes longer is in a long system call.
 const LONGEST_STOP: Duration = Duration::from_millis(250);
+/// The pause between two looks at processes that are to stop.
+const PAUSE: Duration = Duration::from_micros(200);
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -58,7 +60,7 @@ pub enum Stop {
 #[derive(Debug)]
 struct Stopped<'a> {
     processes: &'a Processes,
-    /// Without those that their own parents had stopped.
+    /// Parents before their children. Without those that their own parents had stopped.
     programs: Vec<OwnedFd>,
     /// The states of the threads when all of them had stopped. `None` if some did not.
     stood: Option<BTreeMap<u32, ThreadState>>,
@@ -83,7 +85,7 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        for program in &self.programs {
+        for program in self.programs.iter().rev() {
             _ = pidfd_send_signal(program, Signal::CONT);
         }
     }
@@ -140,16 +142,23 @@ impl Processes {
         (work(), stopped.so_far())
     }
 
+    /// Parents stop before their children, and continue after them: if one exits while a child is
+    /// stopped, the kernel ends the child's job (`SIGHUP`).
     fn stop(&self) -> Stopped<'_> {
         let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: None };
         let mut met = HashSet::from([self.init]);
         let mut deadline = None;
         loop {
             // A process that is not stopped yet may start others.
-            let mut new = self.all().unwrap_or_default();
-            new.retain(|&pid| met.insert(pid));
-            let is_everybody = new.is_empty();
-            stopped.programs.extend(new.into_iter().filter_map(|pid| self.stop_one(pid)));
+            let all = self.all().unwrap_or_default();
+            let is_everybody = all.iter().all(|pid| met.contains(pid));
+            let runs = |pid: &u32| *pid != self.init && runs(*pid);
+            let running: HashSet<u32> = all.iter().copied().filter(runs).collect();
+            for pid in all {
+                if parent(pid).is_none_or(|it| !running.contains(&it)) && met.insert(pid) {
+                    stopped.programs.extend(self.stop_one(pid));
+                }
+            }
             if is_everybody {
                 let states = self.states();
                 let all = !states.values().any(|state| *state == ThreadState::Runs);
@@ -159,9 +168,7 @@ impl Processes {
             if stopped.stood.is_some() || Instant::now() > deadline {
                 return stopped;
             }
-            if is_everybody {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -169,9 +176,7 @@ impl Processes {
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        if !threads_of(pid)?.any(|thread| self.has(&thread))
-            || threads_of(pid)?.map(|it| state(&it)).all(|it| it == b'T' || has_exited(it))
-        {
+        if !threads_of(pid)?.any(|thread| self.has(&thread)) || !runs(pid) {
             return None;
         }
         pidfd_send_signal(&opened, Signal::STOP).ok()?;
@@ -200,7 +205,7 @@ impl Processes {
             let state = match state(&folder) {
                 state if has_exited(state) => return None,
                 b'T' => ThreadState::Stopped(run_time()),
-                b'D' if waits(&folder) => ThreadState::Waits(run_time()),
+                state if waits(state, &folder) => ThreadState::Waits(run_time()),
                 _ => ThreadState::Runs,
             };
             Some((thread, state))
@@ -215,15 +220,35 @@ fn threads_of(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
     Some(listed.flatten().map(|entry| entry.path()))
 }
 
+/// Whether a process is neither stopped, nor has exited.
+fn runs(pid: u32) -> bool {
+    let stands = |thread: PathBuf| {
+        let state = state(&thread);
+        state == b'T' || has_exited(state) || waits(state, &thread)
+    };
+    threads_of(pid).is_some_and(|mut threads| !threads.all(stands))
+}
+
 /// The state of a thread, given its directory in `/proc`: `X` if it has exited, `?` if it is not known.
 fn state(thread: &Path) -> u8 {
-    let stat = match fs::read(thread.join("stat")) {
-        Ok(stat) => stat,
-        Err(error) if is_gone(&error) => return b'X',
-        Err(_) => return b'?',
-    };
-    let name_ends = stat.iter().rposition(|&byte| byte == b')');
-    name_ends.and_then(|end| stat.get(end + 2).copied()).unwrap_or(b'?')
+    match fs::read(thread.join("stat")) {
+        Ok(stat) => after_name(&stat).and_then(|fields| fields.first().copied()).unwrap_or(b'?'),
+        Err(error) if is_gone(&error) => b'X',
+        Err(_) => b'?',
+    }
+}
+
+/// The process that started this one, or that has taken it over.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let fields = std::str::from_utf8(after_name(&stat)?).ok()?;
+    fields.split(' ').nth(1)?.parse().ok()
+}
+
+/// The fields of a `stat` file after the program's name, which may have any bytes.
+fn after_name(stat: &[u8]) -> Option<&[u8]> {
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(name_ends + 2..)
 }
 
 const fn has_exited(state: u8) -> bool {
@@ -231,8 +256,9 @@ const fn has_exited(state: u8) -> bool {
 }
 
 /// Whether a thread is in such a system call. Only root, and where the kernel lets it its user, is told.
-fn waits(thread: &Path) -> bool {
-    fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_wait(&call))
+fn waits(state: u8, thread: &Path) -> bool {
+    let call = || fs::read_to_string(thread.join("syscall"));
+    state == b'D' && call().is_ok_and(|call| is_wait(&call))
 }
 
 /// Whether a line of `/proc/PID/syscall` is about such a call.

@@ -16,7 +16,7 @@ mod watch;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_engine::Source;
@@ -216,6 +216,7 @@ impl MountGuard {
         MountLooks {
             reader: reader.filter(|_| !self.watched.is_empty()),
             watched: self.watched.clone(),
+            examined: Mutex::default(),
         }
     }
 
@@ -243,14 +244,28 @@ pub(crate) struct MountLooks {
     /// `None` if nothing of the host is mounted.
     reader: Option<MountReader>,
     watched: Arc<Vec<Watched>>,
+    /// The last table by which nothing was lost.
+    examined: Mutex<Weak<MountTable>>,
 }
 
 impl MountLooks {
     /// A mount that certainly must not continue to exist, by the table as it was less than `age`
-    /// ago.
+    /// ago. Each table is examined once.
     pub async fn lost(&self, age: Duration) -> Option<MountLost> {
         let table = self.reader.as_ref()?.read(age).await;
-        self.watched.iter().filter_map(|it| it.check(&table)).find(MountLost::is_certain)
+        let mut examined = self.examined.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(table) = &table
+            && examined.as_ptr() == Arc::as_ptr(table)
+        {
+            return None;
+        }
+        let lost: Vec<_> = self.watched.iter().filter_map(|it| it.check(&table)).collect();
+        if let Ok(table) = &table
+            && lost.is_empty()
+        {
+            *examined = Arc::downgrade(table);
+        }
+        lost.into_iter().find(MountLost::is_certain)
     }
 }
 

@@ -34,7 +34,8 @@ fn looks(dir: &Path, text: &str) -> MountLooks {
     let file = dir.join("mountinfo");
     fs::write(&file, text).unwrap();
     let reader = MountReader::of(File::open(file).unwrap());
-    MountLooks { reader: Some(reader), watched: Arc::new(vec![watched(dir)]) }
+    let (watched, examined) = (Arc::new(vec![watched(dir)]), Mutex::default());
+    MountLooks { reader: Some(reader), watched, examined }
 }
 
 /// Looks that find a mount below `dir`.

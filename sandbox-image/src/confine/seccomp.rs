@@ -75,6 +75,8 @@ const ALLOWED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
     // Seeds of hash tables.
     libc::SYS_getrandom,
 ];

@@ -129,7 +129,37 @@ impl Files {
         written: &[u8],
         options: WriteOptions,
     ) -> Result<Writing<'f>, FileError> {
+        Ok(self.begin(written, options, self.locate_to_write(written)?)?.0)
+    }
+
+    /// Writes a file whose content is all there.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write), [`put`](Writing::put) and [`commit`](Writing::commit).
+    pub fn write_all(
+        &self,
+        written: &[u8],
+        options: WriteOptions,
+        content: &[u8],
+        watch: &Watch,
+    ) -> Result<Written, FileError> {
         let located = self.locate_to_write(written)?;
+        // What is found is not changed by another operation until the end.
+        let lock = self.mounts.path_locks().lock(&located.path, watch)?;
+        let (mut writing, found) = self.begin(written, options, located)?;
+        watch.check()?;
+        writing.put(content)?;
+        writing.commit_locked(None, Some(found), lock, watch)
+    }
+
+    /// Starts, and returns the file that is there.
+    fn begin<'f>(
+        &'f self,
+        written: &[u8],
+        options: WriteOptions,
+        located: LocatedPath<'f>,
+    ) -> Result<(Writing<'f>, Option<Target>), FileError> {
         let target = find(&located, options, written)?;
         if target.is_none() && options.absent == Absent::Refuse {
             return Err(FileError::system(Errno::NOENT, written));
@@ -163,7 +193,7 @@ impl Files {
             permissions: None,
         };
         writing.refuse_size(0)?;
-        Ok(writing)
+        Ok((writing, target))
     }
 }
 
@@ -312,7 +342,7 @@ impl<'f> Writing<'f> {
     /// a file overwritten in place may be damaged if the device fails in the middle.
     pub fn commit(self, watch: &Watch) -> Result<Written, FileError> {
         let lock = self.lock(watch)?;
-        self.commit_locked(None, lock, watch)
+        self.commit_locked(None, None, lock, watch)
     }
 
     /// The same if the content was derived from this version of the file: another version is not
@@ -327,7 +357,7 @@ impl<'f> Writing<'f> {
         lock: PathLock<'_>,
         watch: &Watch,
     ) -> Result<Written, FileError> {
-        self.commit_locked(Some(version), lock, watch)
+        self.commit_locked(Some(version), None, lock, watch)
     }
 
     /// Waits until this operation may change the file.
@@ -338,12 +368,16 @@ impl<'f> Writing<'f> {
     fn commit_locked(
         self,
         version: Option<Version>,
+        mut found: Option<Option<Target>>,
         _lock: PathLock<'_>,
         watch: &Watch,
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
-            let target = find(&self.located, self.options, &self.written)?;
+            let target = match found.take() {
+                Some(target) => target,
+                None => find(&self.located, self.options, &self.written)?,
+            };
             let found = target.as_ref().map(|target| Version::of(&target.stat));
             if version.is_some() && found != version {
                 return Err(FileError::changing(&self.written));

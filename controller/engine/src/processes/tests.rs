@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::os::fd::AsRawFd as _;
 
 use super::*;
 
@@ -71,6 +72,33 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
     assert_eq!((processes.written(), stopped.so_far()), (written, Stop::Complete));
     drop(stopped);
     assert!(program.is(b"RS"));
+}
+
+#[test]
+fn parents_stop_before_their_children() {
+    let program = Program::shell("sleep 1000 & wait");
+    let pid = program.child.id();
+    let child = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let child = (0..1000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        child().trim().parse::<u32>().ok()
+    });
+    let child = child.unwrap();
+    for file in ["cgroup.procs", "cgroup.threads"] {
+        fs::write(program.dir.path().join(file), format!("{child}\n{pid}\n")).unwrap();
+    }
+    let processes = program.processes();
+    let stopped = processes.stop();
+    let pid_of = |fd: &OwnedFd| {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
+        line.trim().parse::<u32>().unwrap()
+    };
+    assert_eq!(stopped.programs.iter().map(pid_of).collect::<Vec<_>>(), [pid, child]);
+    assert_eq!(stopped.so_far(), Stop::Complete);
+    drop(stopped);
+    let child = Pid::from_raw(child.cast_signed()).unwrap();
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
 }
 
 #[test]

@@ -22,8 +22,6 @@ use crate::io_dir::unlinked_files::{Depth, Unnamed, unnamed};
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
-/// How many scans in a row may be of programs that did not all stop: honest ones may be slow to.
-const PARTIAL_STOPS: u32 = 3;
 /// What others may write near a command's limit without a stop of the command.
 const LEAST_SUSPICIOUS: u64 = 1 << 20;
 /// The initial and the maximum interval of retries if the processes are not found.
@@ -68,8 +66,6 @@ impl Watcher {
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
             written: 0,
-            settled: 0,
-            partial_stops: 0,
             processes,
             container,
             finding: None,
@@ -128,12 +124,8 @@ struct Watch {
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
-    /// How many bytes the processes had written at the last scan, and at the last one that found
-    /// everything while they were stopped.
+    /// How many bytes the processes had written at the last scan.
     written: u64,
-    settled: u64,
-    /// How many scans in a row were of programs that did not all stop.
-    partial_stops: u32,
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
@@ -146,7 +138,6 @@ impl Watch {
     async fn run(mut self) {
         // Here, so that no command waits for it.
         self.written = self.processes.get().map_or(0, Processes::written);
-        self.settled = self.written;
         loop {
             tokio::time::sleep(self.pace.tick()).await;
             let (space, cost) = self.free_space().await;
@@ -204,21 +195,13 @@ impl Watch {
             self.written = written;
             let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
             let mut reading = reading.with_named(named);
-            let is_theirs = may_be_theirs(written, self.settled, left);
-            self.partial_stops = match stop {
-                Some(Stop::Partial) if is_theirs => self.partial_stops + 1,
-                _ => 0,
-            };
-            let has_escaped = stop == Some(Stop::Broken) || self.partial_stops >= PARTIAL_STOPS;
             let is_all = depth == Depth::Everything;
-            reading.unseen = is_all && (unnamed.has_unseen || has_escaped);
+            // A thread that is slow to stop may be an honest one that waits for a disk.
+            reading.unseen = is_all && (unnamed.has_unseen || stop == Some(Stop::Broken));
             reading.was_unseen = is_all && last.unseen;
             reading.stood_still = stop == Some(Stop::Complete);
             let is_whole = reading.stood_still || !self.promptness.is_local();
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
-            if is_clear && reading.stood_still {
-                self.settled = written;
-            }
             reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
             self.pace.record_scan(now, ended, space, reading.has_grown_since(&last));
@@ -285,10 +268,11 @@ impl Watch {
         };
         let processes = self.processes.clone();
         let written = move || processes.get().map_or(0, Processes::written);
+        // They must have written half of what they may still write.
         let is_theirs = inodes >= left.entries
             || bytes >= left.bytes && {
                 let written = self.runtime.spawn_blocking(written).await.unwrap_or(0);
-                may_be_theirs(written, self.written, left)
+                written.saturating_sub(self.written) >= left.bytes / 2
             };
         if !is_theirs {
             std::future::pending().await
@@ -323,12 +307,6 @@ impl Watch {
         })
         .await
     }
-}
-
-/// Whether processes that have written this much, and `before` at an earlier time, have written half of
-/// what they may still write.
-const fn may_be_theirs(written: u64, before: u64, left: Room) -> bool {
-    written.saturating_sub(before) >= left.bytes / 2
 }
 
 /// The findings of a scan.

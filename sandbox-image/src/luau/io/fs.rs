@@ -99,9 +99,8 @@ fn write(call: &mut Call<'_>) -> Results {
     };
     let watch = watch(call);
     let written = audited(call, ScriptOperation::Write, |files| {
-        let mut writing = files.write(&path, options)?;
-        writing.put(call.string(data).unwrap_or_default())?;
-        writing.commit(&watch).map(drop)
+        let content = call.string(data).unwrap_or_default();
+        files.write_all(&path, options, content, &watch).map(drop)
     })?;
     written.map_err(|error| raised(&error))?;
     call.push_boolean(true);
