@@ -136,6 +136,11 @@ impl Operations {
             let (watch, outbox) = (&Watch::new(stop, time), &shared.outbox);
             let task = Task { id, files: &files, watch, outbox, stream, replaced: Cell::default() };
             shared.answer(&task, operation.perform(&task));
+            if let Some(replaced) = task.replaced.take() {
+                // To free its space takes as long as all the rest.
+                shared.streams.hand_over();
+                drop(replaced);
+            }
         }))
     }
 

@@ -86,6 +86,11 @@ impl Streams {
         Ok(stream)
     }
 
+    /// Called by a thread that has read a request and takes longer with it: another reads on.
+    pub fn hand_over(&self) {
+        self.threads.hand_over();
+    }
+
     /// Closes a stream, before the answer that ends it is sent.
     pub fn close(&self, stream: &Stream) {
         self.open.lock().unwrap().remove(&stream.number);

@@ -3,7 +3,7 @@
 //! The agent is not asked: a hostile command may have taken it over. They can be seen if the engine is
 //! on this kernel, and inspected if this process is root or the user that they run as.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,8 +13,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long processes may take to stop. One that takes longer is in a long system call.
 const LONGEST_STOP: Duration = Duration::from_millis(250);
-/// The pause between two looks at processes that are to stop.
-const PAUSE: Duration = Duration::from_micros(200);
+/// How long children wait until their parents have stopped.
+const PARENTS_FIRST: Duration = Duration::from_millis(10);
+/// The pause between two looks at processes that are to stop, until then and later.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(2));
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +54,7 @@ pub enum Stop {
     Complete,
     /// Some did not stop in time, or were started meanwhile.
     Partial,
-    /// Some ran on after they had all stopped: a timer or a death continued them.
+    /// Some ran on after they had stopped: a timer or a death continued them.
     Broken,
 }
 
@@ -62,18 +64,17 @@ struct Stopped<'a> {
     processes: &'a Processes,
     /// Parents before their children. Without those that their own parents had stopped.
     programs: Vec<OwnedFd>,
-    /// The states of the threads when all of them had stopped. `None` if some did not.
-    stood: Option<BTreeMap<u32, ThreadState>>,
+    /// The states of the threads that have stopped.
+    stood: BTreeMap<u32, ThreadState>,
 }
 
 impl Stopped<'_> {
     /// How completely they have been stopped until now. They may have run meanwhile and be stopped
     /// again.
     fn so_far(&self) -> Stop {
-        let Some(stood) = &self.stood else { return Stop::Partial };
         let mut so_far = Stop::Complete;
         for (thread, now) in self.processes.states() {
-            match stood.get(&thread) {
+            match self.stood.get(&thread) {
                 Some(before) if *before == now => {}
                 Some(ThreadState::Stopped(_)) => return Stop::Broken,
                 _ => so_far = Stop::Partial,
@@ -143,32 +144,37 @@ impl Processes {
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
-    /// stopped, the kernel ends the child's job (`SIGHUP`).
+    /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment.
     fn stop(&self) -> Stopped<'_> {
-        let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: None };
+        let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: BTreeMap::new() };
         let mut met = HashSet::from([self.init]);
-        let mut deadline = None;
+        let began = Instant::now();
         loop {
             // A process that is not stopped yet may start others.
-            let all = self.all().unwrap_or_default();
+            let all: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
             let is_everybody = all.iter().all(|pid| met.contains(pid));
-            let runs = |pid: &u32| *pid != self.init && runs(*pid);
-            let running: HashSet<u32> = all.iter().copied().filter(runs).collect();
-            for pid in all {
-                if parent(pid).is_none_or(|it| !running.contains(&it)) && met.insert(pid) {
+            let is_in_time = began.elapsed() < PARENTS_FIRST;
+            let runs = |pid: &u32| *pid != self.init && all.contains(pid) && runs(*pid);
+            for &pid in &all {
+                let waits = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
+                if !met.contains(&pid) && !waits() {
+                    met.insert(pid);
                     stopped.programs.extend(self.stop_one(pid));
                 }
             }
-            if is_everybody {
-                let states = self.states();
-                let all = !states.values().any(|state| *state == ThreadState::Runs);
-                stopped.stood = all.then_some(states);
+            let states = self.states();
+            let have_stopped = states.values().all(|state| *state != ThreadState::Runs);
+            for (thread, state) in states {
+                match stopped.stood.get(&thread) {
+                    Some(ThreadState::Stopped(_)) => {}
+                    _ if state == ThreadState::Runs => {}
+                    _ => _ = stopped.stood.insert(thread, state),
+                }
             }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + LONGEST_STOP);
-            if stopped.stood.is_some() || Instant::now() > deadline {
+            if is_everybody && have_stopped || began.elapsed() > LONGEST_STOP {
                 return stopped;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(if is_in_time { PAUSES.0 } else { PAUSES.1 });
         }
     }
 
@@ -176,7 +182,10 @@ impl Processes {
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        if !threads_of(pid)?.any(|thread| self.has(&thread)) || !runs(pid) {
+        let is_stopped = |state| state == b'T' || has_exited(state);
+        if !threads_of(pid)?.any(|thread| self.has(&thread))
+            || threads_of(pid)?.all(|thread| is_stopped(state(&thread)))
+        {
             return None;
         }
         pidfd_send_signal(&opened, Signal::STOP).ok()?;

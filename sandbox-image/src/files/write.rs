@@ -145,7 +145,7 @@ impl Files {
         watch: &Watch,
     ) -> Result<Written, FileError> {
         let located = self.locate_to_write(written)?;
-        // What is found is not changed by another operation until the end.
+        // No other write comes between what is found and the end.
         let lock = self.mounts.path_locks().lock(&located.path, watch)?;
         let (mut writing, found) = self.begin(written, options, located)?;
         watch.check()?;
@@ -234,6 +234,13 @@ fn find(
         FileType::Directory => Err(fail(Errno::ISDIR)),
         _ => Err(special(written)),
     }
+}
+
+/// What was found, as it is now. `None` if it was a file that has been removed.
+fn still_there(found: Option<Target>) -> Option<Option<Target>> {
+    let Some(Target { fd, .. }) = found else { return Some(None) };
+    let stat = fstat(&fd).ok().filter(|stat| stat.st_nlink > 0)?;
+    Some(Some(Target { fd, stat }))
 }
 
 fn is_there(root: &Root<'_>, relative: &[u8]) -> bool {
@@ -374,7 +381,7 @@ impl<'f> Writing<'f> {
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
-            let target = match found.take() {
+            let target = match found.take().and_then(still_there) {
                 Some(target) => target,
                 None => find(&self.located, self.options, &self.written)?,
             };

@@ -47,7 +47,7 @@ impl HostMount {
 
     /// An overlay whose layers are on two file systems, and the file system of its upper layer.
     pub(super) fn overlay(place: &Fixture, at: PathBuf) -> [Self; 2] {
-        let layers = Self::memory(place.path("layers"), c"size=64m");
+        let layers = Self::memory(place.path("layers"), c"size=1g");
         let lower = place.path("lower");
         let [upper, work] = ["upper", "work"].map(|name| layers.0.join(name));
         for directory in [&lower, &upper, &work, &at] {

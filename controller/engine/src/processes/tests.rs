@@ -110,7 +110,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     let both = format!("{}\n{}\n", program.child.id(), other.child.id());
     fs::write(program.dir.path().join("cgroup.threads"), both).unwrap();
     assert_eq!(stopped.so_far(), Stop::Partial);
-    // It is stopped again.
+    // It is stopped again, and the other one still runs.
     program.send(Signal::CONT);
     assert!(program.is(b"RS"));
     program.send(Signal::STOP);
