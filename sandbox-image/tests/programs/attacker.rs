@@ -725,10 +725,17 @@ fn child(answer: SyscallResult) -> SyscallResult {
 fn run_away() -> SyscallResult {
     const STACK_BYTES: usize = 16 << 10;
     const STACKS: usize = 16;
+    /// So many dead that nobody has buried leave other tests process numbers.
+    const QUICK: usize = 8192;
     static HOPS: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn hop(stacks: *mut c_void) -> c_int {
         loop {
-            let place = HOPS.fetch_add(1, Ordering::Relaxed) % STACKS;
+            let hops = HOPS.fetch_add(1, Ordering::Relaxed);
+            let place = hops % STACKS;
+            if hops >= QUICK {
+                let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                _ = call(libc::SYS_nanosleep, [&raw const pause as usize, 0]);
+            }
             // SAFETY: the child's stack is nobody's: whoever had it last has long ended. Both touch
             // nothing but that and the counter.
             let pid = unsafe {

@@ -969,7 +969,9 @@ fn a_descriptor_that_was_inherited_is_closed() {
     // The end of the file, and not "would block": nobody has it open for writing any more.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
-        Ok(open) => assert_eq!(open.count(), 5, "three streams, a mount, its own status"),
+        Ok(open) => {
+            assert_eq!(open.count(), 6, "three streams, a mount, its own status, its timer")
+        }
         // The agent is undumpable: its descriptors are root's to see.
         Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
     }
