@@ -1,7 +1,7 @@
 //! The session: reads requests from stdin and dispatches them. It never waits for a script or the
 //! controller's reads, and 2 ms at most for a file, so it sees a cancel at once, and also the end of
-//! stdin, which ends the process. A stdin without any bytes, not even heartbeats, ends it too: an engine may hold the
-//! other side open after its controller is gone, or the controller may be stopped.
+//! stdin, which ends the process. A stdin without any bytes, not even heartbeats, ends it too: an
+//! engine may hold the other side open after its controller is gone, or the controller may be stopped.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -182,9 +182,9 @@ impl Processes {
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        let is_stopped = |state| state == b'T' || has_exited(state);
+        let is_stopped = |state| matches!(state, ThreadState::Stopped(_));
         if !threads_of(pid)?.any(|thread| self.has(&thread))
-            || threads_of(pid)?.all(|thread| is_stopped(state(&thread)))
+            || threads_of(pid)?.filter_map(|thread| thread_state(&thread)).all(is_stopped)
         {
             return None;
         }
@@ -209,15 +209,7 @@ impl Processes {
         let agent = self.threads_of_agent();
         let state = |thread: u32| {
             let folder = PathBuf::from(format!("/proc/{thread}"));
-            // Not every kernel counts it.
-            let run_time = || fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
-            let state = match state(&folder) {
-                state if has_exited(state) => return None,
-                b'T' => ThreadState::Stopped(run_time()),
-                state if waits(state, &folder) => ThreadState::Waits(run_time()),
-                _ => ThreadState::Runs,
-            };
-            Some((thread, state))
+            thread_state(&folder).map(|state| (thread, state))
         };
         threads.into_iter().filter(|it| !agent.contains(it)).filter_map(state).collect()
     }
@@ -229,16 +221,25 @@ fn threads_of(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
     Some(listed.flatten().map(|entry| entry.path()))
 }
 
-/// Whether a process is neither stopped, nor has exited.
+/// Whether a thread of a process runs.
 fn runs(pid: u32) -> bool {
-    let stands = |thread: PathBuf| {
-        let state = state(&thread);
-        state == b'T' || has_exited(state) || waits(state, &thread)
-    };
-    threads_of(pid).is_some_and(|mut threads| !threads.all(stands))
+    let mut states = threads_of(pid).into_iter().flatten().map(|it| thread_state(&it));
+    states.any(|state| state == Some(ThreadState::Runs))
 }
 
-/// The state of a thread, given its directory in `/proc`: `X` if it has exited, `?` if it is not known.
+/// What a thread does, given its directory in `/proc`; `None` if it has exited.
+fn thread_state(thread: &Path) -> Option<ThreadState> {
+    // Not every kernel counts it.
+    let run_time = || fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+    match state(thread) {
+        b'Z' | b'X' => None,
+        b'T' => Some(ThreadState::Stopped(run_time())),
+        b'D' if waits(thread) => Some(ThreadState::Waits(run_time())),
+        _ => Some(ThreadState::Runs),
+    }
+}
+
+/// The kernel's letter for the state of a thread: `X` if it has exited, `?` if it is not known.
 fn state(thread: &Path) -> u8 {
     match fs::read(thread.join("stat")) {
         Ok(stat) => after_name(&stat).and_then(|fields| fields.first().copied()).unwrap_or(b'?'),
@@ -260,14 +261,9 @@ fn after_name(stat: &[u8]) -> Option<&[u8]> {
     stat.get(name_ends + 2..)
 }
 
-const fn has_exited(state: u8) -> bool {
-    matches!(state, b'Z' | b'X')
-}
-
 /// Whether a thread is in such a system call. Only root, and where the kernel lets it its user, is told.
-fn waits(state: u8, thread: &Path) -> bool {
-    let call = || fs::read_to_string(thread.join("syscall"));
-    state == b'D' && call().is_ok_and(|call| is_wait(&call))
+fn waits(thread: &Path) -> bool {
+    fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_wait(&call))
 }
 
 /// Whether a line of `/proc/PID/syscall` is about such a call.

@@ -375,13 +375,13 @@ impl<'f> Writing<'f> {
     fn commit_locked(
         self,
         version: Option<Version>,
-        mut found: Option<Option<Target>>,
+        mut found_before: Option<Option<Target>>,
         _lock: PathLock<'_>,
         watch: &Watch,
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
-            let target = match found.take().and_then(still_there) {
+            let target = match found_before.take().and_then(still_there) {
                 Some(target) => target,
                 None => find(&self.located, self.options, &self.written)?,
             };

@@ -147,7 +147,7 @@ impl Watch {
             let unexplained = self.ledger.unexplained(last.usage, space);
             let left = room(&bounds, last.usage);
             // Together with what was found, it may exceed the limit.
-            let is_suspicious = unexplained >= left.bytes.max(LEAST_SUSPICIOUS);
+            let is_suspicious = may_exceed(unexplained, left);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
             let room = match just_found || last.unseen && is_suspicious {
@@ -177,7 +177,7 @@ impl Watch {
                 }
             };
             // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
-            let hides = |scan: &Scan| scan.stop.is_none() && self.is_suspicious(scan, &bounds);
+            let hides = |scan: &Scan| scan.stop.is_none() && self.hides(scan, &bounds);
             if is_suspicious
                 && self.has_found
                 && self.promptness.is_local()
@@ -211,11 +211,11 @@ impl Watch {
 
     /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
     /// gone.
-    fn is_suspicious(&self, scan: &Scan, bounds: &[Arc<Bounds>]) -> bool {
+    fn hides(&self, scan: &Scan, bounds: &[Arc<Bounds>]) -> bool {
         let usage = scan.named.0 + scan.unnamed.usage;
-        let left = room(bounds, usage).bytes;
+        let left = room(bounds, usage);
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
-        left > 0 && self.ledger.unexplained(usage, space) >= left.max(LEAST_SUSPICIOUS)
+        left.bytes > 0 && may_exceed(self.ledger.unexplained(usage, space), left)
     }
 
     /// Begins to find the processes: to ask an engine takes longer than many commands run.
@@ -307,6 +307,11 @@ impl Watch {
         })
         .await
     }
+}
+
+/// Whether the commands have exceeded a limit, if they have used what is not explained.
+fn may_exceed(unexplained: u64, left: Room) -> bool {
+    unexplained >= left.bytes.max(LEAST_SUSPICIOUS)
 }
 
 /// The findings of a scan.
