@@ -31,6 +31,9 @@ const CLIENTS: usize = 4;
 /// How long the service is left alone before it is looked at: threads for what blocks, which come and
 /// go with the load, end after ten seconds without work.
 const IDLE: Duration = Duration::from_secs(15);
+/// How often and for how long it is looked at: twice a minute it looks for leftovers of others, which
+/// keeps a thread for ten seconds, whatever was executed.
+const LOOKS: (u32, Duration) = (60, Duration::from_millis(200));
 /// After so many executions, everything that is made once is there.
 const SETTLED: usize = 1000;
 /// What the memory of a process may vary by, that allocates and frees.
@@ -115,8 +118,8 @@ async fn repeat(bench: &Bench, connections: &[Connection], many: usize) -> Resul
     try_join_all(connections.iter().map(submit)).await.map(drop)
 }
 
-/// Looks around once the pool is full again. What was used is removed after its answer: of a few
-/// looks, the one with the fewest processes counts.
+/// Looks around once the pool is full again. What was used is removed after its answer: of all looks,
+/// the one with the fewest processes and threads counts.
 async fn observe(
     bench: &Bench,
     service: &Service,
@@ -130,8 +133,8 @@ async fn observe(
     tokio::time::sleep(IDLE).await;
     let pid = service.pid()?;
     let mut best: Option<Observed> = None;
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    for _ in 0..LOOKS.0 {
+        tokio::time::sleep(LOOKS.1).await;
         let path = format!("/proc/{pid}/mountinfo");
         let mounts = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
         let count = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
@@ -145,7 +148,8 @@ async fn observe(
             resident: process::resident_of(pid)?,
             disk: bytes_below(data),
         };
-        if best.as_ref().is_none_or(|best| seen.processes <= best.processes) {
+        let counted = |seen: &Observed| (seen.processes, seen.threads);
+        if best.as_ref().is_none_or(|best| counted(&seen) <= counted(best)) {
             best = Some(seen);
         }
     }

@@ -11,12 +11,11 @@ use std::{fs, io};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long processes may take to stop. One that takes longer is in a long system call.
-const LONGEST_STOP: Duration = Duration::from_millis(250);
 /// How long children wait until their parents have stopped.
 const PARENTS_FIRST: Duration = Duration::from_millis(10);
-/// The pause between two looks at processes that are to stop, until then and later.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(2));
+/// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
+/// the time since the first.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -135,17 +134,17 @@ impl Processes {
         threads_of(self.init).into_iter().flatten().filter_map(number).collect()
     }
 
-    /// Runs `work` while the commands' processes are stopped, but not the agent. They have a quarter of a
-    /// second to stop, and the system calls in which they wait are interrupted. A process that its own
-    /// parent has stopped is not continued.
-    pub fn while_stopped<T>(&self, work: impl FnOnce() -> T) -> (T, Stop) {
-        let stopped = self.stop();
+    /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
+    /// they wait are interrupted; those that use a disk are waited for, at most until `longest`. A
+    /// process that its own parent has stopped is not continued.
+    pub fn while_stopped<T>(&self, longest: Duration, work: impl FnOnce() -> T) -> (T, Stop) {
+        let stopped = self.stop(longest);
         (work(), stopped.so_far())
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
     /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment.
-    fn stop(&self) -> Stopped<'_> {
+    fn stop(&self, longest: Duration) -> Stopped<'_> {
         let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: BTreeMap::new() };
         let mut met = HashSet::from([self.init]);
         let began = Instant::now();
@@ -153,7 +152,8 @@ impl Processes {
             // A process that is not stopped yet may start others.
             let all: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
             let is_everybody = all.iter().all(|pid| met.contains(pid));
-            let is_in_time = began.elapsed() < PARENTS_FIRST;
+            let since = began.elapsed();
+            let is_in_time = since < PARENTS_FIRST;
             let runs = |pid: &u32| *pid != self.init && all.contains(pid) && runs(*pid);
             for &pid in &all {
                 let waits = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
@@ -171,10 +171,10 @@ impl Processes {
                     _ => _ = stopped.stood.insert(thread, state),
                 }
             }
-            if is_everybody && have_stopped || began.elapsed() > LONGEST_STOP {
+            if is_everybody && have_stopped || began.elapsed() > longest {
                 return stopped;
             }
-            std::thread::sleep(if is_in_time { PAUSES.0 } else { PAUSES.1 });
+            std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));
         }
     }
 
@@ -233,7 +233,11 @@ fn thread_state(thread: &Path) -> Option<ThreadState> {
     let run_time = || fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
     match state(thread) {
         b'Z' | b'X' => None,
-        b'T' => Some(ThreadState::Stopped(run_time())),
+        b'T' => {
+            // A thread is in this state before it has left its processor, which this file waits for.
+            _ = fs::read(thread.join("syscall"));
+            Some(ThreadState::Stopped(run_time()))
+        }
         b'D' if waits(thread) => Some(ThreadState::Waits(run_time())),
         _ => Some(ThreadState::Runs),
     }

@@ -3,6 +3,8 @@ use std::os::fd::AsRawFd as _;
 
 use super::*;
 
+const LONGEST: Duration = Duration::from_millis(250);
+
 /// A child, with the files of a cgroup that it is alone in.
 struct Program {
     child: std::process::Child,
@@ -61,12 +63,12 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
     let program = Program::shell("while :; do echo x; done");
     let processes = program.processes();
     // The pid of a process outside is left alone.
-    assert!(program.in_group("0::/elsewhere").stop().programs.is_empty());
-    let stopped = processes.stop();
+    assert!(program.in_group("0::/elsewhere").stop(LONGEST).programs.is_empty());
+    let stopped = processes.stop(LONGEST);
     assert!(program.is(b"T"));
     assert_eq!(stopped.so_far(), Stop::Complete);
     // A process that was already stopped is not continued.
-    assert!(processes.stop().programs.is_empty());
+    assert!(processes.stop(LONGEST).programs.is_empty());
     let written = processes.written();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!((processes.written(), stopped.so_far()), (written, Stop::Complete));
@@ -88,7 +90,7 @@ fn parents_stop_before_their_children() {
         fs::write(program.dir.path().join(file), format!("{child}\n{pid}\n")).unwrap();
     }
     let processes = program.processes();
-    let stopped = processes.stop();
+    let stopped = processes.stop(LONGEST);
     let pid_of = |fd: &OwnedFd| {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
@@ -106,7 +108,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     let program = Program::shell("while :; do echo x; done");
     let other = Program::shell("while :; do echo x; done");
     let processes = program.processes();
-    let stopped = processes.stop();
+    let stopped = processes.stop(LONGEST);
     let both = format!("{}\n{}\n", program.child.id(), other.child.id());
     fs::write(program.dir.path().join("cgroup.threads"), both).unwrap();
     assert_eq!(stopped.so_far(), Stop::Partial);

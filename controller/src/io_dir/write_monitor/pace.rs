@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::FreeSpace;
+use sandbox_engine::Stop;
 use tokio::time::Instant;
 
 /// The minimum interval between the starts of two scans, and the maximum if they are cheap.
@@ -26,6 +27,8 @@ const MOST_FRUITLESS: u32 = 16;
 /// ... but only while at most this much is gone beyond what the commands may use: a command that
 /// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
+/// How long the commands may take to stop for a scan, at first and at most.
+const LONGEST_STOP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// The interval of free space checks: short enough that commands that write at this many bytes and
 /// create this many files per second can use up neither their limit nor what is above the reserve in
 /// between, within these bounds.
@@ -55,12 +58,20 @@ impl Room {
     }
 }
 
+/// When a scan ended, and how long it took: not the time that the commands took to stop for it, which
+/// costs nothing but them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScanTimes {
+    pub ended: Instant,
+    pub took: Duration,
+    pub waited: Duration,
+}
+
 /// Schedules scans and free space checks.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// When the last scan ended, how long it took, and the free space then.
-    last_scan: Instant,
-    took: Duration,
+    last_scan: ScanTimes,
+    /// The free space then.
     space: Option<FreeSpace>,
     /// The time and the result of the last check.
     last_check: (Instant, Option<FreeSpace>),
@@ -71,20 +82,21 @@ pub(crate) struct Pace {
     /// multiple of the last one's duration.
     is_urgent: bool,
     urgent_rest: u32,
+    longest_stop: Duration,
 }
 
 impl Pace {
     /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
-            last_scan: now,
-            took: Duration::ZERO,
+            last_scan: ScanTimes { ended: now, took: Duration::ZERO, waited: Duration::ZERO },
             space,
             last_check: (now, space),
             tick: IDLE_TICK.0,
             reserve,
             is_urgent: false,
             urgent_rest: 1,
+            longest_stop: LONGEST_STOP.0,
         }
     }
 
@@ -122,23 +134,45 @@ impl Pace {
         self.last_check = (now, space);
         let rest = match self.is_urgent {
             true => self.urgent_rest((bytes, inodes), room),
-            false => rest(self.took, [self.space, space], room),
+            false => rest(self.last_scan.took, [self.space, space], room),
         };
-        now - self.last_scan >= rest
+        now - self.last_scan.ended >= rest
     }
 
     fn urgent_rest(&self, (bytes, inodes): (u64, u64), room: Room) -> Duration {
         let is_much = bytes >= room.bytes.saturating_add(SLACK.0)
             || inodes >= room.entries.saturating_add(SLACK.1);
+        let ScanTimes { took, waited, .. } = self.last_scan;
         match is_much {
-            true => self.took,
-            false => (self.took * self.urgent_rest).min(LATEST).max(self.took),
+            true => took,
+            false => (took * self.urgent_rest).min(LATEST).max(took).max(waited),
         }
     }
 
     /// How long the last scan took.
     pub const fn last_took(&self) -> Duration {
-        self.took
+        self.last_scan.took
+    }
+
+    /// How long the commands may take to stop for the next scan.
+    pub const fn longest_stop(&self) -> Duration {
+        self.longest_stop
+    }
+
+    /// Whether they took too long, and may have hidden something.
+    pub fn was_stop_cut_short(&self) -> bool {
+        self.longest_stop > LONGEST_STOP.0
+    }
+
+    /// Records a stop, and whether what is gone was not found. A call that uses a disk cannot be
+    /// interrupted, and keeps its file until it has ended: as long as that may be what hides, each stop
+    /// may take twice as long as the one before it.
+    pub fn record_stop(&mut self, stop: Stop, hides: bool) {
+        self.longest_stop = match stop {
+            Stop::Complete => LONGEST_STOP.0,
+            Stop::Partial if hides => (self.longest_stop * 2).min(LONGEST_STOP.1),
+            Stop::Partial | Stop::Broken => self.longest_stop,
+        };
     }
 
     /// How many bytes and inodes are gone since the last scan.
@@ -146,15 +180,9 @@ impl Pace {
         gone(self.space, space)
     }
 
-    /// Records the end of a scan.
-    pub fn record_scan(
-        &mut self,
-        started: Instant,
-        ended: Instant,
-        space: Option<FreeSpace>,
-        has_grown: bool,
-    ) {
-        (self.last_scan, self.took, self.space) = (ended, ended - started, space);
+    /// Records a scan.
+    pub fn record_scan(&mut self, times: ScanTimes, space: Option<FreeSpace>, has_grown: bool) {
+        (self.last_scan, self.space) = (times, space);
         self.urgent_rest = match (has_grown, self.is_urgent) {
             (true, _) => 1,
             (false, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),

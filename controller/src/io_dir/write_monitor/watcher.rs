@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::judge::{Bounds, Ledger, MANY_ENTRIES, Reading, is_worth_a_stop, room, too_little};
-use super::pace::{Pace, Room};
+use super::pace::{Pace, Room, ScanTimes};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -150,7 +150,8 @@ impl Watch {
             let is_suspicious = may_exceed(unexplained, left);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
-            let room = match just_found || last.unseen && is_suspicious {
+            let is_stopped_again = is_suspicious && self.pace.was_stop_cut_short();
+            let room = match just_found || last.unseen && is_suspicious || is_stopped_again {
                 // Unseen usage is believed after two consecutive scans.
                 true => Room::NONE,
                 false => left,
@@ -170,11 +171,14 @@ impl Watch {
             self.find();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
-            let mut scanned = tokio::select! {
-                scanned = self.scan(depth, most, false) => scanned,
-                () = self.worth_a_stop(last.usage.entries, left) => {
-                    self.scan(depth, most, true).await
-                }
+            let mut scanned = match is_stopped_again {
+                true => self.scan(depth, most, true).await,
+                false => tokio::select! {
+                    scanned = self.scan(depth, most, false) => scanned,
+                    () = self.worth_a_stop(last.usage.entries, left) => {
+                        self.scan(depth, most, true).await
+                    }
+                },
             };
             // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
             let hides = |scan: &Scan| scan.stop.is_none() && self.hides(scan, &bounds);
@@ -187,11 +191,18 @@ impl Watch {
             }
             let ended = Instant::now();
             let Some(scan) = scanned else {
-                self.pace.record_scan(now, ended, space, false);
+                let times = ScanTimes { ended, took: ended - now, waited: Duration::ZERO };
+                self.pace.record_scan(times, space, false);
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
-            let Scan { unnamed, named, space: [space, after], written, stop } = scan;
+            if let Some(stop) = scan.stop {
+                self.pace.record_stop(stop, self.hides(&scan, &bounds));
+            }
+            let Scan { unnamed, named, space: [space, after], written, stop, waited } = scan;
+            if let Some(stop) = stop {
+                tracing::debug!(?stop, ?waited, ?unnamed, "stopped the commands for a scan");
+            }
             self.written = written;
             let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
             let mut reading = reading.with_named(named);
@@ -204,7 +215,9 @@ impl Watch {
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
             reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
-            self.pace.record_scan(now, ended, space, reading.has_grown_since(&last));
+            let took = (ended - now).saturating_sub(waited);
+            let times = ScanTimes { ended, took, waited };
+            self.pace.record_scan(times, space, reading.has_grown_since(&last));
             self.measured.send_replace(reading);
         }
     }
@@ -282,6 +295,7 @@ impl Watch {
     /// Scans named and unnamed files, if so wished while the commands are stopped.
     async fn scan(&self, depth: Depth, most: u64, is_stopped: bool) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
+        let longest_stop = self.pace.longest_stop();
         blocking(&self.runtime, move || {
             let processes = processes.get();
             let scan = || {
@@ -295,11 +309,13 @@ impl Watch {
                 };
                 let named = measure(io_dir.fd(), most);
                 let space = [space, FreeSpace::of(io_dir.fd()).ok()];
-                Scan { unnamed, named, space, written, stop: None }
+                Scan { unnamed, named, space, written, stop: None, waited: Duration::ZERO }
             };
             match processes.filter(|_| is_stopped) {
                 Some(processes) => {
-                    let (scan, stop) = processes.while_stopped(scan);
+                    let asked = Instant::now();
+                    let scan = || Scan { waited: asked.elapsed(), ..scan() };
+                    let (scan, stop) = processes.while_stopped(longest_stop, scan);
                     Scan { stop: Some(stop), ..scan }
                 }
                 None => scan(),
@@ -324,6 +340,8 @@ struct Scan {
     written: u64,
     /// How completely they were stopped for it, if they were.
     stop: Option<Stop>,
+    /// For how long they were waited for.
+    waited: Duration,
 }
 
 #[cfg(test)]

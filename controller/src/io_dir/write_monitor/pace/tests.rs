@@ -10,6 +10,12 @@ fn left(bytes: u64, inodes: u64) -> Option<FreeSpace> {
     Some(FreeSpace { bytes, available, inodes, available_inodes, most_inodes, size })
 }
 
+/// A scan from then on that took so many milliseconds.
+fn scan(begun: Instant, millis: u64) -> ScanTimes {
+    let took = Duration::from_millis(millis);
+    ScanTimes { ended: begun + took, took, waited: Duration::ZERO }
+}
+
 #[test]
 fn a_look_that_costs_much_is_made_less_often() {
     let space = left(10 << 30, 1000);
@@ -48,18 +54,18 @@ fn looks_for_what_others_write_come_further_apart_until_something_grows() {
     let mut pace = Pace::new(begun, before, NONE);
     // The rest before a triggered scan, in multiples of the 10 ms that the last one took.
     let rest = |pace: &mut Pace, space| {
-        pace.last_scan = after(0);
+        pace.last_scan.ended = after(0);
         (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
     };
-    pace.record_scan(begun, after(10), before, false);
+    pace.record_scan(scan(begun, 10), before, false);
     for expected in [1, 2, 4, 8, 16, 16] {
         assert_eq!(rest(&mut pace, now), expected);
-        pace.record_scan(begun, after(10), before, false);
+        pace.record_scan(scan(begun, 10), before, false);
     }
     // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
     assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
     assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
-    pace.record_scan(begun, after(10), before, true);
+    pace.record_scan(scan(begun, 10), before, true);
     assert_eq!(rest(&mut pace, now), 1);
 }
 
@@ -108,9 +114,38 @@ fn a_look_is_due_at_once_when_as_much_is_gone_as_may_still_be_taken() {
     assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
     // A long scan is not followed by another at once.
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
-    pace.record_scan(begun, after(30), left(10 << 30, 1000), false);
+    pace.record_scan(scan(begun, 30), left(10 << 30, 1000), false);
     assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
     assert!(pace.is_due(after(60), Duration::ZERO, left(0, 0), ROOM));
+}
+
+#[test]
+fn commands_that_took_long_to_stop_run_as_long_again_unless_space_goes() {
+    let begun = Instant::now();
+    let after = |millis| begun + Duration::from_millis(millis);
+    let (before, later) = (left(10 << 30, 1000), left((10 << 30) - (32 << 20), 1000));
+    let mut pace = Pace::new(begun, before, NONE);
+    let waited = Duration::from_millis(500);
+    pace.record_scan(ScanTimes { waited, ..scan(begun, 10) }, before, true);
+    let due = |pace: &mut Pace, millis, space| {
+        pace.is_due(after(millis), Duration::ZERO, space, Room::NONE)
+    };
+    assert!(!due(&mut pace, 509, before) && due(&mut pace, 510, before));
+    assert!(!due(&mut pace, 19, later) && due(&mut pace, 20, later));
+}
+
+#[test]
+fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
+    let mut pace = Pace::new(Instant::now(), left(10 << 30, 1000), NONE);
+    let mut longest = |stop, hides| {
+        pace.record_stop(stop, hides);
+        (pace.longest_stop().as_millis(), pace.was_stop_cut_short())
+    };
+    // A thread that is slow to stop hides nothing where everything was found.
+    assert_eq!(longest(Stop::Partial, false), (250, false));
+    assert_eq!([(); 5].map(|()| longest(Stop::Partial, true).0), [500, 1000, 2000, 4000, 4000]);
+    assert_eq!(longest(Stop::Broken, true), (4000, true));
+    assert_eq!(longest(Stop::Complete, true), (250, false));
 }
 
 #[test]
