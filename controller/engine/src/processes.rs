@@ -3,7 +3,7 @@
 //! The agent is not asked: a hostile command may have taken it over. They can be seen if the engine is
 //! on this kernel, and inspected if this process is root or the user that they run as.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ enum ThreadState {
 }
 
 /// How completely processes were stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
     /// Nothing ran.
     Complete,
@@ -64,19 +64,42 @@ struct Stopped<'a> {
     /// Parents before their children. Without those that their own parents had stopped.
     programs: Vec<OwnedFd>,
     /// The states of the threads that have stopped.
-    stood: BTreeMap<u32, ThreadState>,
+    stood: HashMap<u32, ThreadState>,
+    /// Whether one of them was seen to run.
+    is_broken: bool,
 }
 
 impl Stopped<'_> {
+    /// Looks which threads have stopped since the last look. Whether all have.
+    fn look(&mut self) -> bool {
+        let mut have_all = true;
+        for thread in self.processes.threads_of_commands() {
+            let folder = PathBuf::from(format!("/proc/{thread}"));
+            // What has stopped once is compared at the end: here its letter tells enough.
+            if let Some(ThreadState::Stopped(_)) = self.stood.get(&thread) {
+                self.is_broken |= !matches!(state(&folder), b'T' | b'Z' | b'X');
+                continue;
+            }
+            match thread_state(&folder) {
+                None => {}
+                Some(ThreadState::Runs) => have_all = false,
+                Some(stopped) => _ = self.stood.insert(thread, stopped),
+            }
+        }
+        have_all
+    }
+
     /// How completely they have been stopped until now. They may have run meanwhile and be stopped
     /// again.
     fn so_far(&self) -> Stop {
-        let mut so_far = Stop::Complete;
-        for (thread, now) in self.processes.states() {
-            match self.stood.get(&thread) {
-                Some(before) if *before == now => {}
-                Some(ThreadState::Stopped(_)) => return Stop::Broken,
-                _ => so_far = Stop::Partial,
+        let mut so_far = if self.is_broken { Stop::Broken } else { Stop::Complete };
+        for thread in self.processes.threads_of_commands() {
+            let now = thread_state(&PathBuf::from(format!("/proc/{thread}")));
+            match (self.stood.get(&thread), now) {
+                (_, None) => {}
+                (Some(before), Some(now)) if *before == now => {}
+                (Some(ThreadState::Stopped(_)), _) => return Stop::Broken,
+                _ => so_far = so_far.max(Stop::Partial),
             }
         }
         so_far
@@ -135,17 +158,27 @@ impl Processes {
     }
 
     /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
-    /// they wait are interrupted; those that use a disk are waited for, at most until `longest`. A
-    /// process that its own parent has stopped is not continued.
-    pub fn while_stopped<T>(&self, longest: Duration, work: impl FnOnce() -> T) -> (T, Stop) {
-        let stopped = self.stop(longest);
+    /// they wait are interrupted; those that use a disk are waited for, for as long as `waits`, given
+    /// the time since the beginning, says so. A process that its own parent has stopped is not
+    /// continued.
+    pub fn while_stopped<T>(
+        &self,
+        waits: impl FnMut(Duration) -> bool,
+        work: impl FnOnce() -> T,
+    ) -> (T, Stop) {
+        let stopped = self.stop(waits);
         (work(), stopped.so_far())
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
     /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment.
-    fn stop(&self, longest: Duration) -> Stopped<'_> {
-        let mut stopped = Stopped { processes: self, programs: Vec::new(), stood: BTreeMap::new() };
+    fn stop(&self, mut waits: impl FnMut(Duration) -> bool) -> Stopped<'_> {
+        let mut stopped = Stopped {
+            processes: self,
+            programs: Vec::new(),
+            stood: HashMap::new(),
+            is_broken: false,
+        };
         let mut met = HashSet::from([self.init]);
         let began = Instant::now();
         loop {
@@ -156,22 +189,14 @@ impl Processes {
             let is_in_time = since < PARENTS_FIRST;
             let runs = |pid: &u32| *pid != self.init && all.contains(pid) && runs(*pid);
             for &pid in &all {
-                let waits = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
-                if !met.contains(&pid) && !waits() {
+                let is_early = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
+                if !met.contains(&pid) && !is_early() {
                     met.insert(pid);
                     stopped.programs.extend(self.stop_one(pid));
                 }
             }
-            let states = self.states();
-            let have_stopped = states.values().all(|state| *state != ThreadState::Runs);
-            for (thread, state) in states {
-                match stopped.stood.get(&thread) {
-                    Some(ThreadState::Stopped(_)) => {}
-                    _ if state == ThreadState::Runs => {}
-                    _ => _ = stopped.stood.insert(thread, state),
-                }
-            }
-            if is_everybody && have_stopped || began.elapsed() > longest {
+            let have_stopped = stopped.look();
+            if is_everybody && have_stopped || stopped.is_broken || !waits(began.elapsed()) {
                 return stopped;
             }
             std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));
@@ -202,16 +227,12 @@ impl Processes {
         groups.is_ok_and(|groups| groups.lines().any(|line| line == self.group))
     }
 
-    /// The state of each thread but the agent's. Those that have exited are left out.
-    fn states(&self) -> BTreeMap<u32, ThreadState> {
+    /// The ids of all threads but the agent's.
+    fn threads_of_commands(&self) -> impl Iterator<Item = u32> {
         let threads = self.threads().unwrap_or_default();
         // Read later: the agent may just have started a thread.
         let agent = self.threads_of_agent();
-        let state = |thread: u32| {
-            let folder = PathBuf::from(format!("/proc/{thread}"));
-            thread_state(&folder).map(|state| (thread, state))
-        };
-        threads.into_iter().filter(|it| !agent.contains(it)).filter_map(state).collect()
+        threads.into_iter().filter(move |it| !agent.contains(it))
     }
 }
 
@@ -234,7 +255,8 @@ fn thread_state(thread: &Path) -> Option<ThreadState> {
     match state(thread) {
         b'Z' | b'X' => None,
         b'T' => {
-            // A thread is in this state before it has left its processor, which this file waits for.
+            // A thread is in this state before it has left its processor. This file, where it may be
+            // read, waits for that.
             _ = fs::read(thread.join("syscall"));
             Some(ThreadState::Stopped(run_time()))
         }

@@ -3,7 +3,9 @@ use std::os::fd::AsRawFd as _;
 
 use super::*;
 
-const LONGEST: Duration = Duration::from_millis(250);
+fn a_while(since: Duration) -> bool {
+    since < Duration::from_millis(250)
+}
 
 /// A child, with the files of a cgroup that it is alone in.
 struct Program {
@@ -63,12 +65,12 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
     let program = Program::shell("while :; do echo x; done");
     let processes = program.processes();
     // The pid of a process outside is left alone.
-    assert!(program.in_group("0::/elsewhere").stop(LONGEST).programs.is_empty());
-    let stopped = processes.stop(LONGEST);
+    assert!(program.in_group("0::/elsewhere").stop(a_while).programs.is_empty());
+    let stopped = processes.stop(a_while);
     assert!(program.is(b"T"));
     assert_eq!(stopped.so_far(), Stop::Complete);
     // A process that was already stopped is not continued.
-    assert!(processes.stop(LONGEST).programs.is_empty());
+    assert!(processes.stop(a_while).programs.is_empty());
     let written = processes.written();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!((processes.written(), stopped.so_far()), (written, Stop::Complete));
@@ -90,7 +92,7 @@ fn parents_stop_before_their_children() {
         fs::write(program.dir.path().join(file), format!("{child}\n{pid}\n")).unwrap();
     }
     let processes = program.processes();
-    let stopped = processes.stop(LONGEST);
+    let stopped = processes.stop(a_while);
     let pid_of = |fd: &OwnedFd| {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
         let line = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
@@ -108,7 +110,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     let program = Program::shell("while :; do echo x; done");
     let other = Program::shell("while :; do echo x; done");
     let processes = program.processes();
-    let stopped = processes.stop(LONGEST);
+    let stopped = processes.stop(a_while);
     let both = format!("{}\n{}\n", program.child.id(), other.child.id());
     fs::write(program.dir.path().join("cgroup.threads"), both).unwrap();
     assert_eq!(stopped.so_far(), Stop::Partial);
@@ -118,6 +120,45 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     program.send(Signal::STOP);
     assert!(program.is(b"T"));
     assert_eq!(stopped.so_far(), Stop::Broken);
+}
+
+#[test]
+fn stop_waits_no_longer_than_it_is_told_nor_for_who_was_continued() {
+    let program = Program::shell("while :; do :; done");
+    let other = Program::shell("while :; do :; done");
+    let (pid, runs) = (program.child.id(), other.child.id());
+    // Of the other one's process nothing is known but a thread, so that it is not stopped.
+    fs::write(program.dir.path().join("cgroup.threads"), format!("{pid}\n{runs}\n")).unwrap();
+    let processes = program.processes();
+    let mut asked = 0;
+    let stopped = processes.stop(|_| {
+        asked += 1;
+        asked < 3
+    });
+    assert_eq!((stopped.so_far(), stopped.programs.len()), (Stop::Partial, 1));
+    drop(stopped);
+    let mut asked = 0;
+    let stopped = processes.stop(|_| {
+        asked += 1;
+        if asked == 1 {
+            assert!(program.is(b"T"));
+        } else {
+            // It was seen.
+            program.send(Signal::CONT);
+            assert!(program.is(b"RS"));
+        }
+        true
+    });
+    assert_eq!((asked, stopped.so_far()), (2, Stop::Broken));
+}
+
+#[test]
+fn honest_programs_never_break_a_stop() {
+    let program = Program::shell("while :; do :; done");
+    let processes = program.processes();
+    for _ in 0..300 {
+        assert_eq!(processes.while_stopped(|_| true, || ()).1, Stop::Complete);
+    }
 }
 
 #[test]

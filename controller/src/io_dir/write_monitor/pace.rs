@@ -27,7 +27,8 @@ const MOST_FRUITLESS: u32 = 16;
 /// ... but only while at most this much is gone beyond what the commands may use: a command that
 /// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
-/// How long the commands may take to stop for a scan, at first and at most.
+/// How long a scan may wait for the commands to stop, at first and at most: longer than most calls that
+/// use a disk take, and bearable for an honest program.
 const LONGEST_STOP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// The interval of free space checks: short enough that commands that write at this many bytes and
 /// create this many files per second can use up neither their limit nor what is above the reserve in
@@ -58,13 +59,41 @@ impl Room {
     }
 }
 
-/// When a scan ended, and how long it took: not the time that the commands took to stop for it, which
-/// costs nothing but them.
+/// When a scan ended, how long it took, and how long it had waited for the commands to stop: that is
+/// idle time of this process, but not of theirs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScanTimes {
     pub ended: Instant,
     pub took: Duration,
     pub waited: Duration,
+}
+
+/// How long a scan may wait for the commands to stop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    longest: Duration,
+    reserve: DiskReserve,
+}
+
+impl Patience {
+    /// Whether to wait on, given the time and the free space when it began, and what is free now. Commands
+    /// that a timer continues could write meanwhile, and others can write down to the reserve: then it
+    /// is time to look.
+    pub fn lasts(
+        &self,
+        since: Duration,
+        before: Option<FreeSpace>,
+        now: impl FnOnce() -> Option<FreeSpace>,
+    ) -> bool {
+        since < LONGEST_STOP.0
+            || since < self.longest && {
+                let now = now();
+                let (bytes, inodes) = gone(before, now);
+                bytes < SLACK.0
+                    && inodes < SLACK.1
+                    && now.is_none_or(|now| self.reserve.shortage(&now).is_none())
+            }
+    }
 }
 
 /// Schedules scans and free space checks.
@@ -143,9 +172,14 @@ impl Pace {
         let is_much = bytes >= room.bytes.saturating_add(SLACK.0)
             || inodes >= room.entries.saturating_add(SLACK.1);
         let ScanTimes { took, waited, .. } = self.last_scan;
+        // A filesystem that counts no inodes reports used space late: what is gone may be more.
+        let waited = match self.space {
+            Some(FreeSpace { inodes: 1.., .. }) => waited,
+            _ => Duration::ZERO,
+        };
         match is_much {
             true => took,
-            false => (took * self.urgent_rest).min(LATEST).max(took).max(waited),
+            false => (took * self.urgent_rest).max(waited).min(LATEST).max(took),
         }
     }
 
@@ -154,24 +188,28 @@ impl Pace {
         self.last_scan.took
     }
 
-    /// How long the commands may take to stop for the next scan.
-    pub const fn longest_stop(&self) -> Duration {
-        self.longest_stop
+    /// How long the next scan may wait for the commands to stop.
+    pub const fn patience(&self) -> Patience {
+        Patience { longest: self.longest_stop, reserve: self.reserve }
     }
 
-    /// Whether they took too long, and may have hidden something.
-    pub fn was_stop_cut_short(&self) -> bool {
+    /// Whether it may wait for longer than usual, since they may hide something in calls.
+    pub fn is_patient(&self) -> bool {
         self.longest_stop > LONGEST_STOP.0
     }
 
-    /// Records a stop, and whether what is gone was not found. A call that uses a disk cannot be
-    /// interrupted, and keeps its file until it has ended: as long as that may be what hides, each stop
-    /// may take twice as long as the one before it.
-    pub fn record_stop(&mut self, stop: Stop, hides: bool) {
+    /// Records how completely the commands had stopped for the last scan, if they were to, and whether
+    /// it did not find what is gone. A call that uses a disk cannot be interrupted, and keeps its file
+    /// until it has ended: as long as that may be what hides, each stop may take twice as long as the
+    /// one before it.
+    pub fn record_stop(&mut self, stop: Option<Stop>, hides: bool) {
+        // Who was started meanwhile makes a stop partial too.
+        let is_cut_short = self.last_scan.waited >= LONGEST_STOP.0;
         self.longest_stop = match stop {
-            Stop::Complete => LONGEST_STOP.0,
-            Stop::Partial if hides => (self.longest_stop * 2).min(LONGEST_STOP.1),
-            Stop::Partial | Stop::Broken => self.longest_stop,
+            Some(Stop::Complete) => LONGEST_STOP.0,
+            _ if !hides => LONGEST_STOP.0,
+            Some(Stop::Partial) if is_cut_short => (self.longest_stop * 2).min(LONGEST_STOP.1),
+            Some(Stop::Partial | Stop::Broken) | None => self.longest_stop,
         };
     }
 

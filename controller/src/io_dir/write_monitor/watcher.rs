@@ -150,9 +150,10 @@ impl Watch {
             let is_suspicious = may_exceed(unexplained, left);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
-            let is_stopped_again = is_suspicious && self.pace.was_stop_cut_short();
+            let is_stopped_again = is_suspicious && self.pace.is_patient();
             let room = match just_found || last.unseen && is_suspicious || is_stopped_again {
-                // Unseen usage is believed after two consecutive scans.
+                // Unseen usage is believed after two consecutive scans, and a stop that was cut short
+                // is followed by another.
                 true => Room::NONE,
                 false => left,
             };
@@ -181,7 +182,7 @@ impl Watch {
                 },
             };
             // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
-            let hides = |scan: &Scan| scan.stop.is_none() && self.hides(scan, &bounds);
+            let hides = |scan: &Scan| scan.stop.is_none() && self.hides(scan);
             if is_suspicious
                 && self.has_found
                 && self.promptness.is_local()
@@ -196,9 +197,7 @@ impl Watch {
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
-            if let Some(stop) = scan.stop {
-                self.pace.record_stop(stop, self.hides(&scan, &bounds));
-            }
+            let hides = self.hides(&scan);
             let Scan { unnamed, named, space: [space, after], written, stop, waited } = scan;
             if let Some(stop) = stop {
                 tracing::debug!(?stop, ?waited, ?unnamed, "stopped the commands for a scan");
@@ -218,15 +217,16 @@ impl Watch {
             let took = (ended - now).saturating_sub(waited);
             let times = ScanTimes { ended, took, waited };
             self.pace.record_scan(times, space, reading.has_grown_since(&last));
+            self.pace.record_stop(stop, hides);
             self.measured.send_replace(reading);
         }
     }
 
     /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
     /// gone.
-    fn hides(&self, scan: &Scan, bounds: &[Arc<Bounds>]) -> bool {
+    fn hides(&self, scan: &Scan) -> bool {
         let usage = scan.named.0 + scan.unnamed.usage;
-        let left = room(bounds, usage);
+        let left = room(&self.all_bounds(), usage);
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
         left.bytes > 0 && may_exceed(self.ledger.unexplained(usage, space), left)
     }
@@ -295,7 +295,8 @@ impl Watch {
     /// Scans named and unnamed files, if so wished while the commands are stopped.
     async fn scan(&self, depth: Depth, most: u64, is_stopped: bool) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
-        let longest_stop = self.pace.longest_stop();
+        let patience = self.pace.patience();
+        let users = Arc::downgrade(&self.bounds);
         blocking(&self.runtime, move || {
             let processes = processes.get();
             let scan = || {
@@ -315,7 +316,12 @@ impl Watch {
                 Some(processes) => {
                     let asked = Instant::now();
                     let scan = || Scan { waited: asked.elapsed(), ..scan() };
-                    let (scan, stop) = processes.while_stopped(longest_stop, scan);
+                    let space = || FreeSpace::of(io_dir.fd()).ok();
+                    let before = space();
+                    // Not longer than the watcher.
+                    let waits =
+                        |since| users.strong_count() > 0 && patience.lasts(since, before, space);
+                    let (scan, stop) = processes.while_stopped(waits, scan);
                     Scan { stop: Some(stop), ..scan }
                 }
                 None => scan(),

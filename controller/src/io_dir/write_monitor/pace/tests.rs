@@ -136,38 +136,47 @@ fn commands_that_took_long_to_stop_run_as_long_again_unless_space_goes() {
 
 #[test]
 fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
-    let mut pace = Pace::new(Instant::now(), left(10 << 30, 1000), NONE);
-    let mut longest = |stop, hides| {
+    let begun = Instant::now();
+    let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
+    let mut longest = |stop, hides, millis| {
+        let waited = Duration::from_millis(millis);
+        pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, left(10 << 30, 1000), false);
         pace.record_stop(stop, hides);
-        (pace.longest_stop().as_millis(), pace.was_stop_cut_short())
+        (pace.longest_stop.as_millis(), pace.is_patient())
     };
+    let partial = Some(Stop::Partial);
     // A thread that is slow to stop hides nothing where everything was found.
-    assert_eq!(longest(Stop::Partial, false), (250, false));
-    assert_eq!([(); 5].map(|()| longest(Stop::Partial, true).0), [500, 1000, 2000, 4000, 4000]);
-    assert_eq!(longest(Stop::Broken, true), (4000, true));
-    assert_eq!(longest(Stop::Complete, true), (250, false));
+    assert_eq!(longest(partial, false, 250), (250, false));
+    // A program that was started meanwhile was not waited for.
+    assert_eq!(longest(partial, true, 10), (250, false));
+    assert_eq!([(); 5].map(|()| longest(partial, true, 250).0), [500, 1000, 2000, 4000, 4000]);
+    assert_eq!(longest(partial, true, 10), (4000, true));
+    assert_eq!(longest(Some(Stop::Broken), true, 250), (4000, true));
+    assert_eq!(longest(None, true, 0), (4000, true));
+    for (stop, hides) in [(Some(Stop::Complete), true), (partial, false), (None, false)] {
+        assert!(longest(partial, true, 250).1);
+        assert_eq!(longest(stop, hides, 250), (250, false));
+    }
 }
 
 #[test]
-fn the_file_system_is_asked_more_often_the_quicker_it_fills() {
+fn a_stop_waits_longer_only_while_nothing_is_written() {
     let begun = Instant::now();
-    let tick = |bytes: u64, inodes: u64, cost: u64, room: Room| {
-        let all = 1_000_000;
-        let mut pace = Pace::new(begun, left(10 << 30, all), NONE);
-        let now = begun + Duration::from_millis(10);
-        let cost = Duration::from_micros(cost);
-        pace.is_due(now, cost, left((10 << 30) - bytes, all - inodes), room);
-        pace.tick().as_millis()
+    let before = left(10 << 30, 50_000);
+    let mut pace = Pace::new(begun, before, DiskReserve::Bytes(sandbox_api::ByteSize::b(1 << 30)));
+    let lasts = |pace: &Pace, millis, now| {
+        pace.patience().lasts(Duration::from_millis(millis), before, || now)
     };
-    let room = Room { entries: 10_000, ..ROOM };
-    assert_eq!(tick(0, 0, 0, room), 12);
-    assert_eq!(tick(25 << 20, 0, 0, room), 5);
-    assert_eq!(tick(49 << 20, 0, 0, room), 1);
-    assert_eq!(tick(0, 5000, 0, room), 5);
-    assert_eq!(tick(0, 9800, 0, room), 1);
-    assert_eq!(tick(0, 0, 0, Room { bytes: 0, ..room }), 5);
-    assert_eq!(tick(0, 0, 0, Room { entries: 0, ..room }), 5);
-    assert_eq!(tick(0, 0, 0, Room { bytes: 1 << 40, entries: 1 << 40, ..ROOM }), 250);
-    // A slow filesystem, over a network, is not asked all the time.
-    assert_eq!(tick(49 << 20, 0, 20_000, room), 380);
+    assert!(lasts(&pace, 249, left(0, 0)) && !lasts(&pace, 250, before));
+    let waited = Duration::from_millis(250);
+    pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, before, false);
+    pace.record_stop(Some(Stop::Partial), true);
+    assert!(lasts(&pace, 499, before) && !lasts(&pace, 500, before));
+    let slack = 32 << 20;
+    assert!(lasts(&pace, 300, left((10 << 30) - slack + 1, 49_001)));
+    assert!(!lasts(&pace, 300, left((10 << 30) - slack, 50_000)));
+    assert!(!lasts(&pace, 300, left(10 << 30, 49_000)));
+    let before = left((1 << 30) + 1, 50_000);
+    let lasts = |now| pace.patience().lasts(Duration::from_millis(300), before, || now);
+    assert!(lasts(before) && !lasts(left((1 << 30) - 1, 50_000)));
 }
