@@ -406,6 +406,14 @@ const RESERVING: &[&str] = &[
     "ioctl-zero-range",
 ];
 
+/// I/O that nothing interrupts.
+const DIRECT: &[&str] = &[
+    "openat-direct",
+    "fcntl-direct",
+    #[cfg(target_arch = "x86_64")]
+    "open-direct",
+];
+
 /// Sockets whose every message may go to another address.
 const DATAGRAMS: &[&str] = &["socket-unix-datagram", "socket-unix-raw", "pair-unix-datagram"];
 
@@ -606,7 +614,9 @@ fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
     let mut unproven = Vec::new();
     let reserving = RESERVING.iter().map(|attack| (attack, libc::EOPNOTSUPP));
     let datagrams = DATAGRAMS.iter().map(|attack| (attack, libc::ESOCKTNOSUPPORT));
-    for (attack, errno) in forbidden.chain(absent).chain(reserving).chain(datagrams) {
+    let direct = DIRECT.iter().map(|attack| (attack, libc::EINVAL));
+    let refused = forbidden.chain(absent).chain(reserving).chain(datagrams).chain(direct);
+    for (attack, errno) in refused {
         let refused = Outcome::Errno(errno);
         assert_eq!(field.attack("seccomp of programs", attack), refused, "{attack}");
         if field.attack("none", attack) == refused {

@@ -31,9 +31,9 @@ const CLIENTS: usize = 4;
 /// How long the service is left alone before it is looked at: threads for what blocks, which come and
 /// go with the load, end after ten seconds without work.
 const IDLE: Duration = Duration::from_secs(15);
-/// How often and for how long it is looked at: twice a minute it looks for leftovers of others, which
-/// keeps a thread for ten seconds, whatever was executed.
-const LOOKS: (u32, Duration) = (60, Duration::from_millis(200));
+/// How many looks there are, and the pause before each: for longer than a thread lives that, twice a
+/// minute, looks for what crashed controllers left, whatever was executed.
+const LOOKS: (u32, Duration) = (75, Duration::from_millis(200));
 /// After so many executions, everything that is made once is there.
 const SETTLED: usize = 1000;
 /// What the memory of a process may vary by, that allocates and frees.

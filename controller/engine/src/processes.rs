@@ -132,13 +132,25 @@ impl Processes {
     /// children that they have waited for; 0 if the kernel does not count them.
     #[must_use]
     pub fn written(&self) -> u64 {
+        self.counted(&["wchar", "write_bytes"])
+    }
+
+    /// The sum of these numbers of `/proc/PID/io`.
+    fn counted(&self, names: &[&str]) -> u64 {
         let counts = |pid: u32| fs::read_to_string(format!("/proc/{pid}/io")).ok();
         let count = |line: &str| -> u64 {
             let (name, bytes) = line.split_once(": ").unwrap_or_default();
-            if matches!(name, "wchar" | "write_bytes") { bytes.parse().unwrap_or(0) } else { 0 }
+            if names.contains(&name) { bytes.parse().unwrap_or(0) } else { 0 }
         };
         let all = self.all().unwrap_or_default().into_iter().filter_map(counts);
         all.flat_map(|text| text.lines().map(count).collect::<Vec<_>>()).sum()
+    }
+
+    /// How many bytes those that are there have given a file system to write, to which calls in progress
+    /// add at once; 0 if the kernel does not count them.
+    #[must_use]
+    pub fn given_to_disks(&self) -> u64 {
+        self.counted(&["write_bytes"])
     }
 
     /// The ids of all their threads. A container that has ended has none.
@@ -148,6 +160,12 @@ impl Processes {
     /// Any other failure to read them.
     pub fn threads(&self) -> io::Result<Vec<u32>> {
         members(&self.threads)
+    }
+
+    /// Whether nobody is there but the agent.
+    #[must_use]
+    pub fn are_gone(&self) -> bool {
+        self.threads_of_commands().next().is_none()
     }
 
     /// The ids of the agent's threads.
@@ -203,13 +221,15 @@ impl Processes {
         }
     }
 
-    /// Stops a process, unless it is stopped already.
+    /// Stops a process, unless it is stopped already or another one stops it.
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The pid may have been reused. A thread that has exited may be in no cgroup any more.
         let is_stopped = |state| matches!(state, ThreadState::Stopped(_));
         if !threads_of(pid)?.any(|thread| self.has(&thread))
-            || threads_of(pid)?.filter_map(|thread| thread_state(&thread)).all(is_stopped)
+            || has_stop_pending(pid)
+            // Once that has been taken, a thread has stopped.
+            || threads_of(pid)?.filter_map(|thread| thread_state(&thread)).any(is_stopped)
         {
             return None;
         }
@@ -279,6 +299,17 @@ fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let fields = std::str::from_utf8(after_name(&stat)?).ok()?;
     fields.split(' ').nth(1)?.parse().ok()
+}
+
+/// Whether a process has yet to take a signal that stops it, which it can neither block nor ignore.
+fn has_stop_pending(pid: u32) -> bool {
+    const STOP: u64 = 1 << (libc::SIGSTOP - 1);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |line: &str| {
+        let signals = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(signals.trim(), 16).ok()
+    };
+    status.lines().filter_map(pending).any(|signals| signals & STOP != 0)
 }
 
 /// The fields of a `stat` file after the program's name, which may have any bytes.

@@ -22,7 +22,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::{DiskUsage, Snapshot};
 
-use self::judge::{Baseline, Bounds, Reading, UNMEASURED, too_little, unseen};
+use self::judge::{Baseline, Bounds, Reading, UNMEASURED, hidden, too_little, unseen};
 use self::promptness::Locality;
 use self::scan::{FEW_ENTRIES, Scanner};
 use self::watcher::{FoundProcesses, Watcher};
@@ -84,11 +84,11 @@ impl WriteMonitor {
                 bytes: limits.max_write.as_u64(),
                 entries: limits.entries.get().into(),
             };
-            let bounds = watcher.bound(Bounds {
-                bytes: usage.bytes.saturating_add(most.bytes),
-                entries: usage.entries.saturating_add(most.entries),
+            let bounds = watcher.bound(Bounds::new(
+                usage.bytes.saturating_add(most.bytes),
+                usage.entries.saturating_add(most.entries),
                 most,
-            });
+            ));
             let baseline = Baseline {
                 usage,
                 named: snapshot.usage,
@@ -127,9 +127,14 @@ impl WriteMonitor {
                 return std::future::pending().await;
             }
             let reading = *measured.borrow_and_update();
-            let Some(limit) = before.baseline.passed(&reading, &self.limits) else { continue };
+            let is_overrun = before.bounds.are_overrun();
+            let passed = match is_overrun {
+                true => Some(hidden(&self.limits)),
+                false => before.baseline.passed(&reading, &self.limits),
+            };
+            let Some(limit) = passed else { continue };
             let limit = match limit.kind {
-                _ if reading.is_missing => limit,
+                _ if reading.is_missing || is_overrun => limit,
                 // The filesystem itself reports this.
                 ErrorKind::DiskFull => limit,
                 ErrorKind::WriteLimit if reading.is_backed => limit,

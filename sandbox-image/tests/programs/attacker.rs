@@ -478,6 +478,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         "fcntl-lease" => {
             call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETLEASE), bits(libc::F_WRLCK)])
         }
+        "fcntl-direct" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETFL), bits(libc::O_DIRECT)]),
         "fcntl-notify" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_NOTIFY), 0]),
         "setpriority-of-another" => call(libc::SYS_setpriority, [0, *pid, 0]),
         "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, NO_FD, 0]),
@@ -515,6 +516,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             let unnamed = bits(libc::O_TMPFILE | libc::O_WRONLY);
             call(libc::SYS_openat, [CWD, ptr(&c(mount)), unnamed, 0o4755])
         }
+        "openat-direct" => call(libc::SYS_openat, [CWD, BAD, bits(libc::O_DIRECT)]),
         "openat-no-mode" => call(libc::SYS_openat, [CWD, ptr(&file), 0, 0o6755]),
         "mknodat-set-uid" => {
             let mode = usize::try_from(libc::S_IFREG).expect("64 bits") | 0o4755;
@@ -620,6 +622,7 @@ mod x86 {
         match attack {
             // The older names of calls that are refused, or only allowed by the newer.
             "open" => call(libc::SYS_open, [ptr(secret), 0, 0]),
+            "open-direct" => call(libc::SYS_open, [BAD, bits(libc::O_DIRECT)]),
             "creat" => call(libc::SYS_creat, [ptr(new), 0o600]),
             "mkdir" => call(libc::SYS_mkdir, [ptr(new), 0o755]),
             "mknod" => call(libc::SYS_mknod, [ptr(new), 0o010_600, 0]),

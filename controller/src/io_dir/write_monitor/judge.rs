@@ -2,6 +2,7 @@
 //! hides. Pure.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sandbox_api::{ByteSize, DiskReserve, Limits, failure};
@@ -17,7 +18,7 @@ use super::pace::Room;
 /// same as the agent's own limits.
 const LIFE: DiskUsage = DiskUsage { bytes: LIFETIME_WRITE_BYTES, entries: LIFETIME_ENTRIES };
 /// How much others may write at the same time, if the filesystem's free space is the only evidence.
-const OTHERS: u64 = 64 << 20;
+pub(super) const OTHERS: u64 = 64 << 20;
 /// The number of entries of an io dir above which commands are stopped during a scan that may find
 /// a limit exceeded, because such a scan takes long.
 pub(super) const MANY_ENTRIES: u64 = 5000;
@@ -48,13 +49,30 @@ pub(super) struct Baseline {
 }
 
 /// The limits of a run as absolute numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Bounds {
     /// Of the io dir.
     pub bytes: u64,
     pub entries: u64,
     /// How much it may grow.
     pub most: DiskUsage,
+    /// Whether calls in progress have overrun them: they end, and what they took may be gone before
+    /// anybody reads of it.
+    are_overrun: AtomicBool,
+}
+
+impl Bounds {
+    pub const fn new(bytes: u64, entries: u64, most: DiskUsage) -> Self {
+        Self { bytes, entries, most, are_overrun: AtomicBool::new(false) }
+    }
+
+    pub fn overrun(&self) {
+        self.are_overrun.store(true, Ordering::Relaxed);
+    }
+
+    pub fn are_overrun(&self) -> bool {
+        self.are_overrun.load(Ordering::Relaxed)
+    }
 }
 
 /// The result of a scan of the io dir.
@@ -166,16 +184,19 @@ impl Baseline {
                 let gone = grown.saturating_add(now.unexplained);
                 let hides =
                     now.unseen && now.was_unseen && gone > most.bytes.saturating_add(OTHERS);
-                hides.then(|| {
-                    let bytes = ByteSize::b(most.bytes);
-                    let message = format!(
-                        "the io dir's file system lost more than {bytes}, while the sandbox kept \
-                         files where they cannot be measured"
-                    );
-                    failure(ErrorKind::WriteLimit, message)
-                })
+                hides.then(|| hidden(limits))
             })
     }
+}
+
+/// Why a run ends whose usage cannot be measured.
+pub(super) fn hidden(limits: &Limits) -> ScriptError {
+    let bytes = limits.max_write;
+    let message = format!(
+        "the io dir's file system lost more than {bytes}, while the sandbox kept files where they \
+         cannot be measured"
+    );
+    failure(ErrorKind::WriteLimit, message)
 }
 
 /// Whether less space is free than the reserve, or fewer inodes.
@@ -267,6 +288,14 @@ pub(super) fn is_worth_a_stop(
 ) -> bool {
     let is_long = entries.saturating_add(inodes) >= MANY_ENTRIES || last_took >= LONG_SCAN;
     is_long && (bytes >= left.bytes || inodes >= left.entries)
+}
+
+/// Whether calls that were in progress when the commands were stopped have taken more than they may
+/// still use: as much is gone since, and they alone wrote as much, beyond what honest ones may write
+/// in place.
+pub(super) fn overruns(left: Room, gone: u64, written: impl FnOnce() -> u64) -> bool {
+    let most = left.bytes.saturating_add(OTHERS);
+    gone > most && written() > most
 }
 
 /// How much all of them may still write.

@@ -12,6 +12,8 @@ use sandbox_dirfd::FreeSpace;
 use sandbox_engine::Stop;
 use tokio::time::Instant;
 
+use super::scan::SCAN_TIMEOUT;
+
 /// The minimum interval between the starts of two scans, and the maximum if they are cheap.
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(2);
@@ -76,23 +78,18 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Whether to wait on, given the time and the free space when it began, and what is free now. Commands
-    /// that a timer continues could write meanwhile, and others can write down to the reserve: then it
-    /// is time to look.
+    /// Whether to wait on, given the time since it began, and the free space then and now. Commands that
+    /// a timer continues could write meanwhile, and others down to the reserve: then it is time to look.
     pub fn lasts(
         &self,
         since: Duration,
         before: Option<FreeSpace>,
-        now: impl FnOnce() -> Option<FreeSpace>,
+        now: Option<FreeSpace>,
     ) -> bool {
-        since < LONGEST_STOP.0
-            || since < self.longest && {
-                let now = now();
-                let (bytes, inodes) = gone(before, now);
-                bytes < SLACK.0
-                    && inodes < SLACK.1
-                    && now.is_none_or(|now| self.reserve.shortage(&now).is_none())
-            }
+        let (bytes, inodes) = gone(before, now);
+        let may_be_longer = since < self.longest && bytes < SLACK.0 && inodes < SLACK.1;
+        (since < LONGEST_STOP.0 || may_be_longer)
+            && now.is_none_or(|now| self.reserve.shortage(&now).is_none())
     }
 }
 
@@ -112,6 +109,8 @@ pub(crate) struct Pace {
     is_urgent: bool,
     urgent_rest: u32,
     longest_stop: Duration,
+    /// Since when stops have been cut short while something was hidden.
+    hidden_since: Option<Instant>,
 }
 
 impl Pace {
@@ -126,6 +125,7 @@ impl Pace {
             is_urgent: false,
             urgent_rest: 1,
             longest_stop: LONGEST_STOP.0,
+            hidden_since: None,
         }
     }
 
@@ -205,12 +205,21 @@ impl Pace {
     pub fn record_stop(&mut self, stop: Option<Stop>, hides: bool) {
         // Who was started meanwhile makes a stop partial too.
         let is_cut_short = self.last_scan.waited >= LONGEST_STOP.0;
-        self.longest_stop = match stop {
-            Some(Stop::Complete) => LONGEST_STOP.0,
-            _ if !hides => LONGEST_STOP.0,
-            Some(Stop::Partial) if is_cut_short => (self.longest_stop * 2).min(LONGEST_STOP.1),
-            Some(Stop::Partial | Stop::Broken) | None => self.longest_stop,
-        };
+        match stop {
+            _ if !hides || stop == Some(Stop::Complete) => {
+                (self.longest_stop, self.hidden_since) = (LONGEST_STOP.0, None);
+            }
+            Some(Stop::Partial) if is_cut_short => {
+                self.longest_stop = (self.longest_stop * 2).min(LONGEST_STOP.1);
+                self.hidden_since.get_or_insert(self.last_scan.ended);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it has lasted for so long that it cannot be measured, as of the last scan.
+    pub fn is_hidden_for_long(&self) -> bool {
+        self.hidden_since.is_some_and(|since| self.last_scan.ended - since >= SCAN_TIMEOUT)
     }
 
     /// How many bytes and inodes are gone since the last scan.
@@ -230,7 +239,7 @@ impl Pace {
 }
 
 /// Bytes and inodes that are gone between two checks.
-fn gone(before: Option<FreeSpace>, now: Option<FreeSpace>) -> (u64, u64) {
+pub(super) fn gone(before: Option<FreeSpace>, now: Option<FreeSpace>) -> (u64, u64) {
     let (Some(before), Some(now)) = (before, now) else { return (0, 0) };
     (before.bytes.saturating_sub(now.bytes), before.inodes.saturating_sub(now.inodes))
 }

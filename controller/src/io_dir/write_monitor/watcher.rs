@@ -1,6 +1,7 @@
 //! The watcher of an io dir: scans it again and again while something runs, and finds the sandbox's
 //! processes, whose unnamed files count too.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use tokio::sync::{OnceCell, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::judge::{Bounds, Ledger, MANY_ENTRIES, Reading, is_worth_a_stop, room, too_little};
-use super::pace::{Pace, Room, ScanTimes};
+use super::judge::{
+    Bounds, Ledger, MANY_ENTRIES, Reading, is_worth_a_stop, overruns, room, too_little,
+};
+use super::pace::{Pace, Patience, Room, ScanTimes, gone};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -22,6 +25,8 @@ use crate::io_dir::unlinked_files::{Depth, Unnamed, unnamed};
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
+/// How long commands that are to end stay stopped at most.
+const LONGEST_END: Duration = Duration::from_millis(500);
 /// What others may write near a command's limit without a stop of the command.
 const LEAST_SUSPICIOUS: u64 = 1 << 20;
 /// The initial and the maximum interval of retries if the processes are not found.
@@ -173,11 +178,11 @@ impl Watch {
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
             let mut scanned = match is_stopped_again {
-                true => self.scan(depth, most, true).await,
+                true => self.scan(depth, most, Some(left)).await,
                 false => tokio::select! {
-                    scanned = self.scan(depth, most, false) => scanned,
+                    scanned = self.scan(depth, most, None) => scanned,
                     () = self.worth_a_stop(last.usage.entries, left) => {
-                        self.scan(depth, most, true).await
+                        self.scan(depth, most, Some(left)).await
                     }
                 },
             };
@@ -188,7 +193,7 @@ impl Watch {
                 && self.promptness.is_local()
                 && scanned.as_ref().is_some_and(hides)
             {
-                scanned = self.scan(depth, most, true).await;
+                scanned = self.scan(depth, most, Some(left)).await;
             }
             let ended = Instant::now();
             let Some(scan) = scanned else {
@@ -207,7 +212,10 @@ impl Watch {
             let mut reading = reading.with_named(named);
             let is_all = depth == Depth::Everything;
             // A thread that is slow to stop may be an honest one that waits for a disk.
-            reading.unseen = is_all && (unnamed.has_unseen || stop == Some(Stop::Broken));
+            let is_unseen = unnamed.has_unseen
+                || stop == Some(Stop::Broken)
+                || hides && self.pace.is_hidden_for_long();
+            reading.unseen = is_all && is_unseen;
             reading.was_unseen = is_all && last.unseen;
             reading.stood_still = stop == Some(Stop::Complete);
             let is_whole = reading.stood_still || !self.promptness.is_local();
@@ -292,11 +300,17 @@ impl Watch {
         }
     }
 
-    /// Scans named and unnamed files, if so wished while the commands are stopped.
-    async fn scan(&self, depth: Depth, most: u64, is_stopped: bool) -> Option<Scan> {
+    /// Scans named and unnamed files; if it is given what the commands may still use, while they are
+    /// stopped.
+    async fn scan(&self, depth: Depth, most: u64, stopped: Option<Room>) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
-        let patience = self.pace.patience();
-        let users = Arc::downgrade(&self.bounds);
+        let stop = stopped.map(|left| StoppedScan {
+            left,
+            patience: self.pace.patience(),
+            runs: self.all_bounds(),
+            users: Arc::downgrade(&self.bounds),
+            measured: self.measured.clone(),
+        });
         blocking(&self.runtime, move || {
             let processes = processes.get();
             let scan = || {
@@ -312,22 +326,58 @@ impl Watch {
                 let space = [space, FreeSpace::of(io_dir.fd()).ok()];
                 Scan { unnamed, named, space, written, stop: None, waited: Duration::ZERO }
             };
-            match processes.filter(|_| is_stopped) {
-                Some(processes) => {
-                    let asked = Instant::now();
-                    let scan = || Scan { waited: asked.elapsed(), ..scan() };
-                    let space = || FreeSpace::of(io_dir.fd()).ok();
-                    let before = space();
-                    // Not longer than the watcher.
-                    let waits =
-                        |since| users.strong_count() > 0 && patience.lasts(since, before, space);
-                    let (scan, stop) = processes.while_stopped(waits, scan);
-                    Scan { stop: Some(stop), ..scan }
-                }
+            match processes.zip(stop) {
+                Some((processes, stop)) => stop.run(processes, &io_dir, scan),
                 None => scan(),
             }
         })
         .await
+    }
+}
+
+/// A scan while the commands are stopped.
+struct StoppedScan {
+    /// What they may still use.
+    left: Room,
+    patience: Patience,
+    runs: Vec<Arc<Bounds>>,
+    /// The watcher: no stop waits longer than it lives.
+    users: Weak<Mutex<Vec<Weak<Bounds>>>>,
+    measured: watch::Sender<Reading>,
+}
+
+impl StoppedScan {
+    fn run(self, processes: &Processes, io_dir: &IoDir, scan: impl FnOnce() -> Scan) -> Scan {
+        let asked = Instant::now();
+        let space = || FreeSpace::of(io_dir.fd()).ok();
+        let (before, mut written_before, have_overrun) = (space(), None, Cell::new(false));
+        let waits = |since| {
+            let (now, written) = (space(), || processes.given_to_disks());
+            let written_before = *written_before.get_or_insert_with(written);
+            let written = || written().saturating_sub(written_before);
+            have_overrun.set(overruns(self.left, gone(before, now).0, written));
+            let lasts = || self.patience.lasts(since, before, now);
+            !have_overrun.get() && self.users.strong_count() > 0 && lasts()
+        };
+        let work = || {
+            if have_overrun.get() {
+                self.end_runs(processes);
+            }
+            Scan { waited: asked.elapsed(), ..scan() }
+        };
+        let (scan, stop) = processes.while_stopped(waits, work);
+        Scan { stop: Some(stop), ..scan }
+    }
+
+    /// Ends all runs, and waits until they are dead: until then they would begin other calls.
+    fn end_runs(&self, processes: &Processes) {
+        tracing::debug!("calls in progress have overrun a limit");
+        self.runs.iter().for_each(|run| run.overrun());
+        self.measured.send_modify(|_| {});
+        let began = Instant::now();
+        while began.elapsed() < LONGEST_END && !processes.are_gone() {
+            std::thread::sleep(STOP_TICK);
+        }
     }
 }
 

@@ -151,3 +151,13 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
     assert_eq!(ledger.unexplained(met(510), left(4400)), 0);
     assert_eq!(ledger.unexplained(met(510), None), 0);
 }
+
+#[test]
+fn calls_overrun_a_limit_by_what_is_gone_and_written_while_programs_are_stopped() {
+    let left = Room { bytes: 10 << 20, ..Room::NONE };
+    let most = (10 << 20) + OTHERS;
+    assert!(overruns(left, most + 1, || most + 1));
+    // Honest ones write in place, while others take space.
+    assert!(!overruns(left, most + 1, || most));
+    assert!(!overruns(left, most, || unreachable!("nobody asks")));
+}

@@ -165,9 +165,9 @@ fn a_stop_waits_longer_only_while_nothing_is_written() {
     let before = left(10 << 30, 50_000);
     let mut pace = Pace::new(begun, before, DiskReserve::Bytes(sandbox_api::ByteSize::b(1 << 30)));
     let lasts = |pace: &Pace, millis, now| {
-        pace.patience().lasts(Duration::from_millis(millis), before, || now)
+        pace.patience().lasts(Duration::from_millis(millis), before, now)
     };
-    assert!(lasts(&pace, 249, left(0, 0)) && !lasts(&pace, 250, before));
+    assert!(lasts(&pace, 249, left(2 << 30, 10_000)) && !lasts(&pace, 250, before));
     let waited = Duration::from_millis(250);
     pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, before, false);
     pace.record_stop(Some(Stop::Partial), true);
@@ -177,6 +177,26 @@ fn a_stop_waits_longer_only_while_nothing_is_written() {
     assert!(!lasts(&pace, 300, left((10 << 30) - slack, 50_000)));
     assert!(!lasts(&pace, 300, left(10 << 30, 49_000)));
     let before = left((1 << 30) + 1, 50_000);
-    let lasts = |now| pace.patience().lasts(Duration::from_millis(300), before, || now);
-    assert!(lasts(before) && !lasts(left((1 << 30) - 1, 50_000)));
+    let lasts = |millis, now| pace.patience().lasts(Duration::from_millis(millis), before, now);
+    assert!(lasts(1, before) && !lasts(1, left((1 << 30) - 1, 50_000)));
+}
+
+#[test]
+fn what_hides_for_long_is_said_to_hide() {
+    let begun = Instant::now();
+    let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
+    let mut hidden = |stop, hides, seconds| {
+        let ended = begun + Duration::from_secs(seconds);
+        let waited = Duration::from_millis(250);
+        let times = ScanTimes { ended, took: Duration::ZERO, waited };
+        pace.record_scan(times, left(10 << 30, 1000), false);
+        pace.record_stop(Some(stop), hides);
+        pace.is_hidden_for_long()
+    };
+    assert!(!hidden(Stop::Partial, true, 100));
+    assert!(!hidden(Stop::Partial, true, 129) && hidden(Stop::Partial, true, 130));
+    // One complete stop, and it begins again.
+    assert!(!hidden(Stop::Complete, true, 131) && !hidden(Stop::Partial, true, 150));
+    assert!(!hidden(Stop::Broken, true, 179) && hidden(Stop::Broken, true, 180));
+    assert!(!hidden(Stop::Partial, false, 181) && !hidden(Stop::Partial, true, 220));
 }

@@ -3,7 +3,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
     let cell = OnceCell::new();
-    let asked = std::cell::Cell::new(0);
+    let asked = Cell::new(0);
     let find = || {
         asked.set(asked.get() + 1);
         std::future::ready((asked.get() == 10).then_some("found"))
