@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod disk_usage;
 mod free_space;
 mod identity;
 mod lock;
@@ -15,6 +16,7 @@ mod resolve;
 mod sparse;
 mod walk;
 
+pub use disk_usage::{DiskUsage, bytes_of};
 pub use free_space::FreeSpace;
 pub use identity::Identity;
 pub use lock::lock_directory;

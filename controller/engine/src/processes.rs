@@ -3,6 +3,8 @@
 //! The agent is not asked: a hostile command may have taken it over. They can be seen if the engine is
 //! on this kernel, and inspected if this process is root or the user that they run as.
 
+pub mod unnamed_files;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,6 @@ pub(crate) mod path_map;
 pub(crate) mod private;
 pub(crate) mod staged;
 pub(crate) mod touched;
-pub(crate) mod unlinked_files;
 pub(crate) mod write_monitor;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +24,6 @@ use sandbox_staging::{CopyBounds, Method, Records, Stage};
 use crate::error::Error;
 use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
-use crate::io_dir::unlinked_files::Devices;
 
 /// An open io dir.
 #[derive(Debug)]
@@ -291,7 +289,7 @@ impl IoDir {
 
     /// The device numbers of its files: that of the filesystem, that of what the sandbox sees, and
     /// that of files there, where it differs: in an overlay of several filesystems.
-    pub fn devices(&self) -> Devices {
+    pub fn devices(&self) -> [u64; 3] {
         let dev = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let new = || rustix::fs::openat(&*self.files, ".", unnamed, Mode::RUSR);

@@ -2,7 +2,7 @@
 //!
 //! Nobody counts what a command writes, so write limits are enforced by scanning. A [`Watcher`],
 //! one for everything that runs in a sandbox at a time, measures the io dir again and again: named
-//! files by a scan, and [unnamed files](crate::io_dir::unlinked_files). Between two scans it checks the
+//! files by a scan, and [unnamed files](sandbox_engine::Processes::unnamed_files). Between two scans it checks the
 //! filesystem's free space, which takes microseconds, and scans at once if so much space is gone
 //! that a limit may be exceeded ([`pace`]). Each run compares the result with the state before it
 //! began ([`judge`]).
@@ -17,10 +17,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use sandbox_api::{FilesTouched, Limits, TouchedSource, failure};
-use sandbox_dirfd::ScanCoverage;
+use sandbox_dirfd::{DiskUsage, ScanCoverage};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
-use sandbox_staging::snapshot::{DiskUsage, Snapshot};
+use sandbox_staging::snapshot::Snapshot;
 
 use self::judge::{Baseline, Bounds, Reading, UNMEASURED, hidden, too_little, unseen};
 use self::promptness::Locality;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sandbox_api::{ByteSize, DiskReserve, Limits, failure};
-use sandbox_dirfd::{FreeSpace, ScanCoverage};
+use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::ScriptError;
-use sandbox_staging::snapshot::{DiskUsage, MAX_DEPTH};
+use sandbox_staging::snapshot::MAX_DEPTH;
 
 use super::pace::Room;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sandbox_api::Limits;
-use sandbox_dirfd::{FreeSpace, ScanCoverage};
-use sandbox_staging::snapshot::{DiskUsage, Snapshot, measure};
+use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
+use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
 use super::promptness::{Locality, Promptness};

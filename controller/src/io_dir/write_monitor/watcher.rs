@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
-use sandbox_dirfd::{FreeSpace, ScanCoverage};
-use sandbox_engine::{Container, Processes, Stop};
-use sandbox_staging::snapshot::{DiskUsage, measure};
+use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
+use sandbox_engine::{Container, Processes, Stop, Unnamed, UnnamedDepth as Depth};
+use sandbox_staging::snapshot::measure;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -21,7 +21,6 @@ use super::pace::{Pace, Patience, Room, ScanTimes, gone};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
-use crate::io_dir::unlinked_files::{Depth, Unnamed, unnamed};
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
@@ -319,7 +318,7 @@ impl Watch {
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
                 // or by the next scan.
                 let unnamed = match processes {
-                    Some(processes) => unnamed(processes, io_dir.devices(), depth),
+                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth),
                     None => Unnamed::default(),
                 };
                 let named = measure(io_dir.fd(), most);

@@ -12,19 +12,20 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use sandbox_engine::Processes;
-use sandbox_staging::snapshot::{DiskUsage, bytes_of};
+use sandbox_dirfd::{DiskUsage, bytes_of};
+
+use super::Processes;
 
 /// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
 /// each.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The device numbers of a filesystem: an overlay has several.
-pub(crate) type Devices = [u64; 3];
+type Devices = [u64; 3];
 
 /// Usage in addition to that of named files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Unnamed {
+pub struct Unnamed {
     /// That of unnamed files.
     pub usage: DiskUsage,
     /// Whether a process holds, or may hold, something that cannot be measured: descriptors in
@@ -34,44 +35,47 @@ pub(crate) struct Unnamed {
 
 /// How thorough a check is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Depth {
+pub enum UnnamedDepth {
     /// Open files.
     Open,
     /// Also mapped files, and descriptors in flight.
     Everything,
 }
 
-/// The unnamed files that they hold on the filesystem with these device numbers.
-pub(crate) fn unnamed(processes: &Processes, devs: Devices, depth: Depth) -> Unnamed {
-    let mut search = Search {
-        devs,
-        depth,
-        deadline: Instant::now() + LONGEST,
-        met: HashSet::new(),
-        found: Unnamed::default(),
-    };
-    let Ok(threads) = processes.threads() else {
-        return Unnamed { has_unseen: true, ..search.found };
-    };
-    // The agent hides itself from commands, and thereby from a controller of the same user.
-    let agent = processes.threads_of_agent();
-    for thread in threads {
-        match search.visit(thread) {
-            Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
-            Err(_) if agent.contains(&thread) => {}
-            Err(_) => search.found.has_unseen = true,
+impl Processes {
+    /// The unnamed files that they hold on the filesystem with these device numbers.
+    #[must_use]
+    pub fn unnamed_files(&self, devs: [u64; 3], depth: UnnamedDepth) -> Unnamed {
+        let mut search = Search {
+            devs,
+            depth,
+            deadline: Instant::now() + LONGEST,
+            met: HashSet::new(),
+            found: Unnamed::default(),
+        };
+        let Ok(threads) = self.threads() else {
+            return Unnamed { has_unseen: true, ..search.found };
+        };
+        // The agent hides itself from commands, and thereby from a controller of the same user.
+        let agent = self.threads_of_agent();
+        for thread in threads {
+            match search.visit(thread) {
+                Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
+                Err(_) if agent.contains(&thread) => {}
+                Err(_) => search.found.has_unseen = true,
+            }
+            if Instant::now() > search.deadline {
+                search.found.has_unseen = true;
+                break;
+            }
         }
-        if Instant::now() > search.deadline {
-            search.found.has_unseen = true;
-            break;
-        }
+        search.found
     }
-    search.found
 }
 
 struct Search {
     devs: Devices,
-    depth: Depth,
+    depth: UnnamedDepth,
     deadline: Instant,
     /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
@@ -96,7 +100,7 @@ impl Search {
             };
             self.meet(&stat);
             let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
-            if is_socket && self.depth == Depth::Everything {
+            if is_socket && self.depth == UnnamedDepth::Everything {
                 let number = name.to_str().unwrap_or_default();
                 let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}"));
                 self.found.has_unseen |= has_descriptors_in_flight(&info.unwrap_or_default());
@@ -114,8 +118,8 @@ impl Search {
             }
         }
         match self.depth {
-            Depth::Open => Ok(()),
-            Depth::Everything => self.visit_mapped(thread),
+            UnnamedDepth::Open => Ok(()),
+            UnnamedDepth::Everything => self.visit_mapped(thread),
         }
     }
 

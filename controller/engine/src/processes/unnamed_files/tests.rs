@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// A check of this process itself.
-fn search(dev: u64, depth: Depth) -> Unnamed {
+fn search(dev: u64, depth: UnnamedDepth) -> Unnamed {
     let mut search = Search {
         devs: [dev; 3],
         depth,
@@ -28,7 +28,7 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
     let (number, ino) = (file.as_raw_fd(), rustix::fs::fstat(&file).unwrap().st_ino);
     let mut search = Search {
         devs: [dev; 3],
-        depth: Depth::Open,
+        depth: UnnamedDepth::Open,
         deadline: Instant::now() + LONGEST,
         met: HashSet::new(),
         found: Unnamed::default(),
@@ -85,6 +85,6 @@ fn descriptors_in_flight_are_known_by_the_socket_that_they_wait_in() {
 #[test]
 fn processes_are_inspected_whatever_they_hold() {
     let dev = rustix::fs::stat("/tmp").unwrap().st_dev;
-    let (open, all) = (search(dev, Depth::Open), search(dev, Depth::Everything));
+    let (open, all) = (search(dev, UnnamedDepth::Open), search(dev, UnnamedDepth::Everything));
     assert!(!open.has_unseen && all.usage.bytes < u64::MAX);
 }
