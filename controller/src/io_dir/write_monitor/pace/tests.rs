@@ -200,3 +200,27 @@ fn what_hides_for_long_is_said_to_hide() {
     assert!(!hidden(Stop::Broken, true, 179) && hidden(Stop::Broken, true, 180));
     assert!(!hidden(Stop::Partial, false, 181) && !hidden(Stop::Partial, true, 220));
 }
+
+#[test]
+fn the_file_system_is_asked_more_often_the_quicker_it_fills() {
+    let begun = Instant::now();
+    let tick = |bytes: u64, inodes: u64, cost: u64, room: Room| {
+        let all = 1_000_000;
+        let mut pace = Pace::new(begun, left(10 << 30, all), NONE);
+        let now = begun + Duration::from_millis(10);
+        let cost = Duration::from_micros(cost);
+        pace.is_due(now, cost, left((10 << 30) - bytes, all - inodes), room);
+        pace.tick().as_millis()
+    };
+    let room = Room { entries: 10_000, ..ROOM };
+    assert_eq!(tick(0, 0, 0, room), 12);
+    assert_eq!(tick(25 << 20, 0, 0, room), 5);
+    assert_eq!(tick(49 << 20, 0, 0, room), 1);
+    assert_eq!(tick(0, 5000, 0, room), 5);
+    assert_eq!(tick(0, 9800, 0, room), 1);
+    assert_eq!(tick(0, 0, 0, Room { bytes: 0, ..room }), 5);
+    assert_eq!(tick(0, 0, 0, Room { entries: 0, ..room }), 5);
+    assert_eq!(tick(0, 0, 0, Room { bytes: 1 << 40, entries: 1 << 40, ..ROOM }), 250);
+    // A slow filesystem, over a network, is not asked all the time.
+    assert_eq!(tick(49 << 20, 0, 20_000, room), 380);
+}
