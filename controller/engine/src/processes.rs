@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long children wait until their parents have stopped.
 const PARENTS_FIRST: Duration = Duration::from_millis(10);
 /// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
 /// the time since the first.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +26,8 @@ const WAITS: &[libc::c_long] =
     &[libc::SYS_clone, libc::SYS_clone3, libc::SYS_connect, libc::SYS_vfork];
 #[cfg(not(target_arch = "x86_64"))]
 const WAITS: &[libc::c_long] = &[libc::SYS_clone, libc::SYS_clone3, libc::SYS_connect];
+/// Opens a thread, not its process: `PIDFD_THREAD`.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -63,23 +66,81 @@ pub enum Stop {
 #[derive(Debug)]
 struct Stopped<'a> {
     processes: &'a Processes,
-    /// Parents before their children. Without those that their own parents had stopped.
-    programs: Vec<OwnedFd>,
+    /// Parents before their children. Without those that were stopped already.
+    programs: Vec<Program>,
     /// The states of the threads that have stopped.
     stood: HashMap<u32, ThreadState>,
     /// Whether one of them was seen to run.
     is_broken: bool,
+    /// Whether one may not be stopped: it runs as another user.
+    is_denied: bool,
+}
+
+/// A process that was told to stop.
+#[derive(Debug)]
+struct Program {
+    pid: u32,
+    process: OwnedFd,
+    /// Whether it is to continue: nobody else was stopping it.
+    is_ours: bool,
+    /// Whether it had taken the signal when all were waited for.
+    has_taken: bool,
 }
 
 impl Stopped<'_> {
+    /// Tells a process to stop, unless it is stopped already.
+    fn stop_one(&mut self, pid: u32) {
+        let opened = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let opened = opened.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let (Some(process), Some(mut threads)) = (opened, threads_of(pid)) else { return };
+        // The pid may have been reused. A thread that has exited may be in no cgroup any more.
+        if !threads.any(|thread| self.processes.has(&thread)) {
+            return;
+        }
+        let is_ours = match stopping(pid) {
+            Stopping::Done => return,
+            // It stays stopped: whoever stops it waits to be told of that.
+            Stopping::Begun => false,
+            Stopping::No => true,
+        };
+        match pidfd_send_signal(&process, Signal::STOP) {
+            Ok(()) => self.programs.push(Program { pid, process, is_ours, has_taken: false }),
+            Err(errno) => self.is_denied |= errno == Errno::PERM,
+        }
+    }
+
+    /// Tells each thread that runs on to stop. The kernel gives a process's signal to one of them, which
+    /// may be unable to take it for as long as a child of `vfork` lives, or a call on a disk lasts; and
+    /// others may have continued it. From Linux 6.9 on.
+    fn stop_again(&mut self, pid: u32) {
+        let is_running = |thread: &PathBuf| matches!(state(thread), b'R' | b'S');
+        let threads: Vec<_> = threads_of(pid).into_iter().flatten().filter(is_running).collect();
+        if threads.is_empty() {
+            return;
+        }
+        match self.programs.iter_mut().find(|program| program.pid == pid) {
+            Some(program) => program.is_ours |= stopping(pid) == Stopping::No,
+            None => self.stop_one(pid),
+        }
+        for thread in threads.iter().filter(|thread| self.processes.has(thread)) {
+            let Some(id) = number_of(thread).and_then(|id| Pid::from_raw(id.cast_signed())) else {
+                continue;
+            };
+            if let Ok(thread) = pidfd_open(id, PIDFD_THREAD) {
+                _ = pidfd_send_signal(thread, Signal::STOP);
+            }
+        }
+    }
+
     /// Looks which threads have stopped since the last look. Whether all have.
     fn look(&mut self) -> bool {
+        let Ok(threads) = self.processes.threads_of_commands() else { return false };
         let mut have_all = true;
-        for thread in self.processes.threads_of_commands() {
+        for thread in threads {
             let folder = PathBuf::from(format!("/proc/{thread}"));
             // What has stopped once is compared at the end: here its letter tells enough.
             if let Some(ThreadState::Stopped(_)) = self.stood.get(&thread) {
-                self.is_broken |= !matches!(state(&folder), b'T' | b'Z' | b'X');
+                self.is_broken |= !matches!(state(&folder), b'T' | b'Z' | b'X' | b'?');
                 continue;
             }
             match thread_state(&folder) {
@@ -95,7 +156,8 @@ impl Stopped<'_> {
     /// again.
     fn so_far(&self) -> Stop {
         let mut so_far = if self.is_broken { Stop::Broken } else { Stop::Complete };
-        for thread in self.processes.threads_of_commands() {
+        let Ok(threads) = self.processes.threads_of_commands() else { return Stop::Partial };
+        for thread in threads {
             let now = thread_state(&PathBuf::from(format!("/proc/{thread}")));
             match (self.stood.get(&thread), now) {
                 (_, None) => {}
@@ -110,8 +172,11 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        for program in self.programs.iter().rev() {
-            _ = pidfd_send_signal(program, Signal::CONT);
+        for program in self.programs.iter().rev().filter(|program| program.is_ours) {
+            // Another signal to stop came meanwhile: it would be lost.
+            if !(program.has_taken && has_stop_pending(program.pid)) {
+                _ = pidfd_send_signal(&program.process, Signal::CONT);
+            }
         }
     }
 }
@@ -134,25 +199,16 @@ impl Processes {
     /// children that they have waited for; 0 if the kernel does not count them.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.counted(&["wchar", "write_bytes"])
+        let all = self.all().unwrap_or_default().into_iter();
+        all.map(|pid| counted(pid, &["wchar", "write_bytes"])).sum()
     }
 
-    /// The sum of these numbers of `/proc/PID/io`.
-    fn counted(&self, names: &[&str]) -> u64 {
-        let counts = |pid: u32| fs::read_to_string(format!("/proc/{pid}/io")).ok();
-        let count = |line: &str| -> u64 {
-            let (name, bytes) = line.split_once(": ").unwrap_or_default();
-            if names.contains(&name) { bytes.parse().unwrap_or(0) } else { 0 }
-        };
-        let all = self.all().unwrap_or_default().into_iter().filter_map(counts);
-        all.flat_map(|text| text.lines().map(count).collect::<Vec<_>>()).sum()
-    }
-
-    /// How many bytes those that are there have given a file system to write, to which calls in progress
-    /// add at once; 0 if the kernel does not count them.
+    /// How many bytes each of them has given to file systems to write. Unlike what
+    /// [`Processes::written`] counts too, calls in progress add to this at once.
     #[must_use]
-    pub fn given_to_disks(&self) -> u64 {
-        self.counted(&["write_bytes"])
+    pub fn given_to_disks(&self) -> HashMap<u32, u64> {
+        let all = self.all().unwrap_or_default().into_iter();
+        all.map(|pid| (pid, counted(pid, &["write_bytes"]))).collect()
     }
 
     /// The ids of all their threads. A container that has ended has none.
@@ -167,14 +223,13 @@ impl Processes {
     /// Whether nobody is there but the agent.
     #[must_use]
     pub fn are_gone(&self) -> bool {
-        self.threads_of_commands().next().is_none()
+        self.threads_of_commands().is_ok_and(|mut threads| threads.next().is_none())
     }
 
     /// The ids of the agent's threads.
     #[must_use]
     pub fn threads_of_agent(&self) -> HashSet<u32> {
-        let number = |thread: PathBuf| thread.file_name()?.to_str()?.parse().ok();
-        threads_of(self.init).into_iter().flatten().filter_map(number).collect()
+        threads_of(self.init).into_iter().flatten().filter_map(|it| number_of(&it)).collect()
     }
 
     /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
@@ -191,13 +246,15 @@ impl Processes {
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
-    /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment.
+    /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment, and
+    /// whoever still runs then is told again, thread by thread.
     fn stop(&self, mut waits: impl FnMut(Duration) -> bool) -> Stopped<'_> {
         let mut stopped = Stopped {
             processes: self,
             programs: Vec::new(),
             stood: HashMap::new(),
             is_broken: false,
+            is_denied: false,
         };
         let mut met = HashSet::from([self.init]);
         let began = Instant::now();
@@ -212,31 +269,22 @@ impl Processes {
                 let is_early = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
                 if !met.contains(&pid) && !is_early() {
                     met.insert(pid);
-                    stopped.programs.extend(self.stop_one(pid));
+                    stopped.stop_one(pid);
+                } else if pid != self.init && !is_in_time {
+                    stopped.stop_again(pid);
                 }
             }
-            let have_stopped = stopped.look();
-            if is_everybody && have_stopped || stopped.is_broken || !waits(began.elapsed()) {
-                return stopped;
+            let have_stopped = is_everybody & stopped.look();
+            let is_over = have_stopped || stopped.is_broken || stopped.is_denied;
+            if !waits(began.elapsed()) || is_over {
+                break;
             }
             std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));
         }
-    }
-
-    /// Stops a process, unless it is stopped already or another one stops it.
-    fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
-        let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        let is_stopped = |state| matches!(state, ThreadState::Stopped(_));
-        if !threads_of(pid)?.any(|thread| self.has(&thread))
-            || has_stop_pending(pid)
-            // Once that has been taken, a thread has stopped.
-            || threads_of(pid)?.filter_map(|thread| thread_state(&thread)).any(is_stopped)
-        {
-            return None;
+        for program in &mut stopped.programs {
+            program.has_taken = !has_stop_pending(program.pid);
         }
-        pidfd_send_signal(&opened, Signal::STOP).ok()?;
-        Some(opened)
+        stopped
     }
 
     fn all(&self) -> io::Result<Vec<u32>> {
@@ -250,18 +298,33 @@ impl Processes {
     }
 
     /// The ids of all threads but the agent's.
-    fn threads_of_commands(&self) -> impl Iterator<Item = u32> {
-        let threads = self.threads().unwrap_or_default();
+    fn threads_of_commands(&self) -> io::Result<impl Iterator<Item = u32>> {
+        let threads = self.threads()?;
         // Read later: the agent may just have started a thread.
         let agent = self.threads_of_agent();
-        threads.into_iter().filter(move |it| !agent.contains(it))
+        Ok(threads.into_iter().filter(move |it| !agent.contains(it)))
     }
+}
+
+/// The sum of these numbers in a process's `/proc/PID/io`.
+fn counted(pid: u32, names: &[&str]) -> u64 {
+    let counts = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let count = |line: &str| -> u64 {
+        let (name, bytes) = line.split_once(": ").unwrap_or_default();
+        if names.contains(&name) { bytes.parse().unwrap_or(0) } else { 0 }
+    };
+    counts.lines().map(count).sum()
 }
 
 /// The directories in `/proc` of a process's threads; `None` if it has exited.
 fn threads_of(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
     let listed = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     Some(listed.flatten().map(|entry| entry.path()))
+}
+
+/// The number that its directory in `/proc` is named by.
+fn number_of(thread: &Path) -> Option<u32> {
+    thread.file_name()?.to_str()?.parse().ok()
 }
 
 /// Whether a thread of a process runs.
@@ -303,15 +366,42 @@ fn parent(pid: u32) -> Option<u32> {
     fields.split(' ').nth(1)?.parse().ok()
 }
 
-/// Whether a process has yet to take a signal that stops it, which it can neither block nor ignore.
+/// How far a process is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopping {
+    No,
+    /// It has yet to take the signal, or one of its threads has.
+    Begun,
+    Done,
+}
+
+/// How far a process is stopped, by whomever.
+fn stopping(pid: u32) -> Stopping {
+    // In this order: the kernel clears the one and sets the other at a time.
+    let is_pending = has_stop_pending(pid);
+    let (mut is_begun, mut is_done) = (is_pending, true);
+    for thread in threads_of(pid).into_iter().flatten() {
+        match state(&thread) {
+            b'Z' | b'X' => {}
+            b'T' => is_begun = true,
+            _ => is_done = false,
+        }
+    }
+    match (is_done, is_begun) {
+        (true, _) => Stopping::Done,
+        (false, true) => Stopping::Begun,
+        (false, false) => Stopping::No,
+    }
+}
+
+/// Whether a process has yet to take a signal that stops it, which was sent to all of it. It can
+/// neither block nor ignore that.
 fn has_stop_pending(pid: u32) -> bool {
     const STOP: u64 = 1 << (libc::SIGSTOP - 1);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = |line: &str| {
-        let signals = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(signals.trim(), 16).ok()
-    };
-    status.lines().filter_map(pending).any(|signals| signals & STOP != 0)
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    pending.is_some_and(|signals| signals & STOP != 0)
 }
 
 /// The fields of a `stat` file after the program's name, which may have any bytes.

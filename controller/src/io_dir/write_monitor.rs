@@ -22,7 +22,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
 
-use self::judge::{Baseline, Bounds, Reading, UNMEASURED, hidden, too_little, unseen};
+use self::judge::{Baseline, Bounds, Reading, UNMEASURED, too_little, unseen};
 use self::promptness::Locality;
 use self::scan::{FEW_ENTRIES, Scanner};
 use self::watcher::{FoundProcesses, Watcher};
@@ -127,14 +127,12 @@ impl WriteMonitor {
                 return std::future::pending().await;
             }
             let reading = *measured.borrow_and_update();
-            let is_overrun = before.bounds.are_overrun();
-            let passed = match is_overrun {
-                true => Some(hidden(&self.limits)),
-                false => before.baseline.passed(&reading, &self.limits),
-            };
+            let ended = before.bounds.ended();
+            let is_certain = ended.is_some() || reading.is_missing;
+            let passed = ended.or_else(|| before.baseline.passed(&reading, &self.limits));
             let Some(limit) = passed else { continue };
             let limit = match limit.kind {
-                _ if reading.is_missing || is_overrun => limit,
+                _ if is_certain => limit,
                 // The filesystem itself reports this.
                 ErrorKind::DiskFull => limit,
                 ErrorKind::WriteLimit if reading.is_backed => limit,
@@ -180,7 +178,8 @@ impl WriteMonitor {
         };
         let (usage, coverage) = (after.usage, after.coverage);
         let reading = Reading::new(usage, coverage, None);
-        let limit = before.baseline.of_names().passed(&reading, &self.limits);
+        let passed = || before.baseline.of_names().passed(&reading, &self.limits);
+        let limit = before.bounds.ended().or_else(passed);
         let snapshot = before.snapshot.clone();
         let changes = match usage.entries.max(snapshot.usage.entries) <= FEW_ENTRIES {
             true => Ok(snapshot.changes(&after)),

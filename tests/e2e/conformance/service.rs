@@ -364,8 +364,9 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     let place = Fixture::new();
     let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
     let service = Service::with(&place, &[], &one_at_a_time);
+    // Long enough for three requests, also on a busy machine.
     let running =
-        service.submit("local t = os.clock() while os.clock() - t < 1 do end return 'done'");
+        service.submit("local t = os.clock() while os.clock() - t < 5 do end return 'done'");
     service.until(&running, "running");
     let queued = service.submit("return 'later'");
     let log = service.stop();

@@ -1,5 +1,4 @@
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
 
 use super::*;
 
@@ -93,12 +92,7 @@ fn parents_stop_before_their_children() {
     }
     let processes = program.processes();
     let stopped = processes.stop(a_while);
-    let pid_of = |fd: &OwnedFd| {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
-        let line = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
-        line.trim().parse::<u32>().unwrap()
-    };
-    assert_eq!(stopped.programs.iter().map(pid_of).collect::<Vec<_>>(), [pid, child]);
+    assert_eq!(stopped.programs.iter().map(|it| it.pid).collect::<Vec<_>>(), [pid, child]);
     assert_eq!(stopped.so_far(), Stop::Complete);
     drop(stopped);
     let child = Pid::from_raw(child.cast_signed()).unwrap();
@@ -157,7 +151,31 @@ fn honest_programs_never_break_a_stop() {
     let program = Program::shell("while :; do :; done");
     let processes = program.processes();
     for _ in 0..300 {
-        assert_eq!(processes.while_stopped(|_| true, || ()).1, Stop::Complete);
+        let waits = |since| since < Duration::from_secs(10);
+        assert_eq!(processes.while_stopped(waits, || ()).1, Stop::Complete);
+    }
+}
+
+#[test]
+fn programs_that_others_stop_stay_stopped() {
+    let program = Program::shell("while :; do :; done");
+    let processes = program.processes();
+    let stopped = processes.stop(a_while);
+    assert_eq!(stopped.so_far(), Stop::Complete);
+    // It is taken only once it continues.
+    program.send(Signal::STOP);
+    drop(stopped);
+    assert!(program.is(b"T") && has_stop_pending(program.child.id()));
+    program.send(Signal::CONT);
+    assert!(program.is(b"RS"));
+    for _ in 0..100 {
+        // It may not have taken the signal yet.
+        program.send(Signal::STOP);
+        drop(processes.stop(a_while));
+        assert!(program.is(b"T"));
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(program.state(), b'T');
+        program.send(Signal::CONT);
     }
 }
 

@@ -56,22 +56,39 @@ pub(super) struct Bounds {
     pub entries: u64,
     /// How much it may grow.
     pub most: DiskUsage,
-    /// Whether calls in progress have overrun them: they end, and what they took may be gone before
-    /// anybody reads of it.
-    are_overrun: AtomicBool,
+    /// Whether calls in progress took too much: they end, and what they took may be there no more
+    /// before anybody reads of it.
+    is_to_end: AtomicBool,
 }
 
 impl Bounds {
     pub const fn new(bytes: u64, entries: u64, most: DiskUsage) -> Self {
-        Self { bytes, entries, most, are_overrun: AtomicBool::new(false) }
+        Self { bytes, entries, most, is_to_end: AtomicBool::new(false) }
     }
 
-    pub fn overrun(&self) {
-        self.are_overrun.store(true, Ordering::Relaxed);
+    /// Ends the run, for what its calls took.
+    pub fn end(&self) {
+        self.is_to_end.store(true, Ordering::Relaxed);
     }
 
-    pub fn are_overrun(&self) -> bool {
-        self.are_overrun.load(Ordering::Relaxed)
+    /// Why the run is to end, if it is.
+    pub fn ended(&self) -> Option<ScriptError> {
+        let message = format!(
+            "calls in progress took more than what was left of {}, and 64 MiB",
+            ByteSize::b(self.most.bytes)
+        );
+        let is_to_end = self.is_to_end.load(Ordering::Relaxed);
+        is_to_end.then(|| failure(ErrorKind::WriteLimit, message))
+    }
+
+    /// How much of them is left.
+    pub fn room(&self, now: DiskUsage) -> Room {
+        Room {
+            bytes: self.bytes.saturating_add(1).saturating_sub(now.bytes),
+            most_bytes: self.most.bytes,
+            entries: self.entries.saturating_add(1).saturating_sub(now.entries),
+            most_entries: self.most.entries,
+        }
     }
 }
 
@@ -184,19 +201,16 @@ impl Baseline {
                 let gone = grown.saturating_add(now.unexplained);
                 let hides =
                     now.unseen && now.was_unseen && gone > most.bytes.saturating_add(OTHERS);
-                hides.then(|| hidden(limits))
+                hides.then(|| {
+                    let bytes = ByteSize::b(most.bytes);
+                    let message = format!(
+                        "the io dir's file system lost more than {bytes}, while the sandbox kept \
+                         files where they cannot be measured"
+                    );
+                    failure(ErrorKind::WriteLimit, message)
+                })
             })
     }
-}
-
-/// Why a run ends whose usage cannot be measured.
-pub(super) fn hidden(limits: &Limits) -> ScriptError {
-    let bytes = limits.max_write;
-    let message = format!(
-        "the io dir's file system lost more than {bytes}, while the sandbox kept files where they \
-         cannot be measured"
-    );
-    failure(ErrorKind::WriteLimit, message)
 }
 
 /// Whether less space is free than the reserve, or fewer inodes.
@@ -290,29 +304,21 @@ pub(super) fn is_worth_a_stop(
     is_long && (bytes >= left.bytes || inodes >= left.entries)
 }
 
-/// Whether calls that were in progress when the commands were stopped have taken more than they may
-/// still use: as much is gone since, and they alone wrote as much, beyond what honest ones may write
-/// in place.
-pub(super) fn overruns(left: Room, gone: u64, written: impl FnOnce() -> u64) -> bool {
-    let most = left.bytes.saturating_add(OTHERS);
-    gone > most && written() > most
+/// Whether calls that were in progress when the commands were stopped have taken too much since, for a
+/// run that may still use this: more than that, and than honest ones may write in place at a time.
+pub(super) const fn is_too_much(taken: u64, left: Room) -> bool {
+    taken > left.bytes.saturating_add(OTHERS)
 }
 
 /// How much all of them may still write.
 pub(super) fn room(all: &[Arc<Bounds>], now: DiskUsage) -> Room {
-    let left = |bounds: &Arc<Bounds>| Room {
-        bytes: bounds.bytes.saturating_add(1).saturating_sub(now.bytes),
-        most_bytes: bounds.most.bytes,
-        entries: bounds.entries.saturating_add(1).saturating_sub(now.entries),
-        most_entries: bounds.most.entries,
-    };
     let nearer = |one: Room, other: Room| Room {
         bytes: one.bytes.min(other.bytes),
         most_bytes: one.most_bytes.max(other.most_bytes),
         entries: one.entries.min(other.entries),
         most_entries: one.most_entries.max(other.most_entries),
     };
-    all.iter().map(left).reduce(nearer).unwrap_or(Room::NONE)
+    all.iter().map(|bounds| bounds.room(now)).reduce(nearer).unwrap_or(Room::NONE)
 }
 
 #[cfg(test)]

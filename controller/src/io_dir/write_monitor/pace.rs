@@ -29,9 +29,10 @@ const MOST_FRUITLESS: u32 = 16;
 /// ... but only while at most this much is gone beyond what the commands may use: a command that
 /// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
-/// How long a scan may wait for the commands to stop, at first and at most: longer than most calls that
-/// use a disk take, and bearable for an honest program.
-const LONGEST_STOP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// How long the commands may take to stop for a scan at first; one that takes longer is in a long call.
+const SHORT_STOP: Duration = Duration::from_millis(250);
+/// The same at most: longer than most calls that use a disk take, and bearable for an honest program.
+const LONGEST_STOP: Duration = Duration::from_secs(4);
 /// The interval of free space checks: short enough that commands that write at this many bytes and
 /// create this many files per second can use up neither their limit nor what is above the reserve in
 /// between, within these bounds.
@@ -70,27 +71,18 @@ pub(super) struct ScanTimes {
     pub waited: Duration,
 }
 
-/// How long a scan may wait for the commands to stop.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    longest: Duration,
-    reserve: DiskReserve,
+/// Whether a stop waits on, given the time since it began, how long it may take, and how much calls in
+/// progress have taken meanwhile. Commands that a timer continues could write: then it is time to look.
+pub(super) fn waits_on(since: Duration, longest: Duration, taken: u64) -> bool {
+    since < SHORT_STOP || since < longest && taken < SLACK.0
 }
 
-impl Patience {
-    /// Whether to wait on, given the time since it began, and the free space then and now. Commands that
-    /// a timer continues could write meanwhile, and others down to the reserve: then it is time to look.
-    pub fn lasts(
-        &self,
-        since: Duration,
-        before: Option<FreeSpace>,
-        now: Option<FreeSpace>,
-    ) -> bool {
-        let (bytes, inodes) = gone(before, now);
-        let may_be_longer = since < self.longest && bytes < SLACK.0 && inodes < SLACK.1;
-        (since < LONGEST_STOP.0 || may_be_longer)
-            && now.is_none_or(|now| self.reserve.shortage(&now).is_none())
-    }
+/// A series of stops that were cut short while something was hidden.
+#[derive(Debug, Clone, Copy)]
+struct Hiding {
+    since: Instant,
+    /// How long the next stop may take.
+    longest_stop: Duration,
 }
 
 /// Schedules scans and free space checks.
@@ -108,9 +100,7 @@ pub(crate) struct Pace {
     /// multiple of the last one's duration.
     is_urgent: bool,
     urgent_rest: u32,
-    longest_stop: Duration,
-    /// Since when stops have been cut short while something was hidden.
-    hidden_since: Option<Instant>,
+    hiding: Option<Hiding>,
 }
 
 impl Pace {
@@ -124,8 +114,7 @@ impl Pace {
             reserve,
             is_urgent: false,
             urgent_rest: 1,
-            longest_stop: LONGEST_STOP.0,
-            hidden_since: None,
+            hiding: None,
         }
     }
 
@@ -172,11 +161,6 @@ impl Pace {
         let is_much = bytes >= room.bytes.saturating_add(SLACK.0)
             || inodes >= room.entries.saturating_add(SLACK.1);
         let ScanTimes { took, waited, .. } = self.last_scan;
-        // A filesystem that counts no inodes reports used space late: what is gone may be more.
-        let waited = match self.space {
-            Some(FreeSpace { inodes: 1.., .. }) => waited,
-            _ => Duration::ZERO,
-        };
         match is_much {
             true => took,
             false => (took * self.urgent_rest).max(waited).min(LATEST).max(took),
@@ -188,38 +172,33 @@ impl Pace {
         self.last_scan.took
     }
 
-    /// How long the next scan may wait for the commands to stop.
-    pub const fn patience(&self) -> Patience {
-        Patience { longest: self.longest_stop, reserve: self.reserve }
+    /// How long the commands may take to stop for the next scan.
+    pub fn longest_stop(&self) -> Duration {
+        self.hiding.map_or(SHORT_STOP, |hiding| hiding.longest_stop)
     }
 
-    /// Whether it may wait for longer than usual, since they may hide something in calls.
-    pub fn is_patient(&self) -> bool {
-        self.longest_stop > LONGEST_STOP.0
+    /// Whether stops have been cut short, and the commands may hide something in calls.
+    pub const fn is_hiding(&self) -> bool {
+        self.hiding.is_some()
     }
 
-    /// Records how completely the commands had stopped for the last scan, if they were to, and whether
-    /// it did not find what is gone. A call that uses a disk cannot be interrupted, and keeps its file
-    /// until it has ended: as long as that may be what hides, each stop may take twice as long as the
-    /// one before it.
+    /// Whether that has lasted for so long that it cannot be measured, as of the last scan.
+    pub fn is_hiding_for_long(&self) -> bool {
+        self.hiding.is_some_and(|hiding| self.last_scan.ended - hiding.since >= SCAN_TIMEOUT)
+    }
+
+    /// Records, after its times, how completely the commands had stopped for a scan, if they were to,
+    /// and whether it did not find what is gone. A call that uses a disk may keep its file until it has
+    /// ended: as long as that may be what hides, each stop may take twice as long as the one before it.
     pub fn record_stop(&mut self, stop: Option<Stop>, hides: bool) {
-        // Who was started meanwhile makes a stop partial too.
-        let is_cut_short = self.last_scan.waited >= LONGEST_STOP.0;
-        match stop {
-            _ if !hides || stop == Some(Stop::Complete) => {
-                (self.longest_stop, self.hidden_since) = (LONGEST_STOP.0, None);
-            }
-            Some(Stop::Partial) if is_cut_short => {
-                self.longest_stop = (self.longest_stop * 2).min(LONGEST_STOP.1);
-                self.hidden_since.get_or_insert(self.last_scan.ended);
-            }
-            _ => {}
+        if !hides || stop == Some(Stop::Complete) {
+            self.hiding = None;
+        } else if stop == Some(Stop::Partial) && self.last_scan.waited >= SHORT_STOP {
+            // Who was started meanwhile makes a stop partial too, but is not waited for.
+            let since = self.hiding.map_or(self.last_scan.ended, |hiding| hiding.since);
+            let longest_stop = (self.longest_stop() * 2).min(LONGEST_STOP);
+            self.hiding = Some(Hiding { since, longest_stop });
         }
-    }
-
-    /// Whether it has lasted for so long that it cannot be measured, as of the last scan.
-    pub fn is_hidden_for_long(&self) -> bool {
-        self.hidden_since.is_some_and(|since| self.last_scan.ended - since >= SCAN_TIMEOUT)
     }
 
     /// How many bytes and inodes are gone since the last scan.

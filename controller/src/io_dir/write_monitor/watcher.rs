@@ -2,6 +2,7 @@
 //! processes, whose unnamed files count too.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::judge::{
-    Bounds, Ledger, MANY_ENTRIES, Reading, is_worth_a_stop, overruns, room, too_little,
+    Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
 };
-use super::pace::{Pace, Patience, Room, ScanTimes, gone};
+use super::pace::{Pace, Room, ScanTimes, gone, waits_on};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -154,7 +155,7 @@ impl Watch {
             let is_suspicious = may_exceed(unexplained, left);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
-            let is_stopped_again = is_suspicious && self.pace.is_patient();
+            let is_stopped_again = is_suspicious && self.pace.is_hiding();
             let room = match just_found || last.unseen && is_suspicious || is_stopped_again {
                 // Unseen usage is believed after two consecutive scans, and a stop that was cut short
                 // is followed by another.
@@ -177,22 +178,19 @@ impl Watch {
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
             let mut scanned = match is_stopped_again {
-                true => self.scan(depth, most, Some(left)).await,
+                true => self.scan(depth, most, Some(last.usage)).await,
                 false => tokio::select! {
                     scanned = self.scan(depth, most, None) => scanned,
                     () = self.worth_a_stop(last.usage.entries, left) => {
-                        self.scan(depth, most, Some(left)).await
+                        self.scan(depth, most, Some(last.usage)).await
                     }
                 },
             };
             // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
-            let hides = |scan: &Scan| scan.stop.is_none() && self.hides(scan);
-            if is_suspicious
-                && self.has_found
-                && self.promptness.is_local()
-                && scanned.as_ref().is_some_and(hides)
-            {
-                scanned = self.scan(depth, most, Some(left)).await;
+            let is_stoppable = is_suspicious && self.has_found && self.promptness.is_local();
+            let hiding = |scan: &&Scan| is_stoppable && scan.stop.is_none() && self.hides(scan);
+            if let Some(scan) = scanned.as_ref().filter(hiding) {
+                scanned = self.scan(depth, most, Some(scan.usage())).await;
             }
             let ended = Instant::now();
             let Some(scan) = scanned else {
@@ -213,10 +211,12 @@ impl Watch {
             // A thread that is slow to stop may be an honest one that waits for a disk.
             let is_unseen = unnamed.has_unseen
                 || stop == Some(Stop::Broken)
-                || hides && self.pace.is_hidden_for_long();
+                || hides && self.pace.is_hiding_for_long();
             reading.unseen = is_all && is_unseen;
-            reading.was_unseen = is_all && last.unseen;
             reading.stood_still = stop == Some(Stop::Complete);
+            // Scans that are no evidence come between two that are.
+            let was_unseen = last.unseen || last.was_unseen && !reading.stood_still;
+            reading.was_unseen = is_all && was_unseen;
             let is_whole = reading.stood_still || !self.promptness.is_local();
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
             reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
@@ -232,7 +232,7 @@ impl Watch {
     /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
     /// gone.
     fn hides(&self, scan: &Scan) -> bool {
-        let usage = scan.named.0 + scan.unnamed.usage;
+        let usage = scan.usage();
         let left = room(&self.all_bounds(), usage);
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
         left.bytes > 0 && may_exceed(self.ledger.unexplained(usage, space), left)
@@ -299,13 +299,13 @@ impl Watch {
         }
     }
 
-    /// Scans named and unnamed files; if it is given what the commands may still use, while they are
-    /// stopped.
-    async fn scan(&self, depth: Depth, most: u64, stopped: Option<Room>) -> Option<Scan> {
+    /// Scans named and unnamed files; if it is given what the commands use, while they are stopped.
+    async fn scan(&self, depth: Depth, most: u64, stopped: Option<DiskUsage>) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
-        let stop = stopped.map(|left| StoppedScan {
-            left,
-            patience: self.pace.patience(),
+        let stop = stopped.map(|usage| StoppedScan {
+            usage,
+            longest_stop: self.pace.longest_stop(),
+            reserve: self.reserve,
             runs: self.all_bounds(),
             users: Arc::downgrade(&self.bounds),
             measured: self.measured.clone(),
@@ -336,9 +336,10 @@ impl Watch {
 
 /// A scan while the commands are stopped.
 struct StoppedScan {
-    /// What they may still use.
-    left: Room,
-    patience: Patience,
+    /// What they used when it began.
+    usage: DiskUsage,
+    longest_stop: Duration,
+    reserve: DiskReserve,
     runs: Vec<Arc<Bounds>>,
     /// The watcher: no stop waits longer than it lives.
     users: Weak<Mutex<Vec<Weak<Bounds>>>>,
@@ -349,35 +350,56 @@ impl StoppedScan {
     fn run(self, processes: &Processes, io_dir: &IoDir, scan: impl FnOnce() -> Scan) -> Scan {
         let asked = Instant::now();
         let space = || FreeSpace::of(io_dir.fd()).ok();
-        let (before, mut written_before, have_overrun) = (space(), None, Cell::new(false));
+        let (before, mut written_before, taken) = (space(), None, Cell::new(0));
         let waits = |since| {
-            let (now, written) = (space(), || processes.given_to_disks());
-            let written_before = *written_before.get_or_insert_with(written);
-            let written = || written().saturating_sub(written_before);
-            have_overrun.set(overruns(self.left, gone(before, now).0, written));
-            let lasts = || self.patience.lasts(since, before, now);
-            !have_overrun.get() && self.users.strong_count() > 0 && lasts()
+            let now = space();
+            // From here on nothing but calls in progress writes.
+            let before_calls = written_before.get_or_insert_with(|| processes.given_to_disks());
+            taken.set(match gone(before, now).0 {
+                gone if gone < LEAST_SUSPICIOUS => 0,
+                gone => gone.min(written_since(before_calls, &processes.given_to_disks())),
+            });
+            let is_short = now.is_some_and(|now| too_little(now, self.reserve).is_some());
+            if is_short {
+                self.measured.send_modify(|reading| reading.space = now);
+            }
+            !is_short
+                && self.too_much(taken.get()).next().is_none()
+                && self.users.strong_count() > 0
+                && waits_on(since, self.longest_stop, taken.get())
         };
         let work = || {
-            if have_overrun.get() {
-                self.end_runs(processes);
-            }
-            Scan { waited: asked.elapsed(), ..scan() }
+            let waited = asked.elapsed();
+            self.end_runs(taken.get(), processes);
+            Scan { waited, ..scan() }
         };
         let (scan, stop) = processes.while_stopped(waits, work);
         Scan { stop: Some(stop), ..scan }
     }
 
-    /// Ends all runs, and waits until they are dead: until then they would begin other calls.
-    fn end_runs(&self, processes: &Processes) {
-        tracing::debug!("calls in progress have overrun a limit");
-        self.runs.iter().for_each(|run| run.overrun());
+    /// The runs for which calls in progress have taken too much.
+    fn too_much(&self, taken: u64) -> impl Iterator<Item = &Arc<Bounds>> {
+        self.runs.iter().filter(move |run| is_too_much(taken, run.room(self.usage)))
+    }
+
+    /// Ends them, and waits until everything is dead: until then it would begin other calls.
+    fn end_runs(&self, taken: u64, processes: &Processes) {
+        if self.too_much(taken).map(|run| run.end()).count() == 0 {
+            return;
+        }
+        tracing::debug!(taken, "calls in progress took too much");
         self.measured.send_modify(|_| {});
         let began = Instant::now();
         while began.elapsed() < LONGEST_END && !processes.are_gone() {
             std::thread::sleep(STOP_TICK);
         }
     }
+}
+
+/// How much processes have written between two counts. Those that have died since are left out.
+fn written_since(before: &HashMap<u32, u64>, now: &HashMap<u32, u64>) -> u64 {
+    let before = |pid| before.get(pid).copied().unwrap_or(0);
+    now.iter().map(|(pid, written)| written.saturating_sub(before(pid))).sum()
 }
 
 /// Whether the commands have exceeded a limit, if they have used what is not explained.
@@ -397,6 +419,12 @@ struct Scan {
     stop: Option<Stop>,
     /// For how long they were waited for.
     waited: Duration,
+}
+
+impl Scan {
+    fn usage(&self) -> DiskUsage {
+        self.named.0 + self.unnamed.usage
+    }
 }
 
 #[cfg(test)]

@@ -315,9 +315,9 @@ fn hidden_space() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
-/// I/O past the page cache. Not even the end of its program interrupts a call in progress, and it takes
-/// space and keeps removed files meanwhile: two hundred threads wrote ten gigabytes after they had been
-/// told to stop. The error is that of a file system that does not support it, as tmpfs long did not.
+/// I/O past the page cache. Not even the end of its program interrupts a write in progress: two hundred
+/// threads wrote ten gigabytes after they had been told to stop, and after that. A pipe of packets has
+/// the same flag: it is made with it, but its flags are not set again. The error is that of a file system that does not support it, as tmpfs long did not.
 fn direct_io() -> Result<BpfProgram, BackendError> {
     let direct = bits(libc::O_DIRECT);
     let mut rules = Rules::default();

@@ -142,7 +142,7 @@ fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
         let waited = Duration::from_millis(millis);
         pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, left(10 << 30, 1000), false);
         pace.record_stop(stop, hides);
-        (pace.longest_stop.as_millis(), pace.is_patient())
+        (pace.longest_stop().as_millis(), pace.is_hiding())
     };
     let partial = Some(Stop::Partial);
     // A thread that is slow to stop hides nothing where everything was found.
@@ -160,25 +160,13 @@ fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
 }
 
 #[test]
-fn a_stop_waits_longer_only_while_nothing_is_written() {
-    let begun = Instant::now();
-    let before = left(10 << 30, 50_000);
-    let mut pace = Pace::new(begun, before, DiskReserve::Bytes(sandbox_api::ByteSize::b(1 << 30)));
-    let lasts = |pace: &Pace, millis, now| {
-        pace.patience().lasts(Duration::from_millis(millis), before, now)
-    };
-    assert!(lasts(&pace, 249, left(2 << 30, 10_000)) && !lasts(&pace, 250, before));
-    let waited = Duration::from_millis(250);
-    pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, before, false);
-    pace.record_stop(Some(Stop::Partial), true);
-    assert!(lasts(&pace, 499, before) && !lasts(&pace, 500, before));
+fn a_stop_waits_longer_only_while_calls_take_little() {
+    let [short, longest] = [250, 1000].map(Duration::from_millis);
+    let before = |duration: Duration| duration - Duration::from_millis(1);
+    assert!(waits_on(before(short), short, u64::MAX) && !waits_on(short, short, 0));
     let slack = 32 << 20;
-    assert!(lasts(&pace, 300, left((10 << 30) - slack + 1, 49_001)));
-    assert!(!lasts(&pace, 300, left((10 << 30) - slack, 50_000)));
-    assert!(!lasts(&pace, 300, left(10 << 30, 49_000)));
-    let before = left((1 << 30) + 1, 50_000);
-    let lasts = |millis, now| pace.patience().lasts(Duration::from_millis(millis), before, now);
-    assert!(lasts(1, before) && !lasts(1, left((1 << 30) - 1, 50_000)));
+    assert!(waits_on(before(longest), longest, slack - 1) && !waits_on(longest, longest, 0));
+    assert!(!waits_on(short, longest, slack));
 }
 
 #[test]
@@ -191,7 +179,7 @@ fn what_hides_for_long_is_said_to_hide() {
         let times = ScanTimes { ended, took: Duration::ZERO, waited };
         pace.record_scan(times, left(10 << 30, 1000), false);
         pace.record_stop(Some(stop), hides);
-        pace.is_hidden_for_long()
+        pace.is_hiding_for_long()
     };
     assert!(!hidden(Stop::Partial, true, 100));
     assert!(!hidden(Stop::Partial, true, 129) && hidden(Stop::Partial, true, 130));
