@@ -117,7 +117,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
 }
 
 #[test]
-fn stop_waits_no_longer_than_it_is_told_nor_for_who_was_continued() {
+fn stop_waits_no_longer_than_it_is_told_and_knows_who_was_continued() {
     let program = Program::shell("while :; do :; done");
     let other = Program::shell("while :; do :; done");
     let (pid, runs) = (program.child.id(), other.child.id());
@@ -137,13 +137,12 @@ fn stop_waits_no_longer_than_it_is_told_nor_for_who_was_continued() {
         if asked == 1 {
             assert!(program.is(b"T"));
         } else {
-            // It was seen.
+            // It was seen, and may be stopped again at once.
             program.send(Signal::CONT);
-            assert!(program.is(b"RS"));
         }
-        true
+        asked < 5
     });
-    assert_eq!((asked, stopped.so_far()), (2, Stop::Broken));
+    assert_eq!(stopped.so_far(), Stop::Broken);
 }
 
 #[test]
