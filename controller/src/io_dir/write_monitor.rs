@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use sandbox_api::{FilesTouched, Limits, TouchedSource, failure};
 use sandbox_dirfd::{DiskUsage, ScanCoverage};
+use sandbox_engine::free_lost_sockets;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
@@ -172,6 +173,7 @@ impl WriteMonitor {
             truncated: true,
             ..FilesTouched::default()
         };
+        free_lost_sockets();
         let Some(before) = self.before else { return (unknown, None) };
         let Some((after, ..)) = self.scanner.snapshot(&self.limits).await else {
             return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED)));

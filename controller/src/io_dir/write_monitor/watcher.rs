@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
-use sandbox_engine::{Container, Processes, Stop, Unnamed, UnnamedDepth as Depth};
+use sandbox_engine::{
+    Container, Processes, Stop, Unnamed, UnnamedDepth as Depth, free_lost_sockets,
+};
 use sandbox_staging::snapshot::measure;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
@@ -25,6 +27,8 @@ use crate::io_dir::IoDir;
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
+/// How often and how long at most the kernel is waited for while it frees what is lost.
+const FREEING: (Duration, Duration) = (Duration::from_millis(15), Duration::from_millis(200));
 /// How long commands that are to end stay stopped at most.
 const LONGEST_END: Duration = Duration::from_millis(500);
 /// What others may write near a command's limit without a stop of the command.
@@ -371,6 +375,8 @@ impl StoppedScan {
         let work = || {
             let waited = asked.elapsed();
             self.end_runs(taken.get(), processes);
+            free_lost_sockets();
+            settle(space);
             Scan { waited, ..scan() }
         };
         let (scan, stop) = processes.while_stopped(waits, work);
@@ -393,6 +399,20 @@ impl StoppedScan {
         while began.elapsed() < LONGEST_END && !processes.are_gone() {
             std::thread::sleep(STOP_TICK);
         }
+    }
+}
+
+/// Waits for as long as the free space rises.
+fn settle(space: impl Fn() -> Option<FreeSpace>) {
+    let began = Instant::now();
+    let mut last = space();
+    while began.elapsed() < FREEING.1 {
+        std::thread::sleep(FREEING.0);
+        let now = space();
+        if gone(now, last).0 == 0 {
+            return;
+        }
+        last = now;
     }
 }
 

@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// A check of this process itself.
@@ -66,8 +67,8 @@ fn a_file_that_is_mapped_alone_is_found_by_its_line() {
 
 #[test]
 fn descriptors_in_flight_are_known_by_the_socket_that_they_wait_in() {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let info = |socket: &std::os::unix::net::UnixStream| {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let info = |socket: &UnixStream| {
         let path = format!("/proc/self/fdinfo/{}", socket.as_raw_fd());
         has_descriptors_in_flight(&fs::read_to_string(path).unwrap())
     };
@@ -87,4 +88,22 @@ fn processes_are_inspected_whatever_they_hold() {
     let dev = rustix::fs::stat("/tmp").unwrap().st_dev;
     let (open, all) = (search(dev, UnnamedDepth::Open), search(dev, UnnamedDepth::Everything));
     assert!(!open.has_unseen && all.usage.bytes < u64::MAX);
+}
+
+#[test]
+fn files_in_sockets_that_only_keep_each_other_are_freed() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (end, kept) = rustix::pipe::pipe().unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let sent = [ours.as_fd(), theirs.as_fd(), kept.as_fd()];
+    assert!(beside.push(SendAncillaryMessage::ScmRights(&sent)));
+    let byte = [io::IoSlice::new(b"x")];
+    rustix::net::sendmsg(&ours, &byte, &mut beside, SendFlags::empty()).unwrap();
+    drop((ours, theirs, kept));
+    free_lost_sockets();
+    // It hangs up when nothing keeps its other end.
+    let mut waits = [PollFd::new(&end, PollFlags::empty())];
+    let most = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut waits, Some(&most)), Ok(1));
 }
