@@ -137,7 +137,7 @@ impl Stopped<'_> {
         let Ok(threads) = self.processes.threads_of_commands() else { return false };
         let mut have_all = true;
         for thread in threads {
-            let folder = PathBuf::from(format!("/proc/{thread}"));
+            let folder = folder_of(thread);
             // What has stopped once is compared at the end: here its letter tells enough.
             if let Some(ThreadState::Stopped(_)) = self.stood.get(&thread) {
                 self.is_broken |= !matches!(state(&folder), b'T' | b'Z' | b'X' | b'?');
@@ -158,7 +158,7 @@ impl Stopped<'_> {
         let mut so_far = if self.is_broken { Stop::Broken } else { Stop::Complete };
         let Ok(threads) = self.processes.threads_of_commands() else { return Stop::Partial };
         for thread in threads {
-            let now = thread_state(&PathBuf::from(format!("/proc/{thread}")));
+            let now = thread_state(&folder_of(thread));
             match (self.stood.get(&thread), now) {
                 (_, None) => {}
                 (Some(before), Some(now)) if *before == now => {}
@@ -233,22 +233,22 @@ impl Processes {
     }
 
     /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
-    /// they wait are interrupted; those that use a disk are waited for, for as long as `waits`, given
+    /// they wait are interrupted; those that use a disk are waited for, for as long as `waits_on`, given
     /// the time since the beginning, says so. A process that its own parent has stopped is not
     /// continued.
     pub fn while_stopped<T>(
         &self,
-        waits: impl FnMut(Duration) -> bool,
+        waits_on: impl FnMut(Duration) -> bool,
         work: impl FnOnce() -> T,
     ) -> (T, Stop) {
-        let stopped = self.stop(waits);
+        let stopped = self.stop(waits_on);
         (work(), stopped.so_far())
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
     /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment, and
     /// whoever still runs then is told again, thread by thread.
-    fn stop(&self, mut waits: impl FnMut(Duration) -> bool) -> Stopped<'_> {
+    fn stop(&self, mut waits_on: impl FnMut(Duration) -> bool) -> Stopped<'_> {
         let mut stopped = Stopped {
             processes: self,
             programs: Vec::new(),
@@ -276,7 +276,7 @@ impl Processes {
             }
             let have_stopped = is_everybody & stopped.look();
             let is_over = have_stopped || stopped.is_broken || stopped.is_denied;
-            if !waits(began.elapsed()) || is_over {
+            if !waits_on(began.elapsed()) || is_over {
                 break;
             }
             std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));
@@ -316,6 +316,11 @@ fn counted(pid: u32, names: &[&str]) -> u64 {
     counts.lines().map(count).sum()
 }
 
+/// The directory in `/proc` of a thread, whichever process it belongs to.
+fn folder_of(thread: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{thread}"))
+}
+
 /// The directories in `/proc` of a process's threads; `None` if it has exited.
 fn threads_of(pid: u32) -> Option<impl Iterator<Item = PathBuf>> {
     let listed = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -345,7 +350,7 @@ fn thread_state(thread: &Path) -> Option<ThreadState> {
             _ = fs::read(thread.join("syscall"));
             Some(ThreadState::Stopped(run_time()))
         }
-        b'D' if waits(thread) => Some(ThreadState::Waits(run_time())),
+        b'D' if is_in_wait(thread) => Some(ThreadState::Waits(run_time())),
         _ => Some(ThreadState::Runs),
     }
 }
@@ -411,7 +416,7 @@ fn after_name(stat: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether a thread is in such a system call. Only root, and where the kernel lets it its user, is told.
-fn waits(thread: &Path) -> bool {
+fn is_in_wait(thread: &Path) -> bool {
     fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_wait(&call))
 }
 

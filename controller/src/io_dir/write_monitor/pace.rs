@@ -62,13 +62,23 @@ impl Room {
     }
 }
 
-/// When a scan ended, how long it took, and how long it had waited for the commands to stop: that is
-/// idle time of this process, but not of theirs.
+/// A scan, as the pace of the next ones needs it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScanTimes {
+pub(super) struct ScanRecord {
     pub ended: Instant,
+    /// How long it took.
     pub took: Duration,
+    /// How long the commands were waited for: to stop, to free space, to be dead. That is idle time of
+    /// this process, but not of theirs.
     pub waited: Duration,
+    /// The free space before it.
+    pub space: Option<FreeSpace>,
+    /// Whether it found more than the last one.
+    pub has_grown: bool,
+    /// How completely the commands had stopped for it and after how long, if they were to.
+    pub stop: Option<(Stop, Duration)>,
+    /// Whether it did not find what is gone.
+    pub hides: bool,
 }
 
 /// Whether a stop waits on, given the time since it began, how long it may take, and how much calls in
@@ -88,9 +98,7 @@ struct Hiding {
 /// Schedules scans and free space checks.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    last_scan: ScanTimes,
-    /// The free space then.
-    space: Option<FreeSpace>,
+    last_scan: ScanRecord,
     /// The time and the result of the last check.
     last_check: (Instant, Option<FreeSpace>),
     tick: Duration,
@@ -107,8 +115,15 @@ impl Pace {
     /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
-            last_scan: ScanTimes { ended: now, took: Duration::ZERO, waited: Duration::ZERO },
-            space,
+            last_scan: ScanRecord {
+                ended: now,
+                took: Duration::ZERO,
+                waited: Duration::ZERO,
+                space,
+                has_grown: false,
+                stop: None,
+                hides: false,
+            },
             last_check: (now, space),
             tick: IDLE_TICK.0,
             reserve,
@@ -131,7 +146,7 @@ impl Pace {
         space: Option<FreeSpace>,
         room: Room,
     ) -> bool {
-        let (bytes, inodes) = gone(self.space, space);
+        let (bytes, inodes) = gone(self.last_scan.space, space);
         self.is_urgent = bytes >= room.bytes || inodes >= room.entries;
         let lately = gone(self.last_check.1, space);
         let spare = space.map_or((u64::MAX, u64::MAX), |space| self.reserve.leaves(&space));
@@ -152,7 +167,7 @@ impl Pace {
         self.last_check = (now, space);
         let rest = match self.is_urgent {
             true => self.urgent_rest((bytes, inodes), room),
-            false => rest(self.last_scan.took, [self.space, space], room),
+            false => rest(self.last_scan.took, [self.last_scan.space, space], room),
         };
         now - self.last_scan.ended >= rest
     }
@@ -160,7 +175,7 @@ impl Pace {
     fn urgent_rest(&self, (bytes, inodes): (u64, u64), room: Room) -> Duration {
         let is_much = bytes >= room.bytes.saturating_add(SLACK.0)
             || inodes >= room.entries.saturating_add(SLACK.1);
-        let ScanTimes { took, waited, .. } = self.last_scan;
+        let ScanRecord { took, waited, .. } = self.last_scan;
         match is_much {
             true => took,
             false => (took * self.urgent_rest).max(waited).min(LATEST).max(took),
@@ -187,33 +202,35 @@ impl Pace {
         self.hiding.is_some_and(|hiding| self.last_scan.ended - hiding.since >= SCAN_TIMEOUT)
     }
 
-    /// Records, after its times, how completely the commands had stopped for a scan, if they were to,
-    /// and whether it did not find what is gone. A call that uses a disk may keep its file until it has
-    /// ended: as long as that may be what hides, each stop may take twice as long as the one before it.
-    pub fn record_stop(&mut self, stop: Option<Stop>, hides: bool) {
-        if !hides || stop == Some(Stop::Complete) {
-            self.hiding = None;
-        } else if stop == Some(Stop::Partial) && self.last_scan.waited >= SHORT_STOP {
-            // Who was started meanwhile makes a stop partial too, but is not waited for.
-            let since = self.hiding.map_or(self.last_scan.ended, |hiding| hiding.since);
-            let longest_stop = (self.longest_stop() * 2).min(LONGEST_STOP);
-            self.hiding = Some(Hiding { since, longest_stop });
-        }
-    }
-
     /// How many bytes and inodes are gone since the last scan.
     pub fn gone(&self, space: Option<FreeSpace>) -> (u64, u64) {
-        gone(self.space, space)
+        gone(self.last_scan.space, space)
     }
 
     /// Records a scan.
-    pub fn record_scan(&mut self, times: ScanTimes, space: Option<FreeSpace>, has_grown: bool) {
-        (self.last_scan, self.space) = (times, space);
-        self.urgent_rest = match (has_grown, self.is_urgent) {
+    pub fn record(&mut self, scan: ScanRecord) {
+        self.last_scan = scan;
+        self.urgent_rest = match (scan.has_grown, self.is_urgent) {
             (true, _) => 1,
             (false, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),
             (false, false) => self.urgent_rest,
         };
+        self.hiding = self.hiding_after(scan);
+    }
+
+    /// A call that uses a disk may keep its file until it has ended: as long as that may be what hides,
+    /// each stop may take twice as long as the one before it.
+    fn hiding_after(&self, scan: ScanRecord) -> Option<Hiding> {
+        match scan.stop {
+            _ if !scan.hides => None,
+            Some((Stop::Complete, _)) => None,
+            // Who was started meanwhile makes a stop partial too, but is not waited for.
+            Some((Stop::Partial, after)) if after >= SHORT_STOP => {
+                let since = self.hiding.map_or(scan.ended, |hiding| hiding.since);
+                Some(Hiding { since, longest_stop: (self.longest_stop() * 2).min(LONGEST_STOP) })
+            }
+            _ => self.hiding,
+        }
     }
 }
 

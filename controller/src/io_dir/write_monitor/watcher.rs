@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::judge::{
     Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
 };
-use super::pace::{Pace, Room, ScanTimes, gone, waits_on};
+use super::pace::{Pace, Room, ScanRecord, gone, waits_on};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -190,34 +190,41 @@ impl Watch {
                     }
                 },
             };
-            // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
+            let hidden_by = |scan: &Option<Scan>| scan.as_ref().is_some_and(|it| self.hides(it));
             let is_stoppable = is_suspicious && self.has_found && self.promptness.is_local();
-            let hiding = |scan: &&Scan| is_stoppable && scan.stop.is_none() && self.hides(scan);
-            if let Some(scan) = scanned.as_ref().filter(hiding) {
-                scanned = self.scan(depth, most, Some(scan.usage())).await;
+            let mut hides = hidden_by(&scanned);
+            let first =
+                scanned.as_ref().filter(|scan| hides && is_stoppable && scan.stop.is_none());
+            if let Some(&Scan { took, .. }) = first {
+                // A system call in progress keeps a file that nothing else shows, unless it is
+                // interrupted.
+                let stopped = self.scan(depth, most, first.map(Scan::usage)).await;
+                scanned = stopped.map(|scan| Scan { took: took + scan.took, ..scan });
+                hides = hidden_by(&scanned);
             }
             let ended = Instant::now();
             let Some(scan) = scanned else {
-                let times = ScanTimes { ended, took: ended - now, waited: Duration::ZERO };
-                self.pace.record_scan(times, space, false);
+                let (took, waited) = (ended - now, Duration::ZERO);
+                let (has_grown, stop, hides) = (false, None, true);
+                self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
-            let hides = self.hides(&scan);
-            let Scan { unnamed, named, space: [space, after], written, stop, waited } = scan;
+            let Scan { unnamed, named, space: [space, after], written, took, stop } = scan;
             if let Some(stop) = stop {
-                tracing::debug!(?stop, ?waited, ?unnamed, "stopped the commands for a scan");
+                tracing::debug!(?stop, ?unnamed, "stopped the commands for a scan");
             }
+            let stopped = stop.map(|(stop, _)| stop);
             self.written = written;
             let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
             let mut reading = reading.with_named(named);
             let is_all = depth == Depth::Everything;
             // A thread that is slow to stop may be an honest one that waits for a disk.
             let is_unseen = unnamed.has_unseen
-                || stop == Some(Stop::Broken)
+                || stopped == Some(Stop::Broken)
                 || hides && self.pace.is_hiding_for_long();
             reading.unseen = is_all && is_unseen;
-            reading.stood_still = stop == Some(Stop::Complete);
+            reading.stood_still = stopped == Some(Stop::Complete);
             // Scans that are no evidence come between two that are.
             let was_unseen = last.unseen || last.was_unseen && !reading.stood_still;
             reading.was_unseen = is_all && was_unseen;
@@ -225,10 +232,9 @@ impl Watch {
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
             reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
-            let took = (ended - now).saturating_sub(waited);
-            let times = ScanTimes { ended, took, waited };
-            self.pace.record_scan(times, space, reading.has_grown_since(&last));
-            self.pace.record_stop(stop, hides);
+            let waited = (ended - now).saturating_sub(took);
+            let has_grown = reading.has_grown_since(&last);
+            self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
             self.measured.send_replace(reading);
         }
     }
@@ -317,6 +323,7 @@ impl Watch {
         blocking(&self.runtime, move || {
             let processes = processes.get();
             let scan = || {
+                let began = Instant::now();
                 let space = FreeSpace::of(io_dir.fd()).ok();
                 let written = processes.map_or(0, Processes::written);
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
@@ -327,7 +334,7 @@ impl Watch {
                 };
                 let named = measure(io_dir.fd(), most);
                 let space = [space, FreeSpace::of(io_dir.fd()).ok()];
-                Scan { unnamed, named, space, written, stop: None, waited: Duration::ZERO }
+                Scan { unnamed, named, space, written, took: began.elapsed(), stop: None }
             };
             match processes.zip(stop) {
                 Some((processes, stop)) => stop.run(processes, &io_dir, scan),
@@ -373,14 +380,14 @@ impl StoppedScan {
                 && waits_on(since, self.longest_stop, taken.get())
         };
         let work = || {
-            let waited = asked.elapsed();
+            let after = asked.elapsed();
             self.end_runs(taken.get(), processes);
             free_lost_sockets();
             settle(space);
-            Scan { waited, ..scan() }
+            (scan(), after)
         };
-        let (scan, stop) = processes.while_stopped(waits, work);
-        Scan { stop: Some(stop), ..scan }
+        let ((scan, after), stop) = processes.while_stopped(waits, work);
+        Scan { stop: Some((stop, after)), ..scan }
     }
 
     /// The runs for which calls in progress have taken too much.
@@ -390,8 +397,12 @@ impl StoppedScan {
 
     /// Ends them, and waits until everything is dead: until then it would begin other calls.
     fn end_runs(&self, taken: u64, processes: &Processes) {
-        if self.too_much(taken).map(|run| run.end()).count() == 0 {
+        let runs: Vec<_> = self.too_much(taken).collect();
+        if runs.is_empty() {
             return;
+        }
+        for run in runs {
+            run.end();
         }
         tracing::debug!(taken, "calls in progress took too much");
         self.measured.send_modify(|_| {});
@@ -435,10 +446,10 @@ struct Scan {
     space: [Option<FreeSpace>; 2],
     /// How many bytes the processes had written before it.
     written: u64,
-    /// How completely they were stopped for it, if they were.
-    stop: Option<Stop>,
-    /// For how long they were waited for.
-    waited: Duration,
+    /// How long it took.
+    took: Duration,
+    /// How completely the processes were stopped for it and after how long, if they were.
+    stop: Option<(Stop, Duration)>,
 }
 
 impl Scan {

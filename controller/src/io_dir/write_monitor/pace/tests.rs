@@ -11,9 +11,10 @@ fn left(bytes: u64, inodes: u64) -> Option<FreeSpace> {
 }
 
 /// A scan from then on that took so many milliseconds.
-fn scan(begun: Instant, millis: u64) -> ScanTimes {
+fn scan(begun: Instant, millis: u64, space: Option<FreeSpace>) -> ScanRecord {
     let took = Duration::from_millis(millis);
-    ScanTimes { ended: begun + took, took, waited: Duration::ZERO }
+    let (waited, has_grown, stop, hides) = (Duration::ZERO, false, None, false);
+    ScanRecord { ended: begun + took, took, waited, space, has_grown, stop, hides }
 }
 
 #[test]
@@ -57,15 +58,15 @@ fn looks_for_what_others_write_come_further_apart_until_something_grows() {
         pace.last_scan.ended = after(0);
         (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
     };
-    pace.record_scan(scan(begun, 10), before, false);
+    pace.record(scan(begun, 10, before));
     for expected in [1, 2, 4, 8, 16, 16] {
         assert_eq!(rest(&mut pace, now), expected);
-        pace.record_scan(scan(begun, 10), before, false);
+        pace.record(scan(begun, 10, before));
     }
     // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
     assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
     assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
-    pace.record_scan(scan(begun, 10), before, true);
+    pace.record(ScanRecord { has_grown: true, ..scan(begun, 10, before) });
     assert_eq!(rest(&mut pace, now), 1);
 }
 
@@ -114,7 +115,7 @@ fn a_look_is_due_at_once_when_as_much_is_gone_as_may_still_be_taken() {
     assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
     // A long scan is not followed by another at once.
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
-    pace.record_scan(scan(begun, 30), left(10 << 30, 1000), false);
+    pace.record(scan(begun, 30, left(10 << 30, 1000)));
     assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
     assert!(pace.is_due(after(60), Duration::ZERO, left(0, 0), ROOM));
 }
@@ -126,7 +127,7 @@ fn commands_that_took_long_to_stop_run_as_long_again_unless_space_goes() {
     let (before, later) = (left(10 << 30, 1000), left((10 << 30) - (32 << 20), 1000));
     let mut pace = Pace::new(begun, before, NONE);
     let waited = Duration::from_millis(500);
-    pace.record_scan(ScanTimes { waited, ..scan(begun, 10) }, before, true);
+    pace.record(ScanRecord { waited, has_grown: true, ..scan(begun, 10, before) });
     let due = |pace: &mut Pace, millis, space| {
         pace.is_due(after(millis), Duration::ZERO, space, Room::NONE)
     };
@@ -138,10 +139,9 @@ fn commands_that_took_long_to_stop_run_as_long_again_unless_space_goes() {
 fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
     let begun = Instant::now();
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
-    let mut longest = |stop, hides, millis| {
-        let waited = Duration::from_millis(millis);
-        pace.record_scan(ScanTimes { waited, ..scan(begun, 1) }, left(10 << 30, 1000), false);
-        pace.record_stop(stop, hides);
+    let mut longest = |stop: Option<Stop>, hides, millis| {
+        let stop = stop.map(|stop| (stop, Duration::from_millis(millis)));
+        pace.record(ScanRecord { stop, hides, ..scan(begun, 1, left(10 << 30, 1000)) });
         (pace.longest_stop().as_millis(), pace.is_hiding())
     };
     let partial = Some(Stop::Partial);
@@ -175,10 +175,8 @@ fn what_hides_for_long_is_said_to_hide() {
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
     let mut hidden = |stop, hides, seconds| {
         let ended = begun + Duration::from_secs(seconds);
-        let waited = Duration::from_millis(250);
-        let times = ScanTimes { ended, took: Duration::ZERO, waited };
-        pace.record_scan(times, left(10 << 30, 1000), false);
-        pace.record_stop(Some(stop), hides);
+        let stop = Some((stop, Duration::from_millis(250)));
+        pace.record(ScanRecord { ended, stop, hides, ..scan(begun, 0, left(10 << 30, 1000)) });
         pace.is_hiding_for_long()
     };
     assert!(!hidden(Stop::Partial, true, 100));
