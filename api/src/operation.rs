@@ -58,6 +58,14 @@ macro_rules! operations {
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $word,)+ }
             }
+
+            /// The names of an operation's options.
+            fn options(operation: &str) -> &'static [&'static str] {
+                match operation {
+                    $($word => &[$(stringify!($field)),*],)+
+                    _ => &[],
+                }
+            }
         }
     };
 }
@@ -399,14 +407,11 @@ impl Operation {
     pub fn from_object(mut object: Map<String, Value>) -> Result<Self, WireError> {
         match object.remove("operation") {
             Some(Value::String(operation)) => {
-                let names: &[_] = match &*operation {
-                    "rename" | "copy" => &[("from", "from_b64"), ("to", "to_b64")],
-                    _ => &[("path", "path_b64")],
-                };
                 // The bytes suffice: the text form is for people.
-                for (text, bytes) in names {
+                for bytes in Self::options(&operation) {
+                    let Some(text) = bytes.strip_suffix("_b64") else { continue };
                     if object.get(*bytes).is_some_and(Value::is_string) {
-                        object.entry(*text).or_insert_with(|| String::new().into());
+                        object.entry(text).or_insert_with(|| String::new().into());
                     }
                 }
                 object.values_mut().for_each(whole_numbers);

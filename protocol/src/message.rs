@@ -551,67 +551,50 @@ pub struct Refused {
     pub kind: ErrorKind,
 }
 
-/// What a script does with a path, named after the file operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ScriptOperation {
-    /// `fs.read`, `io.lines`, `io.open` in mode `r`.
-    Read,
-    /// `fs.write`, `io.open` in every other mode.
-    Write,
-    /// `fs.list`, `io.list`.
-    List,
-    /// `fs.mkdir`.
-    Mkdir,
-    /// `fs.remove`, `os.remove`.
-    Remove,
-    /// `fs.exists`.
-    Exists,
-    /// `fs.stat`.
-    Stat,
-    /// `fs.rename`, `os.rename`.
-    Rename,
-    /// `fs.copy`.
-    Copy,
-    /// `fs.glob`.
-    Glob,
-    /// `fs.grep`.
-    Grep,
+macro_rules! script_operations {
+    ($($(#[$doc:meta])* $word:literal $variant:ident,)+) => {
+        /// What a script does with a path, named after the file operations.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ScriptOperation {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl ScriptOperation {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The operation's name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
 }
 
-impl ScriptOperation {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Read,
-        Self::Write,
-        Self::List,
-        Self::Mkdir,
-        Self::Remove,
-        Self::Exists,
-        Self::Stat,
-        Self::Rename,
-        Self::Copy,
-        Self::Glob,
-        Self::Grep,
-    ];
-
-    /// The operation's name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::List => "list",
-            Self::Mkdir => "mkdir",
-            Self::Remove => "remove",
-            Self::Exists => "exists",
-            Self::Stat => "stat",
-            Self::Rename => "rename",
-            Self::Copy => "copy",
-            Self::Glob => "glob",
-            Self::Grep => "grep",
-        }
-    }
+script_operations! {
+    /// `fs.read`, `io.lines`, `io.open` in mode `r`.
+    "read" Read,
+    /// `fs.write`, `io.open` in every other mode.
+    "write" Write,
+    /// `fs.list`, `io.list`.
+    "list" List,
+    /// `fs.mkdir`.
+    "mkdir" Mkdir,
+    /// `fs.remove`, `os.remove`.
+    "remove" Remove,
+    /// `fs.exists`.
+    "exists" Exists,
+    /// `fs.stat`.
+    "stat" Stat,
+    /// `fs.rename`, `os.rename`.
+    "rename" Rename,
+    /// `fs.copy`.
+    "copy" Copy,
+    /// `fs.glob`.
+    "glob" Glob,
+    /// `fs.grep`.
+    "grep" Grep,
 }
 
 /// How a path is about to change.

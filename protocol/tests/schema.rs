@@ -331,7 +331,7 @@ fn replies_of_the_agent_are_frozen() {
         FromAgent::Credit(credit()).encode(),
     ]
     .map(Result::unwrap);
-    let refused = ScriptOperation::ALL.map(|operation| {
+    let refused = ScriptOperation::ALL.iter().map(|&operation| {
         let path = WireString::new(b"../\xff");
         let kind = ErrorKind::PathEscape;
         let refused = Refused { request: 2, operation, path, kind };
@@ -340,6 +340,7 @@ fn replies_of_the_agent_are_frozen() {
         assert!(String::from_utf8_lossy(&line).contains(&named), "{named}");
         line
     });
+    let refused: Vec<_> = refused.collect();
     let cases = TestStatus::ALL.map(|status| {
         assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         let message = (status != TestStatus::Passed).then(|| "script:3: no".into());

@@ -24,18 +24,12 @@ use read::{io_lines, lines, read};
 /// Sets `io`, `fs`, the file functions of `os`, and the methods of handles.
 pub(super) fn install(call: &mut Call<'_>) {
     let methods = call.push_table(0, 6);
-    call.push_function(c"read", read, 0);
-    call.set_field(methods, c"read");
-    call.push_function(c"write", write, 0);
-    call.set_field(methods, c"write");
-    call.push_function(c"lines", lines, 0);
-    call.set_field(methods, c"lines");
-    call.push_function(c"seek", seek, 0);
-    call.set_field(methods, c"seek");
-    call.push_function(c"flush", flush, 0);
-    call.set_field(methods, c"flush");
-    call.push_function(c"close", close, 0);
-    call.set_field(methods, c"close");
+    call.set_function(methods, c"read", read);
+    call.set_function(methods, c"write", write);
+    call.set_function(methods, c"lines", lines);
+    call.set_function(methods, c"seek", seek);
+    call.set_function(methods, c"flush", flush);
+    call.set_function(methods, c"close", close);
     call.freeze(methods);
 
     let metatable = call.push_table(0, 4);
@@ -52,21 +46,15 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.truncate(methods.number() - 1);
 
     let io = call.push_table(0, 4);
-    call.push_function(c"open", io_open, 0);
-    call.set_field(io, c"open");
-    call.push_function(c"lines", io_lines, 0);
-    call.set_field(io, c"lines");
-    call.push_function(c"type", io_type, 0);
-    call.set_field(io, c"type");
-    call.push_function(c"list", io_list, 0);
-    call.set_field(io, c"list");
+    call.set_function(io, c"open", io_open);
+    call.set_function(io, c"lines", io_lines);
+    call.set_function(io, c"type", io_type);
+    call.set_function(io, c"list", io_list);
     call.set_global(c"io");
 
     let os = call.push_global(c"os");
-    call.push_function(c"remove", os_remove, 0);
-    call.set_field(os, c"remove");
-    call.push_function(c"rename", os_rename, 0);
-    call.set_field(os, c"rename");
+    call.set_function(os, c"remove", os_remove);
+    call.set_function(os, c"rename", os_rename);
     call.truncate(os.number() - 1);
 
     fs::install(call);

@@ -34,12 +34,9 @@ pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {
     call.set_null_metatable();
 
     let json = call.push_table(0, 4);
-    call.push_function(c"encode", json_encode, 0);
-    call.set_field(json, c"encode");
-    call.push_function(c"decode", json_decode, 0);
-    call.set_field(json, c"decode");
-    call.push_function(c"array", json_array, 0);
-    call.set_field(json, c"array");
+    call.set_function(json, c"encode", json_encode);
+    call.set_function(json, c"decode", json_decode);
+    call.set_function(json, c"array", json_array);
     call.push_null();
     call.set_field(json, c"null");
     call.set_global(c"json");

@@ -17,8 +17,7 @@ use crate::wake::Wake;
 /// Sets `process`.
 pub(super) fn install(call: &mut Call<'_>) {
     let process = call.push_table(0, 1);
-    call.push_function(c"exec", exec, 0);
-    call.set_field(process, c"exec");
+    call.set_function(process, c"exec", exec);
     call.set_global(c"process");
 }
 

@@ -19,14 +19,10 @@ const CUT: &str = "…";
 /// Sets `test`.
 pub(super) fn install(call: &mut Call<'_>) {
     let test = call.push_table(0, 4);
-    call.push_function(c"case", case, 0);
-    call.set_field(test, c"case");
-    call.push_function(c"equal", equal, 0);
-    call.set_field(test, c"equal");
-    call.push_function(c"fail", fail, 0);
-    call.set_field(test, c"fail");
-    call.push_function(c"skip", skip, 0);
-    call.set_field(test, c"skip");
+    call.set_function(test, c"case", case);
+    call.set_function(test, c"equal", equal);
+    call.set_function(test, c"fail", fail);
+    call.set_function(test, c"skip", skip);
     call.set_global(c"test");
 }
 

@@ -327,6 +327,12 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_rawsetfield(self.state, table.0, name.as_ptr()) };
     }
 
+    /// Sets the field `name` to a function without upvalues.
+    pub fn set_function<F: Function>(&mut self, table: Slot, name: &'static CStr, function: F) {
+        self.push_function(name, function, 0);
+        self.set_field(table, name);
+    }
+
     /// Pops a value and sets the element `index` to it.
     pub fn set_element(&mut self, table: Slot, index: usize) -> Result<(), Raise> {
         self.assert_table(table);

@@ -21,28 +21,17 @@ use crate::luau::options::{count, flag, option, options};
 /// Sets `fs`.
 pub(super) fn install(call: &mut Call<'_>) {
     let fs = call.push_table(0, 11);
-    call.push_function(c"read", read, 0);
-    call.set_field(fs, c"read");
-    call.push_function(c"write", write, 0);
-    call.set_field(fs, c"write");
-    call.push_function(c"list", list, 0);
-    call.set_field(fs, c"list");
-    call.push_function(c"mkdir", mkdir, 0);
-    call.set_field(fs, c"mkdir");
-    call.push_function(c"remove", remove, 0);
-    call.set_field(fs, c"remove");
-    call.push_function(c"exists", exists, 0);
-    call.set_field(fs, c"exists");
-    call.push_function(c"stat", stat, 0);
-    call.set_field(fs, c"stat");
-    call.push_function(c"glob", glob, 0);
-    call.set_field(fs, c"glob");
-    call.push_function(c"grep", grep, 0);
-    call.set_field(fs, c"grep");
-    call.push_function(c"copy", copy, 0);
-    call.set_field(fs, c"copy");
-    call.push_function(c"rename", rename, 0);
-    call.set_field(fs, c"rename");
+    call.set_function(fs, c"read", read);
+    call.set_function(fs, c"write", write);
+    call.set_function(fs, c"list", list);
+    call.set_function(fs, c"mkdir", mkdir);
+    call.set_function(fs, c"remove", remove);
+    call.set_function(fs, c"exists", exists);
+    call.set_function(fs, c"stat", stat);
+    call.set_function(fs, c"glob", glob);
+    call.set_function(fs, c"grep", grep);
+    call.set_function(fs, c"copy", copy);
+    call.set_function(fs, c"rename", rename);
     call.set_global(c"fs");
 }
 
