@@ -752,8 +752,13 @@ mod tests {
             ..SandboxSpec::new().io_dir("out")
         };
         assert_eq!(SandboxSpec::deserialize(given).unwrap(), expected);
-        for wrong in [json!({"io-dir": "a"}), json!({"allow": ["http://a"]}), json!({"user": "0"})]
-        {
+        for wrong in [
+            json!({"io-dir": "a"}),
+            json!({"allow": ["http://a"]}),
+            json!({"user": "0"}),
+            // A kernel takes it as "unchanged".
+            json!({"user": "4294967295:0"}),
+        ] {
             SandboxSpec::deserialize(&wrong).expect_err(&wrong.to_string());
         }
     }

@@ -588,6 +588,9 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
         let told = says(&go, &["-brief", "-alpn", "h2", version]);
         assert!(told.contains("CONNECTION ESTABLISHED"), "{told}");
     }
+    let told = says(&go, &["-brief", "-alpn", "h2", "-tls1_3", "-groups", "X448:P-256", "-msg"]);
+    assert!(told.contains("CONNECTION ESTABLISHED"), "{told}");
+    assert_eq!(told.matches("ClientHello").count(), 2, "no HelloRetryRequest: {told}");
 }
 
 #[test]

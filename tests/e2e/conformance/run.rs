@@ -367,9 +367,11 @@ fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
     let place = Fixture::new();
     place.write("one.luau", "return 1");
     for user in ["4294967295:0", "0:4294967295", "65535:0", "0:65535", "-1:0"] {
-        let ended = place.sandboxctl(["run", "--user", user, "one.luau"]);
-        ended.assert_code(2).assert_stderr_has("--user");
-        assert!(!place.path("sandbox-files").exists(), "{user}");
+        let exec = ["exec", "--user", user, "--image", "none", "--", "true"];
+        for args in [&["run", "--user", user, "one.luau"][..], &exec] {
+            place.sandboxctl(args).assert_code(2).assert_stderr_has("--user");
+            assert!(!place.path("sandbox-files").exists(), "{args:?}");
+        }
     }
     assert_eq!(place.instances(), Vec::<String>::new());
 }

@@ -1071,6 +1071,18 @@ fn the_tools_are_listed_with_their_schemas() {
 }
 
 #[test]
+fn default_encoding_of_the_configuration_is_not_that_of_tools() {
+    let place = Fixture::new();
+    place.write("sandboxctl.toml", "filesystem.default_encoding = 'hex'\n");
+    let mut server = Server::new(&place);
+    server.init();
+    server.data("sandbox_write_file", c(json!({"path": "a", "content": "text"})));
+    let read = server.data("sandbox_read_file", c(json!({"path": "a"})));
+    assert_eq!(read, json!({"content": "text", "encoding": "utf8"}));
+    server.end_well();
+}
+
+#[test]
 fn client_library_executes_streams_and_operates_over_lines() {
     let place = Fixture::new();
     let lines = [
