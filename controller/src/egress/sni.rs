@@ -5,7 +5,9 @@
 //! into packets and records, holds it back until its name is known to be right, and then forwards
 //! everything. A server may request a second ClientHello (HelloRetryRequest), which may name
 //! another host, and a lenient server takes one unasked: so what follows the first one is checked
-//! until the client encrypts. An encrypted name (ECH) cannot be checked, and is refused.
+//! until the client encrypts. Up to TLS 1.2 it does from its ChangeCipherSpec on, which keys have to
+//! precede; in TLS 1.3 what it encrypts has a type of record of its own, so that every other record is
+//! checked to the end. An encrypted name (ECH) cannot be checked, and is refused.
 //!
 //! Up to TLS 1.2 a server that resumes a session takes the name from there. So the guard reads the
 //! server's answer too: a session may be resumed if it was [seen to begin](Sessions) for the name.
@@ -15,7 +17,7 @@
 //! never forwarded.
 //!
 //! ```text
-//!            another protocol, where one may be        client: encrypts
+//!            another protocol, where one may be        client: encrypts (TLS 1.2)
 //!   Start ──────────────────────────────────▶ Open ◀───────────────┐
 //!     │ TLS                                                        │
 //!     └────▶ Hello ───────── the right name ──────────────────▶ Plain
@@ -55,6 +57,7 @@ const MAX_MINOR_VERSION: u8 = 4;
 
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
+const CLIENT_KEY_EXCHANGE: u8 = 16;
 /// Message header, version and random.
 const SERVER_HELLO_HEAD: usize = 4 + 2 + 32;
 /// The random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
@@ -101,6 +104,10 @@ pub(crate) enum TlsRefusal {
     /// A further unencrypted ClientHello, which the server did not request.
     #[error("another TLS ClientHello, which the server did not request")]
     Unasked,
+    /// An empty record, or one of a client that encrypts, before there are keys for that: some servers
+    /// skip it, and take what follows unencrypted.
+    #[error("a TLS record that no client sends before it encrypts")]
+    TooSoon,
 }
 
 /// Checks the data that a command sends to the requested host.
@@ -123,6 +130,8 @@ pub(crate) struct Guard {
     offered: Vec<u8>,
     /// The session that the ClientHello would resume is one of `sessions`.
     is_known: bool,
+    /// The server has resumed it: its keys are there.
+    is_resumed: bool,
 }
 
 #[derive(Debug)]
@@ -155,7 +164,9 @@ enum Server {
     Retries,
     /// The server resumes a session that may be another name's.
     Resumes,
-    /// Anything else.
+    /// TLS 1.2 or older, of which the rest does not matter.
+    Old,
+    /// TLS 1.3, or nothing for which a client could encrypt.
     GoesOn,
 }
 
@@ -185,6 +196,7 @@ impl Guard {
             sessions,
             offered: Vec::new(),
             is_known: false,
+            is_resumed: false,
         }
     }
 
@@ -253,32 +265,46 @@ impl Guard {
                     }
                 }
                 Phase::Plain { left, is_handshake } => match *rest {
-                    [kind, MAJOR_VERSION, _, high, low, ..] => match (&self.server, kind) {
-                        (Server::Resumes, _) => return Err(TlsRefusal::Resumed),
-                        // From here on its records are encrypted.
-                        (
-                            Server::GoesOn | Server::IsNew(..),
-                            CHANGE_CIPHER_SPEC | APPLICATION_DATA,
-                        ) => {
-                            self.phase = Phase::Open;
-                        }
-                        (Server::Retries, HANDSHAKE) => {
-                            // It asks once.
-                            self.server = Server::GoesOn;
-                            self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
-                        }
-                        // It may be a second ClientHello or not: the server's answer will tell.
-                        (server, HANDSHAKE) if server.is_undecided() => return Ok(self.release()),
-                        (_, CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HANDSHAKE) => {
-                            *left = usize::from(u16::from_be_bytes([high, low]));
-                            if *left > MAX_RECORD {
-                                return Err(TlsRefusal::Malformed);
+                    [
+                        kind @ CHANGE_CIPHER_SPEC..=APPLICATION_DATA,
+                        MAJOR_VERSION,
+                        _,
+                        high,
+                        low,
+                        ..,
+                    ] => {
+                        let length = usize::from(u16::from_be_bytes([high, low]));
+                        match (&self.server, kind) {
+                            (Server::Resumes, _) => return Err(TlsRefusal::Resumed),
+                            (Server::Retries, HANDSHAKE) => {
+                                // It asks once.
+                                self.server = Server::GoesOn;
+                                self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
+                                continue;
                             }
-                            *is_handshake = kind == HANDSHAKE;
-                            self.read += RECORD_HEADER;
+                            // It may be a second ClientHello or not: the server's answer will tell.
+                            (Server::Begun(_), HANDSHAKE) | (Server::Greeted(..), _) => {
+                                return Ok(self.release());
+                            }
+                            _ if length == 0 => return Err(TlsRefusal::TooSoon),
+                            _ if length > MAX_RECORD => return Err(TlsRefusal::Malformed),
+                            (Server::IsNew(..) | Server::Old, CHANGE_CIPHER_SPEC) => {
+                                let has_keys = self.is_resumed || self.messages.has_key_exchange();
+                                if length > 1 || !has_keys {
+                                    return Err(TlsRefusal::TooSoon);
+                                }
+                                // From here on its records are encrypted.
+                                self.phase = Phase::Open;
+                                continue;
+                            }
+                            (Server::IsNew(..) | Server::Old, APPLICATION_DATA) => {
+                                return Err(TlsRefusal::TooSoon);
+                            }
+                            _ => {}
                         }
-                        _ => return Err(TlsRefusal::Malformed),
-                    },
+                        (*left, *is_handshake) = (length, kind == HANDSHAKE);
+                        self.read += RECORD_HEADER;
+                    }
                     _ if rest.len() >= RECORD_HEADER => return Err(TlsRefusal::Malformed),
                     _ => return Ok(self.release()),
                 },
@@ -297,12 +323,15 @@ impl Guard {
             let (handshake, is_greeted) = match &mut self.server {
                 Server::Begun(handshake) | Server::IsNew(handshake, _) => (handshake, false),
                 Server::Greeted(handshake, _) => (handshake, true),
-                Server::Retries | Server::Resumes | Server::GoesOn => return,
+                Server::Retries | Server::Resumes | Server::Old | Server::GoesOn => return,
             };
             let Some(count) = handshake.feed(rest) else {
-                // It encrypts, without a handshake for new keys.
-                let is_other = is_greeted && !self.is_known;
-                self.server = if is_other { Server::Resumes } else { Server::GoesOn };
+                self.server = match self.server {
+                    Server::Begun(_) => Server::GoesOn,
+                    // It encrypts, without a handshake for new keys.
+                    _ if is_greeted => self.resumed(Server::Old),
+                    _ => Server::Old,
+                };
                 return;
             };
             rest = &rest[count..];
@@ -341,11 +370,16 @@ impl Guard {
         }
     }
 
+    /// The server has resumed a session, and goes on so if that is one of the name's.
+    fn resumed(&mut self, goes_on: Server) -> Server {
+        self.is_resumed = self.is_known;
+        if self.is_known { goes_on } else { Server::Resumes }
+    }
+
     /// A message begins at `at`, after the ServerHello of TLS 1.2 or older.
-    fn after_hello(&self, handshake: Handshake, at: usize) -> Server {
+    fn after_hello(&mut self, handshake: Handshake, at: usize) -> Server {
         if handshake.message[at] == NEW_SESSION_TICKET {
-            // It resumes one.
-            return if self.is_known { Server::IsNew(handshake, at) } else { Server::Resumes };
+            return self.resumed(Server::IsNew(handshake, at));
         }
         // A server that repeats the client's choice has not issued it.
         let hello = ServerHello::of(&handshake.message);
@@ -367,7 +401,7 @@ impl Guard {
                     let mut ticket = body.get(4..).unwrap_or_default();
                     let ticket = take_vector(&mut ticket, 2).unwrap_or_default();
                     self.sessions.add(&self.host, self.port, ticket);
-                    return Server::GoesOn;
+                    return Server::Old;
                 } else {
                     at += 4 + length;
                     at + 4
@@ -376,7 +410,7 @@ impl Guard {
             _ => at + 4,
         };
         match handshake.need > MAX_ANSWER {
-            true => Server::GoesOn,
+            true => Server::Old,
             false => Server::IsNew(handshake, at),
         }
     }
@@ -422,9 +456,16 @@ struct Messages {
     have: usize,
     /// The number of bytes of the message still to come.
     left: u32,
+    /// Whether a ClientKeyExchange has begun.
+    has_keys: bool,
 }
 
 impl Messages {
+    /// Whether the client has given its part of the keys, in whole messages.
+    const fn has_key_exchange(&self) -> bool {
+        self.has_keys && self.have == 0 && self.left == 0
+    }
+
     /// Whether a ClientHello begins in these bytes of handshake records.
     fn has_hello(&mut self, bytes: &[u8]) -> bool {
         bytes.iter().any(|&byte| {
@@ -438,6 +479,7 @@ impl Messages {
                 let [_, a, b, c] = self.head;
                 (self.have, self.left) = (0, u32::from_be_bytes([0, a, b, c]));
             }
+            self.has_keys |= self.head[0] == CLIENT_KEY_EXCHANGE;
             self.head[0] == CLIENT_HELLO
         })
     }

@@ -4,8 +4,8 @@
 use sandbox_api::hosts::Host;
 
 use super::{
-    ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION,
-    MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, Sessions, TlsRefusal,
+    ALERT, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION, MAX_HELD,
+    MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, Sessions, TlsRefusal,
 };
 use crate::egress::first_bytes::{Beginning, DECISIVE};
 
@@ -121,8 +121,11 @@ fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
                 return names(host, &hello);
             }
             HANDSHAKE => return assert_ne!(rest.get(5), Some(&CLIENT_HELLO), "a further hello"),
-            CHANGE_CIPHER_SPEC | APPLICATION_DATA if !is_retry => return,
-            _ => rest = after_record(rest),
+            CHANGE_CIPHER_SPEC if !is_retry && rest[3..5] == [0, 1] => return,
+            _ => {
+                assert_ne!(rest[3..5], [0, 0], "an empty record");
+                rest = after_record(rest);
+            }
         }
     }
 }

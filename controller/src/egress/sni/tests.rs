@@ -292,38 +292,79 @@ fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
     assert_eq!(passed(begin(&retry), &third, 4), Err(TlsRefusal::Unasked));
 }
 
+/// A ClientKeyExchange.
+const KEY_EXCHANGE: [u8; 7] = [16, 0, 0, 3, 1, 1, 1];
+
+/// A guard after a hello for the name and an answer of the server.
+fn answered(answer: &[u8]) -> Guard {
+    let mut guard = guard();
+    guard.client(client_hello("ok.example")).unwrap();
+    answer.chunks(3).for_each(|piece| guard.server(piece));
+    guard.server_ended();
+    guard
+}
+
 #[test]
 fn a_further_hello_that_the_server_did_not_ask_for_is_refused_until_the_client_encrypts() {
-    let key_exchange = [16, 0, 0, 3, 1, 1, 1];
     let hello = message(&[server_name("evil.example")]);
-    let encrypted = [&[20, 3, 3, 0, 1, 1][..], &records(HANDSHAKE, &hello, 99)].concat();
+    let alert = [21, 3, 3, 0, 2, 1, 0];
+    let data = [23, 3, 3, 0, 2, 9, 9];
     // The retry request of a draft, no TLS at all, and the end of the server's data.
     let draft = records(HANDSHAKE, &[6, 0, 0, 2, 3, 3], 99);
-    for answer in [&server_hello([5; 32])[..], b"HTTP/1.1 400", &draft, &[]] {
-        let begin = || {
-            let mut guard = guard();
-            guard.client(client_hello("ok.example")).unwrap();
-            answer.chunks(3).for_each(|piece| guard.server(piece));
-            guard.server_ended();
-            guard
-        };
+    let old = old_server(&[], &[CERTIFICATE, DONE], 99);
+    for answer in [&old[..], &server_hello([5; 32]), b"HTTP/1.1 400", &draft, &[]] {
         for record in [1, 3, 99] {
-            let after = records(HANDSHAKE, &[&key_exchange[..], &hello].concat(), record);
+            let after = records(HANDSHAKE, &[&KEY_EXCHANGE[..], &hello].concat(), record);
             for refused in [records(HANDSHAKE, &hello, record), after] {
-                assert_eq!(passed(begin(), &refused, 2), Err(TlsRefusal::Unasked));
+                assert_eq!(passed(answered(answer), &refused, 2), Err(TlsRefusal::Unasked));
             }
-            let alert = [21, 3, 3, 0, 2, 1, 0];
-            let said =
-                [&alert[..], &records(HANDSHAKE, &key_exchange, record), &encrypted].concat();
-            assert_eq!(passed(begin(), &said, 2).as_ref(), Ok(&said));
+            // What a client of TLS 1.2 encrypts is of any type.
+            let keys = records(HANDSHAKE, &KEY_EXCHANGE, record);
+            let encrypted = [&CHANGE[..], &records(HANDSHAKE, &hello, record), &data].concat();
+            let said = [&alert[..], &keys, &encrypted].concat();
+            let expected = if answer == old { Ok(said.clone()) } else { Err(TlsRefusal::Unasked) };
+            assert_eq!(passed(answered(answer), &said, 2), expected);
         }
     }
+    // Data and alerts of TLS 1.3 pass at any time, and a hello never.
+    let said = [&CHANGE[..], &data, &alert, &data, &data].concat();
+    assert_eq!(passed(answered(&server_hello([5; 32])), &said, 4).as_ref(), Ok(&said));
+    let late = [&said[..], &records(HANDSHAKE, &hello, 99)].concat();
+    assert_eq!(passed(answered(&server_hello([5; 32])), &late, 4), Err(TlsRefusal::Unasked));
     // What is sent before the server answers is not encrypted by its answer.
-    let mut early = guard();
-    early.client(client_hello("ok.example")).unwrap();
-    assert_eq!(early.client(encrypted[..6].to_vec()).unwrap(), encrypted[..6]);
-    early.server(&server_hello([5; 32]));
-    assert_eq!(early.client(encrypted[6..].to_vec()), Err(TlsRefusal::Unasked));
+    for answer in [&old[..], &server_hello([5; 32])] {
+        let mut early = guard();
+        early.client(client_hello("ok.example")).unwrap();
+        assert_eq!(early.client(CHANGE.to_vec()).unwrap(), CHANGE);
+        early.server(answer);
+        assert_eq!(early.client(records(HANDSHAKE, &hello, 99)), Err(TlsRefusal::Unasked));
+    }
+}
+
+#[test]
+fn record_that_servers_skip_does_not_begin_the_encryption() {
+    let old = old_server(&[], &[CERTIFICATE, DONE], 99);
+    let keys = records(HANDSHAKE, &KEY_EXCHANGE, 99);
+    let half = records(HANDSHAKE, &KEY_EXCHANGE[..6], 99);
+    let said = |parts: &[&[u8]]| passed(answered(&old), &parts.concat(), 3);
+    for kind in [CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, APPLICATION_DATA] {
+        let empty = [kind, 3, 3, 0, 0];
+        assert_eq!(said(&[&empty]), Err(TlsRefusal::TooSoon), "{kind}");
+        assert_eq!(said(&[&keys, &empty]), Err(TlsRefusal::TooSoon), "{kind}");
+        assert_eq!(
+            passed(answered(&server_hello([5; 32])), &empty, 1),
+            Err(TlsRefusal::TooSoon),
+            "{kind}"
+        );
+    }
+    // Without keys, in the middle of a message, longer than it is; and data before it.
+    let long = [20, 3, 3, 0, 2, 1, 1];
+    let data = [23, 3, 3, 0, 1, 9];
+    for parts in [&[&CHANGE[..]][..], &[&half, &CHANGE], &[&keys, &long], &[&keys, &data], &[&data]]
+    {
+        assert_eq!(said(parts), Err(TlsRefusal::TooSoon), "{parts:x?}");
+    }
+    assert!(said(&[&keys, &CHANGE, &data]).is_ok());
 }
 
 #[test]
@@ -362,6 +403,17 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
             answer.chunks(piece).for_each(|piece| guard.server(piece));
             guard.client(FINISHED.to_vec())
         };
+        // The same with new keys.
+        let begins = |host: &str, hello: &[u8], answer: &[u8]| {
+            let mut guard = Guard::new(host.parse().unwrap(), HTTPS, sessions.clone());
+            guard.client(hello.to_vec()).unwrap();
+            let (keys, answered) = answer.split_at(answer.len() - CHANGE.len());
+            keys.chunks(piece).for_each(|piece| guard.server(piece));
+            guard.client(records(HANDSHAKE, &KEY_EXCHANGE, size)).unwrap();
+            let finished = guard.client(FINISHED.to_vec());
+            answered.chunks(piece).for_each(|piece| guard.server(piece));
+            finished
+        };
         let by_ticket = resuming(b"ticket");
         let by_id = client_hello("ok.example");
         let with_ticket = [&old_server(&[], &[(4, &ticket(b"next"))], size)[..], &CHANGE].concat();
@@ -371,8 +423,8 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
         assert_eq!(talk("ok.example", &by_ticket, &without), Err(TlsRefusal::Resumed));
         assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
         // A server that repeats the client's id in a new session has not issued it.
-        let repeats = old_server(&[9; 32], &[CERTIFICATE, DONE], size);
-        assert_eq!(talk("ok.example", &by_id, &repeats), Ok(FINISHED.to_vec()));
+        let repeats = [&old_server(&[9; 32], &[CERTIFICATE, DONE], size)[..], &CHANGE].concat();
+        assert_eq!(begins("ok.example", &by_id, &repeats), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
         // One that began here.
         let begun = [
@@ -381,7 +433,7 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
             &CHANGE,
         ]
         .concat();
-        assert_eq!(talk("ok.example", &by_id, &begun), Ok(FINISHED.to_vec()));
+        assert_eq!(begins("ok.example", &by_id, &begun), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &resuming(b"next"), &without), Ok(FINISHED.to_vec()));
         // Its id is known too, and nothing is known for another name.
@@ -405,7 +457,7 @@ fn server_with_endless_messages_is_kept_in_bounded_memory() {
             assert!(handshake.message.len() <= MAX_ANSWER);
         }
     }
-    assert!(matches!(guard.server, Server::GoesOn));
+    assert!(matches!(guard.server, Server::Old));
 }
 
 #[test]
@@ -429,7 +481,7 @@ fn client_waits_until_the_server_has_told_whether_it_resumes() {
     let answer = [&old_server(&[], &[], 99)[..], &CHANGE].concat();
     let (hello, change) = answer.split_at(answer.len() - CHANGE.len());
     guard.server(hello);
-    assert_eq!(guard.client(FINISHED.to_vec()).unwrap(), FINISHED[..6]);
+    assert!(guard.client(FINISHED.to_vec()).unwrap().is_empty());
     assert!(guard.is_waiting());
     guard.server(change);
     assert!(!guard.is_waiting());
