@@ -57,13 +57,25 @@ pub struct ListEnd {
 
 /// What a walk does with an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Visit {
-    /// Returns it, and enters it if it is a directory.
-    Return,
-    /// Enters it, if it is a directory.
-    Enter,
+pub(super) struct Visit {
+    /// Whether it is returned.
+    pub returned: bool,
+    /// Whether it is entered, if it is a directory.
+    pub entered: bool,
+}
+
+impl Visit {
     /// Neither.
-    Skip,
+    pub const SKIP: Self = Self { returned: false, entered: false };
+}
+
+/// What becomes of a walk that meets a directory which it may not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It fails.
+    Fails,
+    /// It leaves that directory out, unless it began there.
+    LeftOut,
 }
 
 /// An entry that is still to be visited.
@@ -92,9 +104,9 @@ impl Files {
     ) -> Result<ListEnd, FileError> {
         self.walk(
             written,
-            options,
+            (options, Unreadable::Fails),
             watch,
-            |_, _, _| Visit::Return,
+            |_, _, _| Visit { returned: true, entered: true },
             |entry| each(entry).map(ControlFlow::Continue),
         )
     }
@@ -108,7 +120,7 @@ impl Files {
     pub(super) fn walk(
         &self,
         written: &[u8],
-        options: ListOptions,
+        (options, unreadable): (ListOptions, Unreadable),
         watch: &Watch,
         visit: impl Fn(&[u8], &[u8], bool) -> Visit,
         mut each: impl FnMut(ListedEntry) -> Result<ControlFlow<()>, FileError>,
@@ -131,6 +143,7 @@ impl Files {
             written,
             watch,
             visit: &visit,
+            unreadable,
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
             truncated: false,
@@ -147,7 +160,7 @@ impl Files {
             path.truncate(*ends.last().expect("the first one stays"));
             path = join_written(&path, &name);
             ends.push(path.len());
-            if visit == Visit::Return {
+            if visit.returned {
                 walk.room -= 1;
                 entries += 1;
                 let end = each(ListedEntry { path: path.clone(), kind, size, modified })?;
@@ -155,7 +168,7 @@ impl Files {
                     break;
                 }
             }
-            if kind == EntryKind::Directory {
+            if kind == EntryKind::Directory && visit.entered {
                 if depth < max_depth {
                     walk.descend(&path, depth + 1)?;
                 } else if depth_is_bound {
@@ -174,6 +187,7 @@ struct Walk<'a, V> {
     written: &'a [u8],
     watch: &'a Watch,
     visit: &'a V,
+    unreadable: Unreadable,
     /// Pending entries, the next one last.
     pending: VecDeque<Pending>,
     /// How many entries may still be returned, and be pending.
@@ -195,6 +209,9 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 self.truncated = true;
                 return Ok(());
             }
+            Err(Errno::ACCESS) if !is_top && self.unreadable == Unreadable::LeftOut => {
+                return Ok(());
+            }
             Err(errno) => return Err(beneath(errno, &join_written(self.written, below))),
         };
         // The first entries in order, as many as there is room for.
@@ -207,10 +224,10 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             }
             let is_directory = kind == FileType::Directory;
             let visit = match is_temporary(name) {
-                true => Visit::Skip,
+                true => Visit::SKIP,
                 false => (self.visit)(below, name, is_directory),
             };
-            if visit == Visit::Skip || visit == Visit::Enter && !is_directory {
+            if !(visit.returned || visit.entered && is_directory) {
                 return Ok(());
             }
             if first.len() < self.room {

@@ -19,7 +19,7 @@ use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::error::FileError;
-use super::list::{ListOptions, ListedEntry, Visit};
+use super::list::{ListOptions, ListedEntry, Unreadable, Visit};
 use super::open_mode::OpenMode;
 use super::watch::Watch;
 use sandbox_dirfd::retry;
@@ -32,6 +32,10 @@ const MAX_COMPILED_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 256 << 10;
 /// What a line of a result costs beside its texts.
 const LINE_BYTES: usize = 64;
+
+/// A search looks everywhere below.
+const EVERYTHING: (ListOptions, Unreadable) =
+    (ListOptions { depth: None, limit: None }, Unreadable::LeftOut);
 
 /// What `glob` looks for.
 #[derive(Debug, Clone, Copy)]
@@ -92,18 +96,20 @@ impl Files {
             pattern => (pattern, pattern.len() < options.pattern.len()),
         };
         let glob = Pattern::new(pattern, written)?;
+        let above = Above::of(pattern);
         let hidden = options.hidden || pattern.split('/').any(|name| name.starts_with('.'));
         let limit = self.search_limit(options.limit, written)?;
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
         let walked = self.walk(
             written,
-            ListOptions { depth: None, limit: None },
+            EVERYTHING,
             watch,
-            |above, name, is_directory| match () {
-                () if is_hidden(name) && !hidden => Visit::Skip,
-                () if only_directories && !is_directory => Visit::Skip,
-                () if glob.matches(&join_written(above, name)) => Visit::Return,
-                () => Visit::Enter,
+            |directory, name, is_directory| {
+                if is_hidden(name) && !hidden || only_directories && !is_directory {
+                    return Visit::SKIP;
+                }
+                let path = join_written(directory, name);
+                Visit { returned: glob.matches(&path), entered: above.leads_on(&path) }
             },
             |ListedEntry { path, .. }| {
                 bytes += WireString::new(&path).encoded_len() + 1;
@@ -138,7 +144,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`] of the path itself; a file below it that cannot be read is left out.
+    /// [`FileError`] of the path itself; what cannot be read below it is left out.
     /// `invalid_request` for a pattern that is not a regular expression.
     pub fn grep(
         &self,
@@ -154,7 +160,11 @@ impl Files {
         let glob = match options.glob {
             None => None,
             Some(glob) if glob.contains('/') => Some(Pattern::new(glob, written)?),
-            Some(name) => Some(Pattern::new(&format!("**/{name}"), written)?),
+            // Said of the name alone, if it is none.
+            Some(name) => Some(
+                Pattern::new(name, written)
+                    .and_then(|_| Pattern::new(&format!("**/{name}"), written))?,
+            ),
         };
         let limit = self.search_limit(options.limit, written)?;
         let context = usize::try_from(options.context).unwrap_or(usize::MAX);
@@ -177,15 +187,13 @@ impl Files {
         let mut files = 0;
         let end = self.walk(
             written,
-            ListOptions { depth: None, limit: None },
+            EVERYTHING,
             watch,
-            |above, name, is_directory| match () {
-                () if is_hidden(name) && !options.hidden => Visit::Skip,
-                () if is_directory => Visit::Enter,
-                () if glob.as_ref().is_none_or(|it| it.matches(&join_written(above, name))) => {
-                    Visit::Return
-                }
-                () => Visit::Skip,
+            |above, name, is_directory| {
+                let matches = |it: &Pattern| it.matches(&join_written(above, name));
+                let is_wanted = options.hidden || !is_hidden(name);
+                let is_found = !is_directory && glob.as_ref().is_none_or(matches);
+                Visit { returned: is_wanted && is_found, entered: is_wanted && is_directory }
             },
             |ListedEntry { path, kind, .. }| {
                 if kind != EntryKind::File {
@@ -222,6 +230,39 @@ fn invalid(reason: &str, written: &[u8]) -> FileError {
 
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(b".")
+}
+
+/// Where the paths are that a glob may match: a directory elsewhere is not entered.
+struct Above {
+    /// Globs of the names of the directories above, from the outermost on, as far as they are known.
+    names: Vec<Pattern>,
+    /// The most names of a path that matches; `None`: any number.
+    most_names: Option<usize>,
+}
+
+impl Above {
+    fn of(pattern: &str) -> Self {
+        let names = || pattern.split('/');
+        // Alternatives may have slashes of their own: no path has more than all of them.
+        let most_names = (!pattern.contains("**")).then(|| names().count());
+        let known = if pattern.contains('{') { 0 } else { names().count() - 1 };
+        let names = names()
+            .take(known)
+            .take_while(|name| !name.contains("**"))
+            // A slash within brackets or after a backslash leaves no glob before it.
+            .map_while(|name| Pattern::new(name, b"").ok())
+            .collect();
+        Self { names, most_names }
+    }
+
+    /// Whether paths below a directory may match, if they may below the one that it is in.
+    fn leads_on(&self, directory: &[u8]) -> bool {
+        let mut names = directory.rsplit(|byte| *byte == b'/');
+        let name = names.next().unwrap_or_default();
+        let above = names.count();
+        self.most_names.is_none_or(|most| above + 1 < most)
+            && self.names.get(above).is_none_or(|glob| glob.matches(name))
+    }
 }
 
 /// A glob: `*` and `?` match within a name, `**` any directories.

@@ -77,6 +77,37 @@ fn glob_returns_matching_paths_in_order() {
 }
 
 #[test]
+fn glob_enters_only_directories_that_may_have_a_match() {
+    on_both(|io, setup| {
+        let deep = "1/2/3/4/5/6/7/8/9/10/11/12/x.txt";
+        let names = ["a.txt", "s/b.txt", "s/t/c.txt", "u/t/c.txt", "[/d.txt", "s/{/e.txt", deep];
+        fill(io, &names.map(|name| (name, &b""[..])));
+        let (files, _) = setup().open();
+        let of = |pattern: &str| {
+            let options = GlobOptions { pattern, hidden: false, limit: None };
+            let found = files.glob(b".", options, &watch()).unwrap();
+            let found_paths = found.found.into_iter().map(|path| String::from_utf8(path).unwrap());
+            (found_paths.collect::<Vec<_>>(), found.truncated)
+        };
+        let whole = |paths: &[&str]| (paths.iter().map(|&it| it.to_owned()).collect(), false);
+        // The directory that is deeper than a list goes matches none of them.
+        assert_eq!(of("*.txt"), whole(&["a.txt"]));
+        assert_eq!(of("*/*.txt"), whole(&["[/d.txt", "s/b.txt"]));
+        assert_eq!(of("s/*/c.txt"), whole(&["s/t/c.txt"]));
+        assert_eq!(of("*/t/*"), whole(&["s/t/c.txt", "u/t/c.txt"]));
+        assert_eq!(of("{s/t,u/t}/c.txt"), whole(&["s/t/c.txt", "u/t/c.txt"]));
+        assert_eq!(of("{s,u/t}/*.txt"), whole(&["s/b.txt", "u/t/c.txt"]));
+        assert_eq!(of("s/\\{/*"), whole(&["s/{/e.txt"]));
+        assert_eq!(of("[[]/*"), whole(&["[/d.txt"]));
+        assert_eq!(of("[!x]/t"), whole(&["s/t", "u/t"]));
+        assert_eq!(of("s/**/c.txt"), whole(&["s/t/c.txt"]));
+        // A class is one character of a name, never a slash.
+        assert_eq!(of("s[!x]b.txt"), whole(&[]));
+        assert!(of("**/*.txt").1 && !of("s/**").1);
+    });
+}
+
+#[test]
 fn search_follows_no_link_and_obeys_path_rules() {
     on_both(|io, setup| {
         let outside = tempfile::tempdir().unwrap();

@@ -1,5 +1,8 @@
 //! `glob`, `grep` and `copy` through the library, scripts, the command line and the tools.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use sandbox_api::files::{CopyOptions, GlobOptions, GrepOptions};
 use sandbox_api::{Outcome, Script};
 use serde_json::{Value, json};
@@ -78,6 +81,24 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
     }
     let gone = guest.wait(sandbox.grep("none", "x", GrepOptions::default()));
     assert_eq!(kind_of(gone), "not_found");
+}
+
+#[test]
+fn directory_that_cannot_be_read_is_left_out_of_a_search() {
+    let guest = guest();
+    let closed = guest.place.path("sandbox-files/src/lib");
+    std::fs::set_permissions(&closed, Permissions::from_mode(0)).unwrap();
+    let found = guest.data(json!({"operation": "glob", "pattern": "**/*.rs", "hidden": true}));
+    let names = found["matches"].as_array().unwrap().iter().map(|it| &it["path"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["/io/src/.cache/b.rs", "/io/src/main.rs"]);
+    let found = guest.data(json!({"operation": "grep", "pattern": "todo\\(", "path": "."}));
+    assert_eq!((&found["matches"], &found["truncated"]), (&json!(1), &json!(false)), "{found:#}");
+    // Where it is asked for itself, it is an error.
+    for operation in ["glob", "grep"] {
+        let asked = json!({"operation": operation, "pattern": "a", "path": "src/lib"});
+        assert_eq!(guest.kind(asked), "permission_denied", "{operation}");
+    }
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
