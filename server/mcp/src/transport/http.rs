@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::quotas::Quotas;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
-use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_request, is_without_id, no_id};
+use crate::transport::lines::{MAX_MESSAGE_BYTES, refusal};
 use crate::transport::sessions::{SUBJECT, Sessions, has_room_for_one};
 use crate::workspaces::Workspaces;
 
@@ -40,6 +40,8 @@ const STATELESS: &str = "2026-07-28";
 const PROBLEM_JSON: &str = "application/problem+json";
 /// The most requests in progress, streams and calls without a client among them.
 const MAX_REQUESTS: usize = 1024;
+/// The most that is read of why a request is refused.
+const MAX_DETAIL_BYTES: usize = 4 << 10;
 /// Larger messages are parsed beside other tasks.
 const LARGE_MESSAGE_BYTES: usize = 64 << 10;
 /// After how long another attempt makes sense.
@@ -152,8 +154,9 @@ impl HttpServer {
         let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         Router::new()
             .route_service("/mcp", service)
-            .layer(from_fn(refuse_without_id))
+            .layer(from_fn(refuse_no_message))
             .layer(from_fn_with_state(self.admission.clone(), admit))
+            .layer(from_fn(answer_problems))
     }
 
     /// Ends all streams, cancels what is in progress, and waits until the sandboxes are removed.
@@ -189,11 +192,7 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
         request.extensions_mut().insert(permit.clone());
     }
     let response = SUBJECT.scope(subject, next.run(request)).await;
-    // Answers of the protocol are JSON.
-    if is_in_session
-        && response.status() == StatusCode::NOT_FOUND
-        && !response.headers().contains_key(header::CONTENT_TYPE)
-    {
+    if is_in_session && response.status() == StatusCode::NOT_FOUND && !is_json(&response) {
         return no_session();
     }
     // It is in progress until its last byte is sent.
@@ -205,21 +204,20 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
     Response::from_parts(parts, Body::from_stream(stream))
 }
 
-/// Answers a request whose id is null, which would be taken for a notification.
-async fn refuse_without_id(request: Request, next: Next) -> Response {
+/// Answers what is no message of the protocol, as it is answered over lines.
+async fn refuse_no_message(request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
     let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else {
         let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
-        return (StatusCode::PAYLOAD_TOO_LARGE, detail).into_response();
+        return problem(StatusCode::PAYLOAD_TOO_LARGE, detail, None);
     };
     let is_large = message.len() > LARGE_MESSAGE_BYTES;
     let answer = async move {
-        if is_without_id(&message) {
-            let error = axum::Json(error_of_no_request(&no_id()));
-            return (StatusCode::BAD_REQUEST, error).into_response();
+        if let Some(error) = refusal(&message) {
+            return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
         }
         next.run(Request::from_parts(parts, Body::from(message))).await
     };
@@ -227,6 +225,53 @@ async fn refuse_without_id(request: Request, next: Next) -> Response {
         true => beside_others(answer).await,
         false => answer.await,
     }
+}
+
+/// Answers of the protocol are JSON; other refusals become problems.
+async fn answer_problems(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) || is_json(&response) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let detail = to_bytes(body, MAX_DETAIL_BYTES).await.unwrap_or_default();
+    let detail = String::from_utf8_lossy(&detail);
+    let detail = match &*detail {
+        "" => status.canonical_reason().unwrap_or_default().to_lowercase(),
+        detail => detail.to_owned(),
+    };
+    let mut answer = problem(status, detail, None);
+    for (name, value) in &parts.headers {
+        answer.headers_mut().entry(name).or_insert_with(|| value.clone());
+    }
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    answer
+}
+
+fn is_json(response: &Response) -> bool {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|it| it.to_str().ok()).unwrap_or_default();
+    content_type.starts_with("application/json") || content_type.starts_with(PROBLEM_JSON)
+}
+
+/// A problem with this status.
+fn problem(status: StatusCode, detail: impl Into<String>, hint: Option<&str>) -> Response {
+    let kind = match status {
+        StatusCode::NOT_FOUND => ProblemKind::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => ProblemKind::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => ProblemKind::TooLarge,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => ProblemKind::UnsupportedMediaType,
+        StatusCode::SERVICE_UNAVAILABLE => ProblemKind::Unavailable,
+        status if status.is_server_error() => ProblemKind::Internal,
+        _ => ProblemKind::Malformed,
+    };
+    let mut problem = Problem::new(kind, detail).hint(hint);
+    problem.status = status.as_u16();
+    let mut response = (status, axum::Json(problem)).into_response();
+    let is_problem = HeaderValue::from_static(PROBLEM_JSON);
+    response.headers_mut().insert(header::CONTENT_TYPE, is_problem);
+    response
 }
 
 /// What keeps its thread busy: other tasks go on at another one meanwhile, if there may be another.
@@ -241,17 +286,13 @@ async fn beside_others<T>(busy: impl Future<Output = T>) -> T {
 
 /// There is no such session for who asks.
 fn no_session() -> Response {
-    let problem = Problem::new(ProblemKind::NotFound, "there is no such session");
     let hint = Some("begin another one with `initialize`");
-    let mut response = (StatusCode::NOT_FOUND, axum::Json(problem.hint(hint))).into_response();
-    let is_problem = HeaderValue::from_static(PROBLEM_JSON);
-    response.headers_mut().insert(header::CONTENT_TYPE, is_problem);
-    response
+    problem(StatusCode::NOT_FOUND, "there is no such session", hint)
 }
 
 /// Too much is in progress.
 fn busy() -> Response {
-    let mut response = (StatusCode::SERVICE_UNAVAILABLE, "too many requests").into_response();
+    let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests", None);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
     response
 }
@@ -320,9 +361,10 @@ mod tests {
             let received = lock(&received).recv_timeout(Duration::from_secs(20));
             received.map_or("alone", |()| "beside others")
         });
-        let router = Router::new().route("/mcp", parsed).layer(from_fn(refuse_without_id));
-        let message = format!("\"{}\"", "x".repeat(LARGE_MESSAGE_BYTES));
-        let request = Request::post("/mcp").body(Body::from(message)).unwrap();
+        let router = Router::new().route("/mcp", parsed).layer(from_fn(refuse_no_message));
+        let params = json!({ "_meta": { "x": "x".repeat(LARGE_MESSAGE_BYTES) } });
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping", "params": params });
+        let request = Request::post("/mcp").body(Body::from(message.to_string())).unwrap();
         let answered = tokio::spawn(router.oneshot(request));
         tokio::spawn(async move { sender.send(()) }).await.unwrap().unwrap();
         let answer = answered.await.unwrap().unwrap();
@@ -330,28 +372,59 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_whose_id_is_null_is_refused() {
+    async fn what_is_no_message_is_refused_as_over_lines() {
         let taken = post(async || StatusCode::ACCEPTED);
-        let router = Router::new().route("/mcp", taken).layer(from_fn(refuse_without_id));
+        let router = Router::new().route("/mcp", taken).layer(from_fn(refuse_no_message));
         let send = async |message: &str| {
             let request = Request::post("/mcp").body(Body::from(message.to_owned())).unwrap();
             router.clone().oneshot(request).await.unwrap()
         };
-        let refused = send(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#).await;
-        assert_eq!(refused.status(), 400);
-        let error = to_bytes(refused.into_body(), 1000).await.unwrap();
-        let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
-        assert_eq!(
-            (&error["error"]["code"], error.get("id")),
-            (&json!(-32600), Some(&json!(null)))
-        );
+        for (message, code, id) in [
+            (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600, json!(null)),
+            (r#"{"jsonrpc":"2.0","id":7,"method":5}"#, -32600, json!(7)),
+            (r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, -32600, json!(null)),
+            ("no JSON", -32700, json!(null)),
+            ("", -32700, json!(null)),
+        ] {
+            let refused = send(message).await;
+            assert_eq!(refused.status(), 400, "{message}");
+            assert!(is_json(&refused), "{message}");
+            let error = to_bytes(refused.into_body(), 1000).await.unwrap();
+            let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
+            assert_eq!((&error["error"]["code"], error.get("id")), (&json!(code), Some(&id)));
+        }
         for message in [
             r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no JSON"}}"#,
-            "no JSON",
         ] {
             assert_eq!(send(message).await.status(), 202, "{message}");
         }
+    }
+
+    #[tokio::test]
+    async fn refusals_in_plain_text_become_problems() {
+        let text = post(async || {
+            let allow = [(header::ALLOW, "GET")];
+            (StatusCode::NOT_ACCEPTABLE, allow, "Client must accept JSON").into_response()
+        });
+        let json = post(async || (StatusCode::BAD_REQUEST, axum::Json(json!({"id": null}))));
+        let router = Router::new().route("/text", text).route("/json", json);
+        let router = router.layer(from_fn(answer_problems));
+        let send = async |path: &str| {
+            let answer = router.clone().oneshot(Request::post(path).body(Body::empty()).unwrap());
+            let (head, body) = answer.await.unwrap().into_parts();
+            (head, to_bytes(body, 1000).await.unwrap())
+        };
+        let (head, body) = send("/text").await;
+        assert_eq!(
+            (head.status.as_u16(), &head.headers[header::ALLOW]),
+            (406, &"GET".parse().unwrap())
+        );
+        assert_eq!(head.headers[header::CONTENT_TYPE], PROBLEM_JSON);
+        let problem: Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!((problem.status, &*problem.detail), (406, "Client must accept JSON"));
+        let (head, body) = send("/json").await;
+        assert_eq!((head.status.as_u16(), &body[..]), (400, &b"{\"id\":null}"[..]));
     }
 }

@@ -216,13 +216,13 @@ struct Identified {
 }
 
 /// An error for what has no id that could be answered: JSON-RPC gives it the id null.
-pub(crate) fn error_of_no_request(error: &ErrorData) -> Value {
+fn error_of_no_request(error: &ErrorData) -> Value {
     json!({ "jsonrpc": "2.0", "id": null, "error": error })
 }
 
 /// A message with a method, and the id null: a request that could not be answered. It would be read as
 /// a notification, and nobody would say so.
-pub(crate) fn is_without_id(text: &[u8]) -> bool {
+fn is_without_id(text: &[u8]) -> bool {
     fn is_null<'de, D: Deserializer<'de>>(id: D) -> Result<bool, D::Error> {
         Option::<IgnoredAny>::deserialize(id).map(|id| id.is_none())
     }
@@ -236,8 +236,18 @@ pub(crate) fn is_without_id(text: &[u8]) -> bool {
 }
 
 /// What it is answered.
-pub(crate) fn no_id() -> ErrorData {
+fn no_id() -> ErrorData {
     ErrorData::invalid_request("the id of a request is a string or an integer, never null", None)
+}
+
+/// How a text is answered that is no message of the protocol; `None` if it is one.
+pub(crate) fn refusal(text: &[u8]) -> Option<Value> {
+    let (id, error) = match parse(text) {
+        Line::Message(..) => return None,
+        Line::Refused(id, error) => (id, error),
+        Line::Empty => (None, ErrorData::parse_error("not JSON: there is nothing", None)),
+    };
+    Some(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
 }
 
 /// What a line has.
