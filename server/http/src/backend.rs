@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::WriteData;
+use sandbox_api::files::{WriteData, WriteMode};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
@@ -106,14 +106,12 @@ pub trait Backend: Send + Sync + 'static {
         sandbox: SandboxHandle,
         path: &'a [u8],
     ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>>;
-    /// Writes a file whole, or not at all. Its content has as many bytes as it announced, if it did.
+    /// Writes a file whole, or not at all.
     fn write_file<'a>(
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        path: &'a [u8],
-        bytes: Option<u64>,
-        content: BoxStream<'static, Result<Bytes, Refusal>>,
+        write: FileWrite<'a>,
     ) -> Reply<'a, Used<WriteData>>;
 
     /// What a subject has used.
@@ -122,6 +120,18 @@ pub trait Backend: Send + Sync + 'static {
     fn health(&self) -> BoxFuture<'_, Health>;
     /// Its figures: a name, a text that says what it is, its kind and its value.
     fn figures(&self) -> Vec<Figure>;
+}
+
+/// A file to write.
+pub struct FileWrite<'a> {
+    /// Its path.
+    pub path: &'a [u8],
+    /// What happens to an existing file.
+    pub mode: WriteMode,
+    /// How many bytes the content has, if that was announced.
+    pub bytes: Option<u64>,
+    /// The content.
+    pub content: BoxStream<'static, Result<Bytes, Refusal>>,
 }
 
 /// An execution with its result document as it is stored: an answer has it as it is.

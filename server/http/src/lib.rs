@@ -31,8 +31,8 @@ pub use access::{
     AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
 };
 pub use backend::{
-    ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Reply, SandboxHandle,
-    StoredExecution, Used,
+    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Reply,
+    SandboxHandle, StoredExecution, Used,
 };
 pub use config::{HttpConfig, Mount, ResourceMetadata};
 pub use refusal::Refusal;

@@ -264,7 +264,7 @@ impl Route {
     fn body(mut self, limit: Limit, content: Content) -> Self {
         let body = self.body.get_or_insert(RequestBody { content: Vec::new(), limit });
         body.content.push(content);
-        self.problems.extend([408, 413, 503]);
+        self.problems.extend([408, 413, 415, 503]);
         self
     }
 
@@ -272,7 +272,7 @@ impl Route {
         let (schema, example) = (schema_of::<T> as SchemaFn, Some(example));
         let mut route =
             self.body(limit, Content { media_type: "application/json", schema, example });
-        route.problems.extend([415, 422]);
+        route.problems.insert(422);
         route
     }
 

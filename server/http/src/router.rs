@@ -13,7 +13,8 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY,
+    TRANSFER_ENCODING, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -184,6 +185,13 @@ async fn handle(app: &App, peer: Peer, request: Request, next: Next) -> Response
     if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
         return refusal.into_response();
     }
+    // What a proxy decodes would be another body than the one read here.
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
+        let detail = "the only transfer coding is chunked";
+        return Refusal::new(ProblemKind::Malformed, detail).into_response();
+    }
     if is_preflight(app, &request) {
         return StatusCode::NO_CONTENT.into_response();
     }
@@ -272,6 +280,11 @@ async fn admit(
         let name = String::from_utf8_lossy(name).into_owned();
         let refusal = Refusal::new(ProblemKind::Invalid, "this route has no parameters");
         return Err((refusal.at(name, "unknown parameter"), None));
+    }
+    let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if gate.limit.is_some() && request.headers().get_all(CONTENT_ENCODING).iter().any(is_coded) {
+        let detail = "the body is encoded: it is to be sent as it is, without Content-Encoding";
+        return Err((Refusal::new(ProblemKind::UnsupportedMediaType, detail), None));
     }
     let limit = gate.limit.map_or(0, |limit| app.limit(limit));
     let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;

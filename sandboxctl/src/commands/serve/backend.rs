@@ -17,8 +17,8 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
-    ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
-    SandboxHandle, StoredExecution, Used,
+    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
+    Reply, SandboxHandle, StoredExecution, Used,
 };
 use sandbox_service::{
     CreatedSandbox, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError, ServiceErrorKind,
@@ -296,13 +296,12 @@ impl Backend for ServiceBackend {
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        path: &'a [u8],
-        bytes: Option<u64>,
-        mut content: BoxStream<'static, Result<Bytes, Refusal>>,
+        write: FileWrite<'a>,
     ) -> Reply<'a, Used<WriteData>> {
         async move {
             let SandboxHandle { id, generation } = sandbox;
-            let options = WriteOptions::default();
+            let FileWrite { path, mode, bytes, mut content } = write;
+            let options = WriteOptions { mode, ..WriteOptions::default() };
             let service = &self.service;
             let writer = service.write_file(subject, &id, generation, path, options, bytes).await;
             let mut writer = writer.map_err(refusal)?;

@@ -1,10 +1,14 @@
 //! Content of files: ranges, conditions, and headers that let no browser run it.
 
 use axum::http::header::{
-    CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH,
-    IF_RANGE, RANGE,
+    CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_MATCH,
+    IF_NONE_MATCH, IF_RANGE, RANGE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use sandbox_api::ProblemKind;
+use sandbox_api::files::WriteMode;
+
+use crate::refusal::{Refusal, Result};
 
 /// Which part of a file an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +51,33 @@ pub(super) fn condition(headers: &HeaderMap, etag: &str) -> Condition {
         (_, Some(true)) => Condition::NotModified,
         _ => Condition::Holds,
     }
+}
+
+/// Refuses an `If-Match` that names ETags: a file of a sandbox has none.
+pub(super) fn refuse_etags(headers: &HeaderMap) -> Result<()> {
+    match headers.get_all(IF_MATCH).iter().all(|value| value == "*") {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            ProblemKind::PreconditionFailed,
+            "a file of a sandbox has no ETag that If-Match could name",
+        )),
+    }
+}
+
+/// How a file of a sandbox is to be written, by the conditions of a request.
+pub(super) fn write_mode(headers: &HeaderMap) -> Result<WriteMode> {
+    if headers.contains_key(CONTENT_RANGE) {
+        let detail = "a file is written whole: there is no Content-Range";
+        return Err(Refusal::new(ProblemKind::Malformed, detail));
+    }
+    refuse_etags(headers)?;
+    if headers.contains_key(IF_MATCH) {
+        let detail = "whether the file exists is no condition of a write, but that it does not: \
+                      If-None-Match: *";
+        return Err(Refusal::new(ProblemKind::PreconditionFailed, detail));
+    }
+    let is_new = headers.get_all(IF_NONE_MATCH).iter().any(|value| value == "*");
+    Ok(if is_new { WriteMode::CreateNew } else { WriteMode::Overwrite })
 }
 
 /// The part that a request is for. What is no single range of bytes is for the whole file.
@@ -193,6 +224,21 @@ mod tests {
         assert_eq!(of(IF_MATCH, "W/\"a\""), Condition::Failed);
         let both = with(&[(IF_MATCH, "\"b\""), (IF_NONE_MATCH, "\"a\"")]);
         assert_eq!(condition(&both, "\"a\""), Condition::Failed);
+    }
+
+    #[test]
+    fn write_of_a_file_without_an_etag_has_one_condition() {
+        let of = |pairs: &[(HeaderName, &'static str)]| {
+            write_mode(&with(pairs)).map_err(|refusal| refusal.problem().status)
+        };
+        assert_eq!(of(&[]), Ok(WriteMode::Overwrite));
+        assert_eq!(of(&[(IF_NONE_MATCH, "*")]), Ok(WriteMode::CreateNew));
+        assert_eq!(of(&[(IF_NONE_MATCH, "\"a\"")]), Ok(WriteMode::Overwrite));
+        assert_eq!(of(&[(IF_MATCH, "\"a\"")]), Err(412));
+        assert_eq!(of(&[(IF_MATCH, "*")]), Err(412));
+        assert_eq!(of(&[(CONTENT_RANGE, "bytes 3-3/16")]), Err(400));
+        assert!(refuse_etags(&with(&[(IF_MATCH, "*")])).is_ok());
+        assert!(refuse_etags(&with(&[(IF_MATCH, "\"a\"")])).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use sandbox_api::service::{
 
 use self::params::{
     ArchiveParams, EventParams, GenerationParams, ListParams, SubmitInParams, WaitParams,
-    event_headers, file_headers, key_header,
+    event_headers, file_headers, key_header, new_file_header,
 };
 use crate::access::Scope;
 use crate::limit::Limit;
@@ -185,18 +185,21 @@ fn sandboxes() -> Vec<Route> {
         .header("Content-Disposition", "Always an attachment.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox(),
+        .uses_sandbox()
+        .refuses([412]),
         is(
             Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
             "Write a file of a sandbox",
         )
         .describe("Whole or not at all; missing parent directories are created.")
+        .headers(new_file_header)
         .query::<GenerationParams>()
         .bytes_body()
         .answers::<WriteData>(200, "The file is written.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox(),
+        .uses_sandbox()
+        .refuses([412]),
         is(
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
             "Run a script or a command in a sandbox",

@@ -152,6 +152,16 @@ pub(super) fn event_headers(_: &mut SchemaGenerator) -> Schema {
     } })
 }
 
+/// The header of a file that must not exist.
+pub(super) fn new_file_header(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "properties": {
+        "if_none_match": {
+            "description": "`*`: 412 if the file exists. Files of a sandbox have no ETags.",
+            "type": "string",
+        },
+    } })
+}
+
 /// The headers of conditions and ranges.
 pub(super) fn file_headers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "properties": {

@@ -3,19 +3,21 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, LOCATION};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use sandbox_api::files::WriteMode;
 use sandbox_api::operation::Operation;
 use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRequest};
+use sandbox_api::{ErrorKind, ProblemKind};
 use serde_json::{Value, json};
 
-use super::content::as_attachment;
+use super::content::{as_attachment, refuse_etags, write_mode};
 use super::executions::submit;
 use super::params::{GenerationParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{IsNew, SandboxHandle, Used};
+use crate::backend::{FileWrite, IsNew, SandboxHandle, Used};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
 use crate::response::json_response;
@@ -92,7 +94,9 @@ pub(super) async fn read(
     Id(id): Id,
     Params(GenerationParams { generation }): Params<GenerationParams>,
     FilePath(path): FilePath,
+    headers: HeaderMap,
 ) -> Result<Response> {
+    refuse_etags(&headers)?;
     let sandbox = SandboxHandle { id, generation };
     let used = app.backend().read_file(&caller.subject, sandbox, &path).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
@@ -109,12 +113,20 @@ pub(super) async fn write(
     FilePath(path): FilePath,
     request: Request,
 ) -> Result<Response> {
+    let mode = write_mode(request.headers())?;
     let sandbox = SandboxHandle { id, generation };
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let bytes = length.and_then(|length| length.parse().ok());
     let content = request.into_body().into_data_stream();
     let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
-    let used = app.backend().write_file(&caller.subject, sandbox, &path, bytes, content).await?;
+    let write = FileWrite { path: &path, mode, bytes, content };
+    let used = app.backend().write_file(&caller.subject, sandbox, write).await;
+    let used = used.map_err(|refusal| match refusal.problem().kind {
+        ProblemKind::Sandbox(ErrorKind::AlreadyExists) if mode == WriteMode::CreateNew => {
+            Refusal::new(ProblemKind::PreconditionFailed, "the file exists")
+        }
+        _ => refusal,
+    })?;
     let response = json_response(StatusCode::OK, &used.value);
     Ok(of_generation(response, used.generation, used.restarted))
 }

@@ -138,6 +138,26 @@ async fn files_are_there_after_the_end() {
 }
 
 #[tokio::test]
+async fn file_of_a_sandbox_is_overwritten_unless_a_condition_says_no() {
+    let api = api();
+    let id = api.post("/v1/sandboxes", &json!({ "name": "a" })).await.json()["id"].clone();
+    let path = format!("/v1/sandboxes/{}/files/", id.as_str().unwrap());
+    let put = async |name: &str, header: (&str, &str)| {
+        let put = request(Method::PUT, &format!("{path}{name}")).header(header.0, header.1);
+        api.send(put.body("x".into()).unwrap()).await
+    };
+    assert_eq!(put("taken", ("if-none-match", "\"a\"")).await.status, 200);
+    assert_eq!(put("new", ("if-none-match", "*")).await.status, 200);
+    let taken = put("taken", ("if-none-match", "*")).await.problem();
+    assert_eq!((taken.status, &*taken.detail), (412, "the file exists"));
+    assert_eq!(put("taken", ("if-match", "\"a\"")).await.problem().status, 412);
+    assert_eq!(put("taken", ("content-range", "bytes 3-3/16")).await.problem().status, 400);
+    let path = format!("{path}a");
+    assert_eq!(get_with(&api, &path, &[("if-match", "\"a\"")]).await.problem().status, 412);
+    assert_eq!(get_with(&api, &path, &[("if-match", "*")]).await.status, 200);
+}
+
+#[tokio::test]
 async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
     let api = api();
     let body = json!({ "name": "a", "spec": { "image": "debian:13" } });

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::WriteData;
+use sandbox_api::files::{WriteData, WriteMode};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
     AcceptedExecution, EventBody, ExecutionDocuments, ExecutionEvent, ExecutionKind, ExecutionList,
@@ -20,8 +20,8 @@ use sandbox_api::service::{
 };
 use sandbox_api::{ErrorKind, Failure, LogLevel, ProblemKind, Status};
 use sandbox_http::{
-    ArchiveFormat, Backend, Figure, FigureKind, IsNew, ListFilter, OpenFile, Refusal, Reply,
-    SandboxHandle, StoredExecution, Used,
+    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
+    Reply, SandboxHandle, StoredExecution, Used,
 };
 use tokio::sync::watch;
 
@@ -416,11 +416,14 @@ impl Backend for Fake {
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        path: &'a [u8],
-        announced: Option<u64>,
-        mut content: BoxStream<'static, Result<Bytes, Refusal>>,
+        write: FileWrite<'a>,
     ) -> Reply<'a, Used<WriteData>> {
         Box::pin(async move {
+            let FileWrite { path, mode, bytes: announced, mut content } = write;
+            if mode == WriteMode::CreateNew && path == b"taken" {
+                let failure = Failure::new(ErrorKind::AlreadyExists, "taken", None);
+                return Err(Refusal::new(ProblemKind::from(failure.kind), failure.message));
+            }
             self.seen(subject, &sandbox, |_| ())?;
             let mut bytes = 0;
             while let Some(piece) = content.next().await {

@@ -104,6 +104,17 @@ async fn unknown_path_method_type_and_id_have_their_answers() {
         let answer = api.send(request.body("{}".into()).unwrap()).await;
         assert_eq!(answer.problem().status, 415, "{content_type:?}");
     }
+    for (name, value, status) in [
+        ("transfer-encoding", "gzip, chunked", 400),
+        ("transfer-encoding", "chunked, chunked", 400),
+        ("content-encoding", "gzip", 415),
+    ] {
+        let coded = request(Method::POST, "/v1/executions")
+            .header("content-type", "application/json")
+            .header(name, value)
+            .body(json!({ "script": "return 1" }).to_string().into());
+        assert_eq!(api.send(coded.unwrap()).await.problem().status, status, "{name}: {value}");
+    }
     let json = request(Method::POST, "/v1/executions")
         .header("content-type", "Application/JSON; charset=utf-8")
         .body(json!({ "script": "return 1" }).to_string().into());
