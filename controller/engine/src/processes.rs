@@ -19,6 +19,8 @@ const PARENTS_FIRST: Duration = Duration::from_millis(10);
 /// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
 /// the time since the first.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
+/// How often processes are killed that others have started meanwhile.
+const MOST_KILLS: usize = 64;
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -90,13 +92,7 @@ struct Program {
 impl Stopped<'_> {
     /// Tells a process to stop, unless it is stopped already.
     fn stop_one(&mut self, pid: u32) {
-        let opened = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let opened = opened.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let (Some(process), Some(mut threads)) = (opened, threads_of(pid)) else { return };
-        // The pid may have been reused. A thread that has exited may be in no cgroup any more.
-        if !threads.any(|thread| self.processes.has(&thread)) {
-            return;
-        }
+        let Some(process) = self.processes.open(pid) else { return };
         let is_ours = match stopping(pid) {
             Stopping::Done => return,
             // It stays stopped: whoever stops it waits to be told of that.
@@ -285,6 +281,30 @@ impl Processes {
             program.has_taken = !has_stop_pending(program.pid);
         }
         stopped
+    }
+
+    /// Kills the commands' processes, and those that they start meanwhile, but not the agent: it has to
+    /// run for that, which they can hinder where it has the processors of their container.
+    pub fn kill(&self) {
+        let mut met = HashSet::from([self.init]);
+        for _ in 0..MOST_KILLS {
+            let mut new = self.all().unwrap_or_default();
+            new.retain(|pid| met.insert(*pid));
+            if new.is_empty() {
+                return;
+            }
+            for process in new.into_iter().filter_map(|pid| self.open(pid)) {
+                _ = pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+    }
+
+    /// One of their processes.
+    fn open(&self, pid: u32) -> Option<OwnedFd> {
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
+        // The pid may have been reused. A thread that has exited may be in no cgroup any more.
+        threads_of(pid)?.any(|thread| self.has(&thread)).then_some(process)
     }
 
     fn all(&self) -> io::Result<Vec<u32>> {

@@ -155,6 +155,15 @@ impl WriteMonitor {
         }
     }
 
+    /// Kills the programs if no other run is in progress, without the agent, which is to end them too:
+    /// theirs may be all processors of the container for as long as they are in system calls.
+    pub fn kill_programs(&self) {
+        if let Some(Before { watcher, bounds, .. }) = &self.before {
+            let (watcher, bounds) = (watcher.clone(), bounds.clone());
+            self.scanner.runtime.spawn_blocking(move || watcher.kill_programs_of(&bounds));
+        }
+    }
+
     /// Waits until the sandbox uses much more than when it was asked to end: asking was not enough.
     pub async fn overrun(&self) {
         let Some(before) = &self.before else { return std::future::pending().await };

@@ -204,3 +204,18 @@ fn processes_are_those_of_the_container_and_of_no_other() {
     );
     assert!(paths("").is_empty());
 }
+
+#[test]
+fn programs_are_killed_and_nobody_else() {
+    let mut program = Program::shell("while :; do :; done");
+    let processes = program.processes();
+    program.in_group("0::/another").kill();
+    assert!(program.child.try_wait().unwrap().is_none());
+    processes.kill();
+    let ended = program.child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGKILL));
+    // The agent is not.
+    let agent = Program::shell("while :; do :; done");
+    Processes { init: agent.child.id(), ..agent.processes() }.kill();
+    assert!(agent.is(b"RS"));
+}

@@ -6,6 +6,7 @@
 //! controller is root or the user that the commands run as. It reports what it cannot see, so that
 //! the filesystem's free space can be checked instead.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sandbox_dirfd::{DiskUsage, bytes_of};
 
-use super::Processes;
+use super::{Processes, folder_of, state};
 
 /// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
 /// each.
@@ -52,6 +53,7 @@ impl Processes {
             depth,
             deadline: Instant::now() + LONGEST,
             met: HashSet::new(),
+            looked_at: Shared::default(),
             found: Unnamed::default(),
         };
         let Ok(threads) = self.threads() else {
@@ -81,17 +83,93 @@ pub fn free_lost_sockets() {
     drop(UnixStream::pair());
 }
 
+/// What threads may have in common.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// Their memory: `KCMP_VM`.
+    Memory = 1,
+    /// Their table of descriptors: `KCMP_FILES`.
+    Descriptors = 2,
+}
+
+/// Parts that were looked at: one thread of each, in an order that the kernel has. A thousand threads
+/// with a thousand descriptors have a million entries in `/proc`, and one table.
+#[derive(Debug, Default)]
+struct Shared {
+    memory: Vec<u32>,
+    descriptors: Vec<u32>,
+}
+
+impl Shared {
+    /// Looks at a part of a thread, unless that was done by way of another thread.
+    fn once(
+        &mut self,
+        thread: u32,
+        part: Part,
+        look: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let known = match part {
+            Part::Memory => &mut self.memory,
+            Part::Descriptors => &mut self.descriptors,
+        };
+        let (mut low, mut high) = (0, known.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match compare(known[middle], thread, part) {
+                Some(Ordering::Equal) => return Ok(()),
+                Some(Ordering::Less) => low = middle + 1,
+                Some(Ordering::Greater) => high = middle,
+                // One of them has exited, or this kernel does not tell.
+                None => return look(),
+            }
+        }
+        look()?;
+        // Of one that exits meanwhile only some may have been seen.
+        if !matches!(state(&folder_of(thread)), b'Z' | b'X') {
+            known.insert(low, thread);
+        }
+        Ok(())
+    }
+}
+
+/// Compares a part of two threads, by what it is and where the kernel has it.
+fn compare(one: u32, other: u32, part: Part) -> Option<Ordering> {
+    // SAFETY: it takes numbers alone, and writes to no memory.
+    #[expect(unsafe_code, reason = "nothing safe compares what threads share")]
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, part as libc::c_long, 0, 0) };
+    match order {
+        0 => Some(Ordering::Equal),
+        1 => Some(Ordering::Less),
+        2 => Some(Ordering::Greater),
+        _ => None,
+    }
+}
+
 struct Search {
     devs: Devices,
     depth: UnnamedDepth,
     deadline: Instant,
     /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
+    looked_at: Shared,
     found: Unnamed,
 }
 
 impl Search {
     fn visit(&mut self, thread: u32) -> Result<(), Errno> {
+        let mut looked_at = std::mem::take(&mut self.looked_at);
+        let open = looked_at.once(thread, Part::Descriptors, || self.visit_open(thread));
+        let linked = open.and_then(|()| self.visit_linked(thread));
+        let all = match self.depth {
+            UnnamedDepth::Open => linked,
+            UnnamedDepth::Everything => linked
+                .and_then(|()| looked_at.once(thread, Part::Memory, || self.visit_mapped(thread))),
+        };
+        self.looked_at = looked_at;
+        all
+    }
+
+    fn visit_open(&mut self, thread: u32) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(CWD, format!("/proc/{thread}/fd"), flags, Mode::empty())?;
         for entry in Dir::read_from(&folder)? {
@@ -117,6 +195,10 @@ impl Search {
                 return Ok(());
             }
         }
+        Ok(())
+    }
+
+    fn visit_linked(&mut self, thread: u32) -> Result<(), Errno> {
         for link in ["exe", "cwd", "root"] {
             match rustix::fs::stat(format!("/proc/{thread}/{link}")) {
                 Ok(stat) => self.meet(&stat),
@@ -125,10 +207,7 @@ impl Search {
                 Err(errno) => return Err(errno),
             }
         }
-        match self.depth {
-            UnnamedDepth::Open => Ok(()),
-            UnnamedDepth::Everything => self.visit_mapped(thread),
-        }
+        Ok(())
     }
 
     fn visit_mapped(&mut self, thread: u32) -> Result<(), Errno> {

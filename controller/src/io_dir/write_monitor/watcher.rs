@@ -54,6 +54,7 @@ pub(super) struct Watcher {
     pub measured: watch::Sender<Reading>,
     /// The bounds of all runs in progress.
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    processes: FoundProcesses,
     task: AbortHandle,
 }
 
@@ -75,7 +76,7 @@ impl Watcher {
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
             written: 0,
-            processes,
+            processes: processes.clone(),
             container,
             finding: None,
             bounds: bounds.clone(),
@@ -83,7 +84,7 @@ impl Watcher {
             runtime: runtime.clone(),
         };
         let task = runtime.spawn(watch.run()).abort_handle();
-        Arc::new(Self { measured, bounds, task })
+        Arc::new(Self { measured, bounds, processes, task })
     }
 
     pub fn bound(&self, bounds: Bounds) -> Arc<Bounds> {
@@ -92,6 +93,13 @@ impl Watcher {
         all.retain(|bounds| bounds.strong_count() > 0);
         all.push(Arc::downgrade(&bounds));
         bounds
+    }
+
+    /// Kills the programs of this run, if it is the only one.
+    pub fn kill_programs_of(&self, run: &Arc<Bounds>) {
+        if let Some(processes) = self.processes.get() {
+            kill_programs(&self.bounds, &[run], processes);
+        }
     }
 }
 
@@ -401,8 +409,11 @@ impl StoppedScan {
         if runs.is_empty() {
             return;
         }
-        for run in runs {
+        for run in &runs {
             run.end();
+        }
+        if let Some(all) = self.users.upgrade() {
+            kill_programs(&all, &runs, processes);
         }
         tracing::debug!(taken, "calls in progress took too much");
         self.measured.send_modify(|_| {});
@@ -410,6 +421,16 @@ impl StoppedScan {
         while began.elapsed() < LONGEST_END && !processes.are_gone() {
             std::thread::sleep(STOP_TICK);
         }
+    }
+}
+
+/// Kills the programs, if no run but these is in progress: whose they are is not known. None begins
+/// meanwhile.
+fn kill_programs(all: &Mutex<Vec<Weak<Bounds>>>, of: &[&Arc<Bounds>], processes: &Processes) {
+    let all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_one = |run: Arc<Bounds>| of.iter().any(|it| Arc::ptr_eq(it, &run));
+    if all.iter().filter_map(Weak::upgrade).all(is_one) {
+        processes.kill();
     }
 }
 

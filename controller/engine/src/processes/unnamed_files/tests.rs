@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::thread::UnshareFlags;
 
 /// A check of this process itself.
 fn search(dev: u64, depth: UnnamedDepth) -> Unnamed {
@@ -13,6 +14,7 @@ fn search(dev: u64, depth: UnnamedDepth) -> Unnamed {
         depth,
         deadline: Instant::now() + LONGEST,
         met: HashSet::new(),
+        looked_at: Shared::default(),
         found: Unnamed::default(),
     };
     search.visit(std::process::id()).unwrap();
@@ -32,6 +34,7 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
         depth: UnnamedDepth::Open,
         deadline: Instant::now() + LONGEST,
         met: HashSet::new(),
+        looked_at: Shared::default(),
         found: Unnamed::default(),
     };
     let mut look = || {
@@ -106,4 +109,47 @@ fn files_in_sockets_that_only_keep_each_other_are_freed() {
     let mut waits = [PollFd::new(&end, PollFlags::empty())];
     let most = Timespec { tv_sec: 10, tv_nsec: 0 };
     assert_eq!(poll(&mut waits, Some(&most)), Ok(1));
+}
+
+#[test]
+fn parts_that_threads_share_are_looked_at_once() {
+    let (alone, end) = std::sync::mpsc::channel::<()>();
+    let (sender, threads) = std::sync::mpsc::channel();
+    let end = std::sync::Arc::new(std::sync::Mutex::new(end));
+    for owns in [false, false, true, true] {
+        let (sender, end) = (sender.clone(), end.clone());
+        std::thread::spawn(move || {
+            if owns {
+                // SAFETY: this thread uses no descriptor that another one has opened.
+                #[expect(unsafe_code, reason = "nothing safe copies a table of descriptors")]
+                unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.unwrap();
+            }
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            // Until the test has ended.
+            _ = end.lock().unwrap().recv();
+        });
+    }
+    let threads: Vec<u32> = threads.iter().take(4).collect();
+    let looks = |part| {
+        let (mut shared, mut looks) = (Shared::default(), 0);
+        for thread in threads.iter().chain(&threads).copied() {
+            shared
+                .once(thread, part, || {
+                    looks += 1;
+                    Ok(())
+                })
+                .unwrap();
+        }
+        looks
+    };
+    // One table for two of them, and one memory for all.
+    assert_eq!((looks(Part::Descriptors), looks(Part::Memory)), (3, 1));
+    // What could not be looked at is looked at by way of the next thread.
+    let mut shared = Shared::default();
+    let mut failed = |error| shared.once(threads[0], Part::Memory, || error);
+    assert_eq!(failed(Err(Errno::NOENT)), Err(Errno::NOENT));
+    assert_eq!(failed(Err(Errno::ACCESS)), Err(Errno::ACCESS));
+    assert_eq!(failed(Ok(())), Ok(()));
+    assert_eq!(failed(Err(Errno::IO)), Ok(()));
+    drop(alone);
 }
