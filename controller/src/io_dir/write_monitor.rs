@@ -155,12 +155,13 @@ impl WriteMonitor {
         }
     }
 
-    /// Kills the programs if no other run is in progress, without the agent, which is to end them too:
+    /// Kills the programs unless another run is to go on, without the agent, which is to end them too:
     /// theirs may be all processors of the container for as long as they are in system calls.
     pub fn kill_programs(&self) {
         if let Some(Before { watcher, bounds, .. }) = &self.before {
-            let (watcher, bounds) = (watcher.clone(), bounds.clone());
-            self.scanner.runtime.spawn_blocking(move || watcher.kill_programs_of(&bounds));
+            bounds.ending();
+            let watcher = watcher.clone();
+            self.scanner.runtime.spawn_blocking(move || watcher.kill_programs());
         }
     }
 

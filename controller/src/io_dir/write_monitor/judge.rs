@@ -59,16 +59,29 @@ pub(super) struct Bounds {
     /// Whether calls in progress took too much: they end, and what they took may be there no more
     /// before anybody reads of it.
     is_to_end: AtomicBool,
+    /// Whether it is being ended, for whatever limit.
+    is_ending: AtomicBool,
 }
 
 impl Bounds {
     pub const fn new(bytes: u64, entries: u64, most: DiskUsage) -> Self {
-        Self { bytes, entries, most, is_to_end: AtomicBool::new(false) }
+        let (is_to_end, is_ending) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { bytes, entries, most, is_to_end, is_ending }
     }
 
     /// Ends the run, for what its calls took.
     pub fn end(&self) {
         self.is_to_end.store(true, Ordering::Relaxed);
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that the run is being ended.
+    pub fn ending(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
     }
 
     /// Why the run is to end, if it is.

@@ -95,10 +95,10 @@ impl Watcher {
         bounds
     }
 
-    /// Kills the programs of this run, if it is the only one.
-    pub fn kill_programs_of(&self, run: &Arc<Bounds>) {
+    /// Kills the programs, if all runs in progress are being ended.
+    pub fn kill_programs(&self) {
         if let Some(processes) = self.processes.get() {
-            kill_programs(&self.bounds, &[run], processes);
+            kill_programs(&self.bounds, processes);
         }
     }
 }
@@ -409,11 +409,11 @@ impl StoppedScan {
         if runs.is_empty() {
             return;
         }
-        for run in &runs {
+        for run in runs {
             run.end();
         }
         if let Some(all) = self.users.upgrade() {
-            kill_programs(&all, &runs, processes);
+            kill_programs(&all, processes);
         }
         tracing::debug!(taken, "calls in progress took too much");
         self.measured.send_modify(|_| {});
@@ -424,12 +424,11 @@ impl StoppedScan {
     }
 }
 
-/// Kills the programs, if no run but these is in progress: whose they are is not known. None begins
+/// Kills the programs, if all runs in progress are being ended: whose they are is not known. None begins
 /// meanwhile.
-fn kill_programs(all: &Mutex<Vec<Weak<Bounds>>>, of: &[&Arc<Bounds>], processes: &Processes) {
-    let all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_one = |run: Arc<Bounds>| of.iter().any(|it| Arc::ptr_eq(it, &run));
-    if all.iter().filter_map(Weak::upgrade).all(is_one) {
+fn kill_programs(runs: &Mutex<Vec<Weak<Bounds>>>, processes: &Processes) {
+    let runs = runs.lock().unwrap_or_else(PoisonError::into_inner);
+    if runs.iter().filter_map(Weak::upgrade).all(|run| run.is_ending()) {
         processes.kill();
     }
 }
