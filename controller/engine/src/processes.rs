@@ -19,8 +19,8 @@ const PARENTS_FIRST: Duration = Duration::from_millis(10);
 /// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
 /// the time since the first.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
-/// How often processes are killed that others have started meanwhile.
-const MOST_KILLS: usize = 64;
+/// How often processes are listed again that others have started meanwhile.
+const KILL_ROUNDS: usize = 16;
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
 #[cfg(target_arch = "x86_64")]
@@ -283,11 +283,13 @@ impl Processes {
         stopped
     }
 
-    /// Kills the commands' processes, and those that they start meanwhile, but not the agent: it has to
-    /// run for that, which they can hinder where it has the processors of their container.
+    /// Kills the commands' processes, and those that they start meanwhile, but not the agent. It is asked
+    /// to end them too, but gets no processor time while their system calls use up the container's.
+    ///
+    /// Only for an agent on this kernel: in a container of another one these processes are that kernel.
     pub fn kill(&self) {
         let mut met = HashSet::from([self.init]);
-        for _ in 0..MOST_KILLS {
+        for _ in 0..KILL_ROUNDS {
             let mut new = self.all().unwrap_or_default();
             new.retain(|pid| met.insert(*pid));
             if new.is_empty() {

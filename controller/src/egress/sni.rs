@@ -12,7 +12,7 @@
 //! Up to TLS 1.2 a server that resumes a session takes the name from there. So the guard reads the
 //! server's answer too: a session may be resumed if it was [seen to begin](Sessions) for the name.
 //!
-//! Where another protocol than TLS is allowed too, its [first bytes](super::first_bytes) must be
+//! Where another protocol than TLS is allowed too, its [first bytes](sandbox_api::hosts::first_bytes) must be
 //! such that no server accepts them as TLS: a ClientHello that the guard does not recognise is
 //! never forwarded.
 //!
@@ -32,8 +32,8 @@ pub(crate) mod fuzz;
 mod sessions;
 
 use sandbox_api::hosts::Host;
+use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
-use super::first_bytes::{Beginning, DECISIVE};
 pub(crate) use sessions::Sessions;
 
 /// The maximum size of a ClientHello. Today's have 0.3 to 2 KiB; tickets make them longer.

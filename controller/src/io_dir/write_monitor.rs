@@ -155,8 +155,8 @@ impl WriteMonitor {
         }
     }
 
-    /// Kills the programs unless another run is to go on, without the agent, which is to end them too:
-    /// theirs may be all processors of the container for as long as they are in system calls.
+    /// Kills the programs unless another run is to go on. The agent is asked to end them too, but gets no
+    /// processor time while their system calls use up the container's.
     pub fn kill_programs(&self) {
         if let Some(Before { watcher, bounds, .. }) = &self.before {
             bounds.ending();

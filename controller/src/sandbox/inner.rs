@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub limits: Limits,
     pub(super) lifespan: Lifespan,
     pub confinement: Confinement,
+    /// Whether its agent runs on the kernel of this process.
+    pub(super) is_our_kernel: bool,
     pub(super) session: Session,
     /// Held by the run in progress.
     pub(super) run_lock: Arc<Semaphore>,
@@ -123,6 +125,7 @@ impl Inner {
         let watched = Watched {
             io_dir: io_dir.clone(),
             container: self.container.clone(),
+            is_our_kernel: self.is_our_kernel,
             reserve: self.shared.reserve_for(io_dir),
             runtime: (self.shared.watch_runtime)(),
         };

@@ -55,7 +55,7 @@ pub struct ListEnd {
     pub truncated: bool,
 }
 
-/// What a walk does with an entry.
+/// What a walk does with an entry. Their order is of no use: a directory has each name once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Visit {
     /// Whether it is returned.
@@ -262,6 +262,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 }),
                 // It was removed meanwhile.
                 Err(Errno::NOENT) => {}
+                Err(Errno::ACCESS) if !is_top && self.unreadable == Unreadable::LeftOut => {}
                 Err(errno) => {
                     return Err(FileError::system(
                         errno,

@@ -96,7 +96,7 @@ impl Files {
             pattern => (pattern, pattern.len() < options.pattern.len()),
         };
         let glob = Pattern::new(pattern, written)?;
-        let above = Above::of(pattern);
+        let reach = Reach::of(pattern);
         let hidden = options.hidden || pattern.split('/').any(|name| name.starts_with('.'));
         let limit = self.search_limit(options.limit, written)?;
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
@@ -109,7 +109,7 @@ impl Files {
                     return Visit::SKIP;
                 }
                 let path = join_written(directory, name);
-                Visit { returned: glob.matches(&path), entered: above.leads_on(&path) }
+                Visit { returned: glob.matches(&path), entered: reach.leads_on(&path) }
             },
             |ListedEntry { path, .. }| {
                 bytes += WireString::new(&path).encoded_len() + 1;
@@ -189,8 +189,8 @@ impl Files {
             written,
             EVERYTHING,
             watch,
-            |above, name, is_directory| {
-                let matches = |it: &Pattern| it.matches(&join_written(above, name));
+            |directory, name, is_directory| {
+                let matches = |it: &Pattern| it.matches(&join_written(directory, name));
                 let is_wanted = options.hidden || !is_hidden(name);
                 let is_found = !is_directory && glob.as_ref().is_none_or(matches);
                 Visit { returned: is_wanted && is_found, entered: is_wanted && is_directory }
@@ -233,14 +233,14 @@ fn is_hidden(name: &[u8]) -> bool {
 }
 
 /// Where the paths are that a glob may match: a directory elsewhere is not entered.
-struct Above {
+struct Reach {
     /// Globs of the names of the directories above, from the outermost on, as far as they are known.
     names: Vec<Pattern>,
     /// The most names of a path that matches; `None`: any number.
     most_names: Option<usize>,
 }
 
-impl Above {
+impl Reach {
     fn of(pattern: &str) -> Self {
         let names = || pattern.split('/');
         // Alternatives may have slashes of their own: no path has more than all of them.
@@ -259,9 +259,9 @@ impl Above {
     fn leads_on(&self, directory: &[u8]) -> bool {
         let mut names = directory.rsplit(|byte| *byte == b'/');
         let name = names.next().unwrap_or_default();
-        let above = names.count();
-        self.most_names.is_none_or(|most| above + 1 < most)
-            && self.names.get(above).is_none_or(|glob| glob.matches(name))
+        let depth = names.count();
+        self.most_names.is_none_or(|most| depth + 1 < most)
+            && self.names.get(depth).is_none_or(|glob| glob.matches(name))
     }
 }
 

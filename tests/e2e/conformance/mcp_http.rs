@@ -280,9 +280,11 @@ fn bad_input_over_http_is_answered_and_the_next_call_works() {
     assert_eq!(other_name.status, 400, "the headers are of another call: {other_name:?}");
     let wrong = named(&request("tools/call", json!({ "name": 7 })), "tools/call", "stat");
     assert_eq!(wrong.message()["error"]["code"], -32602, "{wrong:?}");
-    for nonsense in [&b"nonsense"[..], b"[]", b"{\"id\":7}", b""] {
+    for (nonsense, code) in
+        [(&b"nonsense"[..], -32700), (b"[]", -32600), (b"{\"id\":7}", -32600), (b"", -32700)]
+    {
         let answer = client.ask_raw(nonsense, &[("mcp-method", "tools/list")]);
-        assert!((400..500).contains(&answer.status), "{answer:?}");
+        assert_eq!((answer.status, &answer.message()["error"]["code"]), (400, &json!(code)));
     }
     let huge = vec![b' '; 64 << 20];
     let answer = client.ask_raw(&huge, &[("mcp-method", "tools/list")]);

@@ -119,17 +119,26 @@ impl Shared {
                 Some(Ordering::Equal) => return Ok(()),
                 Some(Ordering::Less) => low = middle + 1,
                 Some(Ordering::Greater) => high = middle,
-                // One of them has exited, or this kernel does not tell.
+                // The other one has exited: it has no part any more.
+                None if has_exited(known[middle]) => {
+                    known.remove(middle);
+                    (low, high) = (0, known.len());
+                }
+                // This one has, or this kernel does not tell.
                 None => return look(),
             }
         }
         look()?;
         // Of one that exits meanwhile only some may have been seen.
-        if !matches!(state(&folder_of(thread)), b'Z' | b'X') {
+        if !has_exited(thread) {
             known.insert(low, thread);
         }
         Ok(())
     }
+}
+
+fn has_exited(thread: u32) -> bool {
+    matches!(state(&folder_of(thread)), b'Z' | b'X')
 }
 
 /// Compares a part of two threads, by what it is and where the kernel has it.

@@ -2,12 +2,12 @@
 //! `tls`.
 
 use sandbox_api::hosts::Host;
+use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
 use super::{
     ALERT, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION, MAX_HELD,
     MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, Sessions, TlsRefusal,
 };
-use crate::egress::first_bytes::{Beginning, DECISIVE};
 
 /// The host of every connection that is not to an address.
 const NAME: &str = "ok.example";

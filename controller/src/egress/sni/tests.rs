@@ -1,8 +1,8 @@
 mod client_hellos;
+mod first_bytes;
 
 use proptest::prelude::*;
 
-use super::super::first_bytes;
 use super::*;
 
 fn vector(length_bytes: usize, bytes: &[u8]) -> Vec<u8> {
@@ -206,7 +206,7 @@ fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
     let hello = client_hello("evil.example");
     let behind = |start: &[u8]| [start, &hello].concat();
     let version = |major, minor| [&[HANDSHAKE, major, minor][..], &hello[3..]].concat();
-    let [short, long, padded] = first_bytes::tests::ssl2_hellos();
+    let [short, long, padded] = first_bytes::ssl2_hellos();
     for (what, bytes, expected) in [
         ("a warning alert first", behind(&[21, 3, 1, 0, 2, 1, 100]), Ambiguous),
         ("an alert of no version first", behind(&[21, 0, 0, 0, 2, 1, 100]), Ambiguous),

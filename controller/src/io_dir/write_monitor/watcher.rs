@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
@@ -43,6 +43,8 @@ pub(super) type FoundProcesses = Arc<OnceCell<Processes>>;
 pub(crate) struct Watched {
     pub io_dir: Arc<IoDir>,
     pub container: Arc<dyn Container>,
+    /// Whether its agent runs on the kernel of this process.
+    pub is_our_kernel: bool,
     pub reserve: DiskReserve,
     /// Where the watcher and its scans run.
     pub runtime: Handle,
@@ -52,8 +54,7 @@ pub(crate) struct Watched {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub measured: watch::Sender<Reading>,
-    /// The bounds of all runs in progress.
-    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    runs: Arc<Runs>,
     processes: FoundProcesses,
     task: AbortHandle,
 }
@@ -65,9 +66,9 @@ impl Watcher {
         now: Reading,
         locality: Locality,
     ) -> Arc<Self> {
-        let Watched { io_dir, container, reserve, runtime } = watched;
+        let Watched { io_dir, container, is_our_kernel, reserve, runtime } = watched;
         let measured = watch::Sender::new(now);
-        let bounds = Arc::<Mutex<Vec<Weak<Bounds>>>>::default();
+        let runs = Arc::new(Runs::new(is_our_kernel));
         let watch = Watch {
             pace: Pace::new(Instant::now(), now.space, reserve),
             promptness: Promptness::new(locality),
@@ -79,28 +80,67 @@ impl Watcher {
             processes: processes.clone(),
             container,
             finding: None,
-            bounds: bounds.clone(),
+            runs: runs.clone(),
             measured: measured.clone(),
             runtime: runtime.clone(),
         };
         let task = runtime.spawn(watch.run()).abort_handle();
-        Arc::new(Self { measured, bounds, processes, task })
+        Arc::new(Self { measured, runs, processes, task })
     }
 
     pub fn bound(&self, bounds: Bounds) -> Arc<Bounds> {
-        let bounds = Arc::new(bounds);
-        let mut all = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|bounds| bounds.strong_count() > 0);
-        all.push(Arc::downgrade(&bounds));
-        bounds
+        self.runs.begin(bounds)
     }
 
     /// Kills the programs, if all runs in progress are being ended.
     pub fn kill_programs(&self) {
         if let Some(processes) = self.processes.get() {
-            kill_programs(&self.bounds, processes);
+            self.runs.kill_programs(processes);
         }
     }
+}
+
+/// The bounds of all runs in progress.
+#[derive(Debug)]
+struct Runs {
+    bounds: Mutex<Vec<Weak<Bounds>>>,
+    /// Whether their programs may be killed here. Held for as long as that takes: no run begins then.
+    may_kill: Mutex<bool>,
+}
+
+impl Runs {
+    fn new(may_kill: bool) -> Self {
+        Self { bounds: Mutex::default(), may_kill: Mutex::new(may_kill) }
+    }
+
+    fn begin(&self, bounds: Bounds) -> Arc<Bounds> {
+        let bounds = Arc::new(bounds);
+        let _nothing_is_killed = lock(&self.may_kill);
+        let mut all = lock(&self.bounds);
+        all.retain(|bounds| bounds.strong_count() > 0);
+        all.push(Arc::downgrade(&bounds));
+        bounds
+    }
+
+    fn all(&self) -> Vec<Arc<Bounds>> {
+        lock(&self.bounds).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Kills the programs, if all runs are being ended: whose they are is not known.
+    fn kill_programs(&self, processes: &Processes) {
+        let may_kill = lock(&self.may_kill);
+        if *may_kill && self.are_all_ending() {
+            processes.kill();
+        }
+    }
+
+    fn are_all_ending(&self) -> bool {
+        self.all().iter().all(|run| run.is_ending())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Watcher {
@@ -146,7 +186,7 @@ struct Watch {
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
-    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    runs: Arc<Runs>,
     measured: watch::Sender<Reading>,
     runtime: Handle,
 }
@@ -160,7 +200,7 @@ impl Watch {
             let (space, cost) = self.free_space().await;
             let now = Instant::now();
             let last = *self.measured.borrow();
-            let bounds = self.all_bounds();
+            let bounds = self.runs.all();
             let unexplained = self.ledger.unexplained(last.usage, space);
             let left = room(&bounds, last.usage);
             // Together with what was found, it may exceed the limit.
@@ -189,11 +229,13 @@ impl Watch {
             self.find();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
+            let mut given_up = Duration::ZERO;
             let mut scanned = match is_stopped_again {
                 true => self.scan(depth, most, Some(last.usage)).await,
                 false => tokio::select! {
                     scanned = self.scan(depth, most, None) => scanned,
                     () = self.worth_a_stop(last.usage.entries, left) => {
+                        given_up = now.elapsed();
                         self.scan(depth, most, Some(last.usage)).await
                     }
                 },
@@ -240,6 +282,7 @@ impl Watch {
             let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
             reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
             reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
+            let took = took + given_up;
             let waited = (ended - now).saturating_sub(took);
             let has_grown = reading.has_grown_since(&last);
             self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
@@ -251,7 +294,7 @@ impl Watch {
     /// gone.
     fn hides(&self, scan: &Scan) -> bool {
         let usage = scan.usage();
-        let left = room(&self.all_bounds(), usage);
+        let left = room(&self.runs.all(), usage);
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
         left.bytes > 0 && may_exceed(self.ledger.unexplained(usage, space), left)
     }
@@ -266,11 +309,6 @@ impl Watch {
             };
             [find].into_iter().collect()
         });
-    }
-
-    fn all_bounds(&self) -> Vec<Arc<Bounds>> {
-        let bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        bounds.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The free space, and how long the answer took.
@@ -324,8 +362,8 @@ impl Watch {
             usage,
             longest_stop: self.pace.longest_stop(),
             reserve: self.reserve,
-            runs: self.all_bounds(),
-            users: Arc::downgrade(&self.bounds),
+            runs: self.runs.all(),
+            users: Arc::downgrade(&self.runs),
             measured: self.measured.clone(),
         });
         blocking(&self.runtime, move || {
@@ -361,7 +399,7 @@ struct StoppedScan {
     reserve: DiskReserve,
     runs: Vec<Arc<Bounds>>,
     /// The watcher: no stop waits longer than it lives.
-    users: Weak<Mutex<Vec<Weak<Bounds>>>>,
+    users: Weak<Runs>,
     measured: watch::Sender<Reading>,
 }
 
@@ -413,7 +451,7 @@ impl StoppedScan {
             run.end();
         }
         if let Some(all) = self.users.upgrade() {
-            kill_programs(&all, processes);
+            all.kill_programs(processes);
         }
         tracing::debug!(taken, "calls in progress took too much");
         self.measured.send_modify(|_| {});
@@ -421,15 +459,6 @@ impl StoppedScan {
         while began.elapsed() < LONGEST_END && !processes.are_gone() {
             std::thread::sleep(STOP_TICK);
         }
-    }
-}
-
-/// Kills the programs, if all runs in progress are being ended: whose they are is not known. None begins
-/// meanwhile.
-fn kill_programs(runs: &Mutex<Vec<Weak<Bounds>>>, processes: &Processes) {
-    let runs = runs.lock().unwrap_or_else(PoisonError::into_inner);
-    if runs.iter().filter_map(Weak::upgrade).all(|run| run.is_ending()) {
-        processes.kill();
     }
 }
 

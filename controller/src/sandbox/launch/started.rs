@@ -36,6 +36,7 @@ pub(super) struct Started {
 pub(super) struct Ready {
     started: Started,
     confinement: Confinement,
+    is_our_kernel: bool,
 }
 
 impl Created {
@@ -58,7 +59,7 @@ impl Started {
         let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
         confinement::check(shared.confinement, &reply.confinement, kernel)?;
         self.prove_mounts(&reply, is_our_kernel).await?;
-        Ok(Ready { started: self, confinement: reply.confinement })
+        Ok(Ready { started: self, confinement: reply.confinement, is_our_kernel })
     }
 
     async fn hello(&self, nonce: Option<String>) -> Result<HelloReply, Error> {
@@ -227,7 +228,7 @@ impl Ready {
         start: StartKind,
         began: Instant,
     ) -> Result<Sandbox, Error> {
-        let Self { mut started, confinement } = self;
+        let Self { mut started, confinement, is_our_kernel } = self;
         let About { spec, egress, .. } = &mut started.created.about;
         if let Some(egress) = egress {
             egress.set_rules(std::mem::take(&mut spec.allow), (&spec.limits).into());
@@ -243,6 +244,7 @@ impl Ready {
             limits: spec.limits,
             lifespan: spec.lifespan,
             confinement,
+            is_our_kernel,
             session,
             run_lock: Arc::new(Semaphore::new(1)),
             end_cause: Arc::default(),

@@ -101,7 +101,7 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         assert_eq!(of("[[]/*"), whole(&["[/d.txt"]));
         assert_eq!(of("[!x]/t"), whole(&["s/t", "u/t"]));
         assert_eq!(of("s/**/c.txt"), whole(&["s/t/c.txt"]));
-        // A class is one character of a name, never a slash.
+        // The directory is none that the pattern names.
         assert_eq!(of("s[!x]b.txt"), whole(&[]));
         assert!(of("**/*.txt").1 && !of("s/**").1);
     });

@@ -70,10 +70,8 @@ pub(super) fn write_mode(headers: &HeaderMap) -> Result<WriteMode> {
         let detail = "a file is written whole: there is no Content-Range";
         return Err(Refusal::new(ProblemKind::Malformed, detail));
     }
-    refuse_etags(headers)?;
     if headers.contains_key(IF_MATCH) {
-        let detail = "whether the file exists is no condition of a write, but that it does not: \
-                      If-None-Match: *";
+        let detail = "a file of a sandbox has no ETag: the only condition is If-None-Match: *";
         return Err(Refusal::new(ProblemKind::PreconditionFailed, detail));
     }
     let is_new = headers.get_all(IF_NONE_MATCH).iter().any(|value| value == "*");

@@ -19,7 +19,7 @@ use sandbox_api::service::{
 
 use self::params::{
     ArchiveParams, EventParams, GenerationParams, ListParams, SubmitInParams, WaitParams,
-    event_headers, file_headers, key_header, new_file_header,
+    event_headers, file_headers, key_header, new_file_header, no_etag_header,
 };
 use crate::access::Scope;
 use crate::limit::Limit;
@@ -180,6 +180,7 @@ fn sandboxes() -> Vec<Route> {
             Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
             "Read a file of a sandbox",
         )
+        .headers(no_etag_header)
         .query::<GenerationParams>()
         .answers_bytes(200, "*/*", "The content. Its type is by its name.")
         .header("Content-Disposition", "Always an attachment.")

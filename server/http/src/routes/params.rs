@@ -159,6 +159,21 @@ pub(super) fn new_file_header(_: &mut SchemaGenerator) -> Schema {
             "description": "`*`: 412 if the file exists. Files of a sandbox have no ETags.",
             "type": "string",
         },
+        "if_match": {
+            "description": "412: files of a sandbox have no ETags.",
+            "type": "string",
+        },
+        "content_range": { "description": "400: a file is written whole.", "type": "string" },
+    } })
+}
+
+/// The header of a condition that no file of a sandbox meets.
+pub(super) fn no_etag_header(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "properties": {
+        "if_match": {
+            "description": "412 unless it is `*`: files of a sandbox have no ETags.",
+            "type": "string",
+        },
     } })
 }
 

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::quotas::Quotas;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
-use crate::transport::lines::{MAX_MESSAGE_BYTES, refusal};
+use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_message};
 use crate::transport::sessions::{SUBJECT, Sessions, has_room_for_one};
 use crate::workspaces::Workspaces;
 
@@ -216,7 +216,7 @@ async fn refuse_no_message(request: Request, next: Next) -> Response {
     };
     let is_large = message.len() > LARGE_MESSAGE_BYTES;
     let answer = async move {
-        if let Some(error) = refusal(&message) {
+        if let Some(error) = error_of_no_message(&message) {
             return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
         }
         next.run(Request::from_parts(parts, Body::from(message))).await
@@ -241,12 +241,11 @@ async fn answer_problems(request: Request, next: Next) -> Response {
         "" => status.canonical_reason().unwrap_or_default().to_lowercase(),
         detail => detail.to_owned(),
     };
-    let mut answer = problem(status, detail, None);
-    for (name, value) in &parts.headers {
-        answer.headers_mut().entry(name).or_insert_with(|| value.clone());
-    }
-    answer.headers_mut().remove(header::CONTENT_LENGTH);
-    answer
+    let (problem, body) = problem(status, detail, None).into_parts();
+    let mut parts = parts;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.extend(problem.headers);
+    Response::from_parts(parts, body)
 }
 
 fn is_json(response: &Response) -> bool {

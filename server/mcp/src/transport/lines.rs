@@ -241,7 +241,7 @@ fn no_id() -> ErrorData {
 }
 
 /// How a text is answered that is no message of the protocol; `None` if it is one.
-pub(crate) fn refusal(text: &[u8]) -> Option<Value> {
+pub(crate) fn error_of_no_message(text: &[u8]) -> Option<Value> {
     let (id, error) = match parse(text) {
         Line::Message(..) => return None,
         Line::Refused(id, error) => (id, error),

@@ -144,6 +144,16 @@ fn parts_that_threads_share_are_looked_at_once() {
     };
     // One table for two of them, and one memory for all.
     assert_eq!((looks(Part::Descriptors), looks(Part::Memory)), (3, 1));
+    // One that has exited is in nobody's way.
+    let (mut shared, mut looks) = (Shared { descriptors: vec![u32::MAX], ..Shared::default() }, 0);
+    for thread in [threads[0]; 3] {
+        let look = || {
+            looks += 1;
+            Ok(())
+        };
+        shared.once(thread, Part::Descriptors, look).unwrap();
+    }
+    assert_eq!(looks, 1);
     // What could not be looked at is looked at by way of the next thread.
     let mut shared = Shared::default();
     let mut failed = |error| shared.once(threads[0], Part::Memory, || error);

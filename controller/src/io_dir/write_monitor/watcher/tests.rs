@@ -23,3 +23,20 @@ fn what_processes_write_is_counted_by_each_of_them() {
     assert_eq!(written_since(&before, &counts(&[(1, 150), (3, 7)])), 57);
     assert_eq!(written_since(&before, &before), 0);
 }
+
+#[test]
+fn programs_are_killed_only_if_every_run_is_being_ended() {
+    let runs = Runs::new(true);
+    let begin =
+        || runs.begin(Bounds::new(50 << 20, 10, DiskUsage { bytes: 50 << 20, entries: 10 }));
+    let (one, other) = (begin(), begin());
+    one.ending();
+    assert!(!runs.are_all_ending());
+    other.end();
+    assert!(runs.are_all_ending());
+    // One that has begun since goes on, and one that is over is of no account.
+    let later = begin();
+    assert!(!runs.are_all_ending());
+    drop(later);
+    assert!(runs.are_all_ending());
+}
