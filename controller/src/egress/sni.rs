@@ -34,7 +34,7 @@ mod sessions;
 use sandbox_api::hosts::Host;
 use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
-pub(crate) use sessions::Sessions;
+pub(crate) use sessions::{Session, Sessions};
 
 /// The maximum size of a ClientHello. Today's have 0.3 to 2 KiB; tickets make them longer.
 const MAX_HELLO: usize = 64 << 10;
@@ -166,8 +166,10 @@ enum Server {
     Resumes,
     /// TLS 1.2 or older, of which the rest does not matter.
     Old,
-    /// TLS 1.3, or nothing for which a client could encrypt.
-    GoesOn,
+    /// TLS 1.3.
+    New,
+    /// Nothing for which a client could encrypt.
+    Unknown,
 }
 
 impl Server {
@@ -244,7 +246,8 @@ impl Guard {
                         Some([CLIENT_HELLO, _, _, _, body @ ..]) if hello.is_between_records() => {
                             let ClientHello { session, ticket, .. } = check(body, &self.host)?;
                             // A server takes the session from the ticket, if there is one.
-                            let resumed = ticket.filter(|it| !it.is_empty()).unwrap_or(session);
+                            let ticket = ticket.filter(|it| !it.is_empty()).map(Session::Ticket);
+                            let resumed = ticket.unwrap_or(Session::Id(session));
                             self.is_known = self.sessions.has(&self.host, self.port, resumed);
                             self.offered = session.to_vec();
                             self.phase = Phase::Plain { left: 0, is_handshake: false };
@@ -278,7 +281,7 @@ impl Guard {
                             (Server::Resumes, _) => return Err(TlsRefusal::Resumed),
                             (Server::Retries, HANDSHAKE) => {
                                 // It asks once.
-                                self.server = Server::GoesOn;
+                                self.server = Server::New;
                                 self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
                                 continue;
                             }
@@ -297,7 +300,9 @@ impl Guard {
                                 self.phase = Phase::Open;
                                 continue;
                             }
-                            (Server::IsNew(..) | Server::Old, APPLICATION_DATA) => {
+                            (Server::Unknown, HANDSHAKE) => return Err(TlsRefusal::Unasked),
+                            (Server::Unknown, CHANGE_CIPHER_SPEC | APPLICATION_DATA)
+                            | (Server::IsNew(..) | Server::Old, APPLICATION_DATA) => {
                                 return Err(TlsRefusal::TooSoon);
                             }
                             _ => {}
@@ -323,11 +328,13 @@ impl Guard {
             let (handshake, is_greeted) = match &mut self.server {
                 Server::Begun(handshake) | Server::IsNew(handshake, _) => (handshake, false),
                 Server::Greeted(handshake, _) => (handshake, true),
-                Server::Retries | Server::Resumes | Server::Old | Server::GoesOn => return,
+                Server::Retries | Server::Resumes | Server::Old | Server::New | Server::Unknown => {
+                    return;
+                }
             };
             let Some(count) = handshake.feed(rest) else {
                 self.server = match self.server {
-                    Server::Begun(_) => Server::GoesOn,
+                    Server::Begun(_) => Server::Unknown,
                     // It encrypts, without a handshake for new keys.
                     _ if is_greeted => self.resumed(Server::Old),
                     _ => Server::Old,
@@ -340,7 +347,7 @@ impl Guard {
             if is_hello && !is_whole {
                 return;
             }
-            self.server = match std::mem::replace(&mut self.server, Server::GoesOn) {
+            self.server = match std::mem::replace(&mut self.server, Server::Unknown) {
                 Server::Begun(handshake) => Self::greeting(handshake),
                 Server::Greeted(handshake, at) => self.after_hello(handshake, at),
                 Server::IsNew(handshake, at) => self.next_message(handshake, at),
@@ -352,7 +359,7 @@ impl Guard {
     /// The server's first message, or the beginning of one.
     fn greeting(mut handshake: Handshake) -> Server {
         let message = &handshake.message[..];
-        let [SERVER_HELLO, a, b, c, ..] = *message else { return Server::GoesOn };
+        let [SERVER_HELLO, a, b, c, ..] = *message else { return Server::Unknown };
         if message.get(6..SERVER_HELLO_HEAD) == Some(&RETRY) {
             return Server::Retries;
         }
@@ -362,11 +369,12 @@ impl Guard {
             return Server::Begun(handshake);
         }
         match ServerHello::of(message) {
-            Some(hello) if !hello.is_1_3 => {
+            Some(hello) if hello.is_1_3 => Server::New,
+            Some(_) => {
                 handshake.need = length + 1;
                 Server::Greeted(handshake, length)
             }
-            _ => Server::GoesOn,
+            None => Server::Unknown,
         }
     }
 
@@ -384,7 +392,7 @@ impl Guard {
         // A server that repeats the client's choice has not issued it.
         let hello = ServerHello::of(&handshake.message);
         if let Some(hello) = hello.filter(|hello| hello.session != self.offered) {
-            self.sessions.add(&self.host, self.port, hello.session);
+            self.sessions.add(&self.host, self.port, Session::Id(hello.session));
         }
         Server::IsNew(handshake, at)
     }
@@ -400,7 +408,7 @@ impl Guard {
                 } else if kind == NEW_SESSION_TICKET {
                     let mut ticket = body.get(4..).unwrap_or_default();
                     let ticket = take_vector(&mut ticket, 2).unwrap_or_default();
-                    self.sessions.add(&self.host, self.port, ticket);
+                    self.sessions.add(&self.host, self.port, Session::Ticket(ticket));
                     return Server::Old;
                 } else {
                     at += 4 + length;
@@ -418,7 +426,7 @@ impl Guard {
     /// Must be called at the end of the server's data: there will be no HelloRetryRequest.
     pub fn server_ended(&mut self) {
         if self.server.is_undecided() {
-            self.server = Server::GoesOn;
+            self.server = Server::Unknown;
         }
     }
 
@@ -430,14 +438,18 @@ impl Guard {
             && rest.len() >= RECORD_HEADER
     }
 
-    /// Must be called at the end of the command's data: the held data is complete, or never will
-    /// be.
+    /// Must be called at the end of the command's data, when nothing waits: the held data is complete,
+    /// or never will be.
     pub fn finish(&mut self) -> Result<Vec<u8>, TlsRefusal> {
+        let mut last = self.client(Vec::new())?;
         match self.phase {
-            Phase::Start { .. } | Phase::Plain { .. } | Phase::Open => {
-                Ok(std::mem::take(&mut self.held))
-            }
             Phase::Hello(_) => Err(TlsRefusal::Malformed),
+            _ if self.is_waiting() => Err(TlsRefusal::Unasked),
+            // A part of a record's header.
+            _ => {
+                last.append(&mut self.held);
+                Ok(last)
+            }
         }
     }
 
@@ -660,8 +672,10 @@ impl<'a> ServerHello<'a> {
         let mut extensions = if rest.is_empty() { rest } else { take_vector(&mut rest, 2)? };
         while !extensions.is_empty() {
             let kind = take_number(&mut extensions, 2)?;
-            take_vector(&mut extensions, 2)?;
-            is_1_3 |= kind == usize::from(SUPPORTED_VERSIONS);
+            let data = take_vector(&mut extensions, 2)?;
+            let is_version = kind == usize::from(SUPPORTED_VERSIONS);
+            is_1_3 |=
+                is_version && matches!(data, [MAJOR_VERSION, minor] if *minor >= MAX_MINOR_VERSION);
         }
         Some(Self { session, is_1_3 })
     }

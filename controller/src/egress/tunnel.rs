@@ -326,18 +326,19 @@ impl Relay<'_> {
             let Received::Bytes(bytes) = received else { break };
             let count = bytes.len();
             self.count(count)?;
-            let mut passed = self.guarded(|guard| guard.client(bytes))?;
+            let (mut passed, mut waits) = self.judged(bytes)?;
             loop {
                 // Held-back bytes do not count as forwarded: a slowly sent ClientHello is idle too.
                 if !passed.is_empty() {
                     writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
                     self.moved.store(true, Ordering::Relaxed);
                 }
-                if !self.guarded(|guard| Ok(guard.is_waiting()))? {
+                // As of then: the server may have answered since.
+                if !waits {
                     break;
                 }
                 self.heard.notified().await;
-                passed = self.guarded(|guard| guard.client(Vec::new()))?;
+                (passed, waits) = self.judged(Vec::new())?;
             }
             self.tunnel.consumed(count as u64).await.map_err(|_| Failure::Program)?;
         }
@@ -346,6 +347,11 @@ impl Relay<'_> {
         // If the other end is already gone, there is nobody to tell.
         _ = writer.shutdown().await;
         Ok(())
+    }
+
+    /// What of the command's data may be forwarded, and whether the rest waits for the server.
+    fn judged(&self, bytes: Vec<u8>) -> Result<(Vec<u8>, bool), Failure> {
+        self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting())))
     }
 
     /// From the host to the command.

@@ -12,6 +12,13 @@ use sha2::{Digest, Sha256};
 /// How many are known: those that were used last.
 const MAX_SESSIONS: usize = 4096;
 
+/// What a session is resumed by. A server that issues no tickets ignores one, and takes the id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Session<'a> {
+    Id(&'a [u8]),
+    Ticket(&'a [u8]),
+}
+
 /// The name and port that a session is for, and the digest of its id or ticket.
 type Known = (Host, u16, [u8; 32]);
 
@@ -20,11 +27,12 @@ type Known = (Host, u16, [u8; 32]);
 pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 
 impl Sessions {
-    /// Adds a session that a server has issued, by its id or ticket; an empty one is none.
-    pub fn add(&self, host: &Host, port: u16, session: &[u8]) {
+    /// Adds a session that a server has issued; an empty id or ticket is none.
+    pub fn add(&self, host: &Host, port: u16, session: Session<'_>) {
         let known = known(host, port, session);
         let mut sessions = self.lock();
-        if session.is_empty() || renew(&mut sessions, &known) {
+        let (Session::Id(bytes) | Session::Ticket(bytes)) = session;
+        if bytes.is_empty() || renew(&mut sessions, &known) {
             return;
         }
         if sessions.len() == MAX_SESSIONS {
@@ -34,7 +42,7 @@ impl Sessions {
     }
 
     /// Whether it was issued by this host, on this port. Then it is the one that was used last.
-    pub fn has(&self, host: &Host, port: u16, session: &[u8]) -> bool {
+    pub fn has(&self, host: &Host, port: u16, session: Session<'_>) -> bool {
         renew(&mut self.lock(), &known(host, port, session))
     }
 
@@ -43,8 +51,12 @@ impl Sessions {
     }
 }
 
-fn known(host: &Host, port: u16, session: &[u8]) -> Known {
-    (host.clone(), port, Sha256::digest(session).into())
+fn known(host: &Host, port: u16, session: Session<'_>) -> Known {
+    let (kind, bytes) = match session {
+        Session::Id(bytes) => (b"i", bytes),
+        Session::Ticket(bytes) => (b"t", bytes),
+    };
+    (host.clone(), port, Sha256::new().chain_update(kind).chain_update(bytes).finalize().into())
 }
 
 /// Makes a session the one that was used last; whether it is there.

@@ -342,6 +342,45 @@ fn a_further_hello_that_the_server_did_not_ask_for_is_refused_until_the_client_e
 }
 
 #[test]
+fn client_has_nothing_to_encrypt_for_an_answer_that_is_no_hello() {
+    let data = [23, 3, 3, 0, 2, 9, 9];
+    let alert = [21, 3, 3, 0, 2, 2, 40];
+    // A request for a hello, before the hello of a server that resumes a session.
+    let request = records(HANDSHAKE, &[0; 4], 99);
+    let resumes = [&request[..], &old_server(&[9; 32], &[], 99), &CHANGE].concat();
+    // The end of the server's data, a fatal alert, and a hello that is none.
+    let malformed = records(HANDSHAKE, &[&[2, 0, 0, 40, 3, 3][..], &[5; 38]].concat(), 99);
+    for answer in [&resumes[..], &[], b"HTTP/1.1 400", &alert, &malformed] {
+        for refused in [&CHANGE[..], &data] {
+            assert_eq!(passed(answered(answer), refused, 9), Err(TlsRefusal::TooSoon));
+        }
+        assert_eq!(passed(answered(answer), &alert, 9).as_deref(), Ok(&alert[..]));
+    }
+    // An older version that is said by the extension of the new one.
+    let version = vector(2, &extension(SUPPORTED_VERSIONS, &[3, 3]));
+    let body = [&[3, 3][..], &[5; 32], &vector(1, &[9; 32]), &[0xc0, 0x2f, 0], &version].concat();
+    let hello = records(HANDSHAKE, &[&[SERVER_HELLO][..], &vector(3, &body)].concat(), 99);
+    let mirrors = [&hello[..], &CHANGE].concat();
+    assert_eq!(passed(answered(&mirrors), &CHANGE, 9), Err(TlsRefusal::Resumed));
+}
+
+#[test]
+fn what_is_held_at_the_end_is_judged() {
+    let mut guard = guard();
+    guard.client(client_hello("ok.example")).unwrap();
+    let evil = client_hello("evil.example");
+    assert!(guard.client(evil.clone()).unwrap().is_empty() && guard.is_waiting());
+    // The answer comes while nobody asks the guard again.
+    guard.server(&server_hello(RETRY));
+    let refusal = TlsRefusal::OtherName("evil.example".to_owned());
+    assert_eq!(guard.finish(), Err(refusal));
+    // A part of a header is of no use to a server.
+    let mut partly = answered(&server_hello([5; 32]));
+    assert!(partly.client(vec![23, 3, 3, 0]).unwrap().is_empty());
+    assert_eq!(partly.finish(), Ok(vec![23, 3, 3, 0]));
+}
+
+#[test]
 fn record_that_servers_skip_does_not_begin_the_encryption() {
     let old = old_server(&[], &[CERTIFICATE, DONE], 99);
     let keys = records(HANDSHAKE, &KEY_EXCHANGE, 99);
@@ -436,12 +475,15 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
         assert_eq!(begins("ok.example", &by_id, &begun), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &resuming(b"next"), &without), Ok(FINISHED.to_vec()));
+        // An id is no ticket: a server without tickets would take the id that is there beside it.
+        let id_as_ticket = resuming(&[8; 32]);
+        assert_eq!(talk("ok.example", &id_as_ticket, &without), Err(TlsRefusal::Resumed));
         // Its id is known too, and nothing is known for another name.
-        let has = |host: &str, session: &[u8]| sessions.has(&host.parse().unwrap(), HTTPS, session);
-        assert!(has("ok.example", &[8; 32]));
-        assert!(!has("evil.example", &[8; 32]));
-        assert!(!has("evil.example", b"ticket"));
-        assert!(!has("ok.example", b"another"));
+        let has = |host: &str, session| sessions.has(&host.parse().unwrap(), HTTPS, session);
+        assert!(has("ok.example", Session::Id(&[8; 32])));
+        assert!(!has("evil.example", Session::Id(&[8; 32])));
+        assert!(!has("evil.example", Session::Ticket(b"ticket")));
+        assert!(!has("ok.example", Session::Ticket(b"another")));
     }
 }
 
@@ -464,14 +506,15 @@ fn server_with_endless_messages_is_kept_in_bounded_memory() {
 fn sessions_that_are_used_stay_known_and_others_make_room() {
     let sessions = Sessions::default();
     let host: Host = "ok.example".parse().unwrap();
-    sessions.add(&host, HTTPS, b"used");
-    sessions.add(&host, HTTPS, b"unused");
+    let (used, unused) = (Session::Ticket(b"used"), Session::Id(b"unused"));
+    sessions.add(&host, HTTPS, used);
+    sessions.add(&host, HTTPS, unused);
     for number in 0_u32..5000 {
-        sessions.add(&host, HTTPS, &number.to_be_bytes());
-        assert!(sessions.has(&host, HTTPS, b"used"));
+        sessions.add(&host, HTTPS, Session::Ticket(&number.to_be_bytes()));
+        assert!(sessions.has(&host, HTTPS, used));
     }
-    assert!(!sessions.has(&host, HTTPS, b"unused"));
-    assert!(!sessions.has(&host, 8443, b"used"));
+    assert!(!sessions.has(&host, HTTPS, unused));
+    assert!(!sessions.has(&host, 8443, used));
 }
 
 #[test]
