@@ -455,20 +455,22 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 fn unreachable_hosts_differ_from_refused_ones() {
     // A port that nobody listens on.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
     let mut list = rules("ok.example", port);
     list.extend(["gone.example", "never.example", "empty.example"].map(String::from));
-    let world = World::with_limits(&list, limits);
-    for (target, status) in [
-        (format!("ok.example:{port}"), "502 "),
-        ("gone.example:443".into(), "502 "),
-        ("empty.example:443".into(), "502 "),
-        ("never.example:443".into(), "504 "),
-    ] {
-        let answer = world.refusal(&target);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
+    let answers = |world: &World, target: &str, status: &str| {
+        let answer = world.refusal(target);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
+    };
+    let world = World::with_limits(&list, default_limits());
+    for target in [&*format!("ok.example:{port}"), "gone.example:443", "empty.example:443"] {
+        answers(&world, target, "502");
     }
-    let outcomes: Vec<_> = world.audit(4).into_iter().map(|(_, outcome, _)| outcome).collect();
+    // On a busy machine an answer takes as long.
+    let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
+    let impatient = World::with_limits(&list, limits);
+    answers(&impatient, "never.example:443", "504");
+    let audited = [world.audit(3), impatient.audit(1)].concat();
+    let outcomes: Vec<_> = audited.into_iter().map(|(_, outcome, _)| outcome).collect();
     assert_eq!(outcomes, ["unreachable", "unreachable", "unreachable", "timeout"]);
 }
 
