@@ -75,10 +75,21 @@ pub(super) struct ScanRecord {
     pub space: Option<FreeSpace>,
     /// Whether it found more than the last one.
     pub has_grown: bool,
-    /// How completely the commands had stopped for it and after how long, if they were to.
-    pub stop: Option<(Stop, Duration)>,
+    /// How the commands had stopped for it, if they were to.
+    pub stop: Option<StopRecord>,
     /// Whether it did not find what is gone.
     pub hides: bool,
+}
+
+/// A stop of the commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StopRecord {
+    /// How complete it was.
+    pub stop: Stop,
+    /// How long they were waited for.
+    pub after: Duration,
+    /// How much calls in progress had taken by then.
+    pub taken: u64,
 }
 
 /// Whether a stop waits on, given the time since it began, how long it may take, and how much calls in
@@ -93,6 +104,8 @@ struct Hiding {
     since: Instant,
     /// How long the next stop may take.
     longest_stop: Duration,
+    /// How much calls in progress have taken in all of them.
+    taken: u64,
 }
 
 /// Schedules scans and free space checks.
@@ -192,6 +205,11 @@ impl Pace {
         self.hiding.map_or(SHORT_STOP, |hiding| hiding.longest_stop)
     }
 
+    /// How much calls in progress have taken in earlier stops that were cut short.
+    pub fn taken(&self) -> u64 {
+        self.hiding.map_or(0, |hiding| hiding.taken)
+    }
+
     /// Whether stops have been cut short, and the commands may hide something in calls.
     pub const fn is_hiding(&self) -> bool {
         self.hiding.is_some()
@@ -221,15 +239,19 @@ impl Pace {
     /// A call that uses a disk may keep its file until it has ended: as long as that may be what hides,
     /// each stop may take twice as long as the one before it.
     fn hiding_after(&self, scan: ScanRecord) -> Option<Hiding> {
-        match scan.stop {
-            _ if !scan.hides => None,
-            Some((Stop::Complete, _)) => None,
+        let Some(StopRecord { stop, after, taken }) = scan.stop.filter(|_| scan.hides) else {
+            return self.hiding.filter(|_| scan.hides);
+        };
+        let taken = self.taken() + taken;
+        match stop {
+            Stop::Complete => None,
             // Who was started meanwhile makes a stop partial too, but is not waited for.
-            Some((Stop::Partial, after)) if after >= SHORT_STOP => {
+            Stop::Partial if after >= SHORT_STOP => {
                 let since = self.hiding.map_or(scan.ended, |hiding| hiding.since);
-                Some(Hiding { since, longest_stop: (self.longest_stop() * 2).min(LONGEST_STOP) })
+                let longest_stop = (self.longest_stop() * 2).min(LONGEST_STOP);
+                Some(Hiding { since, longest_stop, taken })
             }
-            _ => self.hiding,
+            _ => self.hiding.map(|hiding| Hiding { taken, ..hiding }),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::judge::{
     Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
 };
-use super::pace::{Pace, Room, ScanRecord, gone, waits_on};
+use super::pace::{Pace, Room, ScanRecord, StopRecord, gone, waits_on};
 use super::promptness::{Locality, Promptness};
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -264,7 +264,7 @@ impl Watch {
             if let Some(stop) = stop {
                 tracing::debug!(?stop, ?unnamed, "stopped the commands for a scan");
             }
-            let stopped = stop.map(|(stop, _)| stop);
+            let stopped = stop.map(|record| record.stop);
             self.written = written;
             let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
             let mut reading = reading.with_named(named);
@@ -361,6 +361,7 @@ impl Watch {
         let stop = stopped.map(|usage| StoppedScan {
             usage,
             longest_stop: self.pace.longest_stop(),
+            taken_before: self.pace.taken(),
             reserve: self.reserve,
             runs: self.runs.all(),
             users: Arc::downgrade(&self.runs),
@@ -396,6 +397,8 @@ struct StoppedScan {
     /// What they used when it began.
     usage: DiskUsage,
     longest_stop: Duration,
+    /// What calls in progress took in earlier stops of a series.
+    taken_before: u64,
     reserve: DiskReserve,
     runs: Vec<Arc<Bounds>>,
     /// The watcher: no stop waits longer than it lives.
@@ -433,11 +436,12 @@ impl StoppedScan {
             (scan(), after)
         };
         let ((scan, after), stop) = processes.while_stopped(waits, work);
-        Scan { stop: Some((stop, after)), ..scan }
+        Scan { stop: Some(StopRecord { stop, after, taken: taken.get() }), ..scan }
     }
 
-    /// The runs for which calls in progress have taken too much.
+    /// The runs for which calls in progress have taken too much, with those of earlier stops.
     fn too_much(&self, taken: u64) -> impl Iterator<Item = &Arc<Bounds>> {
+        let taken = taken.saturating_add(self.taken_before);
         self.runs.iter().filter(move |run| is_too_much(taken, run.room(self.usage)))
     }
 
@@ -497,8 +501,8 @@ struct Scan {
     written: u64,
     /// How long it took.
     took: Duration,
-    /// How completely the processes were stopped for it and after how long, if they were.
-    stop: Option<(Stop, Duration)>,
+    /// How the processes were stopped for it, if they were.
+    stop: Option<StopRecord>,
 }
 
 impl Scan {

@@ -140,7 +140,11 @@ fn each_stop_that_ends_too_early_makes_the_next_one_longer() {
     let begun = Instant::now();
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
     let mut longest = |stop: Option<Stop>, hides, millis| {
-        let stop = stop.map(|stop| (stop, Duration::from_millis(millis)));
+        let stop = stop.map(|stop| StopRecord {
+            stop,
+            after: Duration::from_millis(millis),
+            taken: 1 << 20,
+        });
         pace.record(ScanRecord { stop, hides, ..scan(begun, 1, left(10 << 30, 1000)) });
         (pace.longest_stop().as_millis(), pace.is_hiding())
     };
@@ -175,7 +179,7 @@ fn what_hides_for_long_is_said_to_hide() {
     let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
     let mut hidden = |stop, hides, seconds| {
         let ended = begun + Duration::from_secs(seconds);
-        let stop = Some((stop, Duration::from_millis(250)));
+        let stop = Some(StopRecord { stop, after: Duration::from_millis(250), taken: 0 });
         pace.record(ScanRecord { ended, stop, hides, ..scan(begun, 0, left(10 << 30, 1000)) });
         pace.is_hiding_for_long()
     };
@@ -209,4 +213,24 @@ fn the_file_system_is_asked_more_often_the_quicker_it_fills() {
     assert_eq!(tick(0, 0, 0, Room { bytes: 1 << 40, entries: 1 << 40, ..ROOM }), 250);
     // A slow filesystem, over a network, is not asked all the time.
     assert_eq!(tick(49 << 20, 0, 20_000, room), 380);
+}
+
+#[test]
+fn what_calls_take_in_a_series_of_stops_adds_up() {
+    let begun = Instant::now();
+    let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
+    let mut taken = |stop, hides, millis, taken| {
+        let stop = Some(StopRecord { stop, after: Duration::from_millis(millis), taken });
+        pace.record(ScanRecord { stop, hides, ..scan(begun, 1, left(10 << 30, 1000)) });
+        pace.taken()
+    };
+    // A stop that was not cut short begins none.
+    assert_eq!(taken(Stop::Partial, true, 10, 7), 0);
+    assert_eq!(taken(Stop::Partial, true, 250, 40), 40);
+    assert_eq!(taken(Stop::Partial, true, 10, 7), 47);
+    assert_eq!(taken(Stop::Broken, true, 250, 3), 50);
+    assert_eq!(taken(Stop::Partial, true, 300, 40), 90);
+    assert_eq!(taken(Stop::Complete, true, 250, 1), 0);
+    assert_eq!(taken(Stop::Partial, true, 250, 40), 40);
+    assert_eq!(taken(Stop::Partial, false, 250, 40), 0);
 }
