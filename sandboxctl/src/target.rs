@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, linkat, openat, renameat, unlinkat,
@@ -296,12 +297,19 @@ pub fn refuse_used(flag: &str, path: &Path) -> Result<(), Error> {
     Err(Error::usage(flag, why).with_hint("name a file elsewhere"))
 }
 
+/// How often a directory that is locked is looked at, in 0 to 9 ms.
+const LOOKS: u64 = 10;
+
 /// Whether a directory is an io dir in use.
 fn is_used(directory: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty());
     opened.is_ok_and(|opened| {
-        flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        (0..LOOKS).all(|look| {
+            // Another process may be looking too, which takes the lock for a moment.
+            std::thread::sleep(Duration::from_millis(look));
+            flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        })
     })
 }
 
