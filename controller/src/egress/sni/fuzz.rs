@@ -5,8 +5,9 @@ use sandbox_api::hosts::Host;
 use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
 use super::{
-    ALERT, CHANGE_CIPHER_SPEC, CLIENT_HELLO, Guard, HANDSHAKE, MAJOR_VERSION, MAX_HELD,
-    MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, Sessions, TlsRefusal,
+    ALERT, CHANGE_CIPHER_SPEC, CLIENT_HELLO, CLIENT_KEY_EXCHANGE, Guard, HANDSHAKE, MAJOR_VERSION,
+    MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, SUPPORTED_VERSIONS, Sessions,
+    TlsRefusal,
 };
 
 /// The host of every connection that is not to an address.
@@ -112,22 +113,61 @@ fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
     while let [ALERT | CHANGE_CIPHER_SPEC, MAJOR_VERSION, _, _, _, ..] = *answer {
         answer = after_record(answer);
     }
-    let is_retry = matches!(message(answer), Some((answer, _))
-        if answer.first() == Some(&SERVER_HELLO) && answer.get(6..38) == Some(&RETRY));
-    while rest.len() >= 5 {
-        match rest[0] {
-            HANDSHAKE if is_retry => {
-                let (hello, _) = message(rest).expect("and so does a second one");
-                return names(host, &hello);
-            }
-            HANDSHAKE => return assert_ne!(rest.get(5), Some(&CLIENT_HELLO), "a further hello"),
-            CHANGE_CIPHER_SPEC if !is_retry && rest[3..5] == [0, 1] => return,
-            _ => {
-                assert_ne!(rest[3..5], [0, 0], "an empty record");
-                rest = after_record(rest);
-            }
+    let answer = message(answer).map(|(answer, _)| answer).unwrap_or_default();
+    let is_hello = answer.first() == Some(&SERVER_HELLO);
+    let is_retry = is_hello && answer.get(6..38) == Some(&RETRY);
+    let is_old = is_hello && !is_retry && is_old(&answer);
+    let mut messages = Vec::new();
+    while let [kind, _, _, high, low, ref payload @ ..] = *rest {
+        if kind == HANDSHAKE && is_retry {
+            let (hello, _) = message(rest).expect("and so does a second one");
+            return names(host, &hello);
         }
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        assert_ne!(length, 0, "an empty record");
+        match kind {
+            HANDSHAKE => messages.extend_from_slice(&payload[..length.min(payload.len())]),
+            CHANGE_CIPHER_SPEC if is_old && has_keys(&messages) => return,
+            _ => {}
+        }
+        rest = after_record(rest);
     }
+    has_keys(&messages);
+}
+
+/// Whether a client may encrypt after these messages, of which none may be a further hello.
+fn has_keys(mut messages: &[u8]) -> bool {
+    let mut has_keys = false;
+    while let Some((&kind, rest)) = messages.split_first() {
+        assert_ne!(kind, CLIENT_HELLO, "a further hello");
+        let Some((&[a, b, c], body)) = rest.split_first_chunk() else { return false };
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let Some(next) = body.get(length..) else { return false };
+        has_keys |= kind == CLIENT_KEY_EXCHANGE;
+        messages = next;
+    }
+    has_keys
+}
+
+/// Whether a ServerHello is one of TLS 1.2 or older; of a malformed one, that does not matter.
+fn is_old(hello: &[u8]) -> bool {
+    let number = |at: usize| {
+        hello.get(at..at + 2).map_or(0, |it| usize::from(u16::from_be_bytes([it[0], it[1]])))
+    };
+    let mut at = 4 + 2 + 32;
+    at += 1 + usize::from(hello.get(at).copied().unwrap_or(0)) + 2 + 1;
+    let end = (at + 2 + number(at)).min(hello.len());
+    at += 2;
+    while at < end {
+        let version = hello.get(at + 4..at + 4 + number(at + 2));
+        if number(at) == usize::from(SUPPORTED_VERSIONS)
+            && matches!(version, Some([3, minor]) if *minor >= 4)
+        {
+            return false;
+        }
+        at += 4 + number(at + 2);
+    }
+    true
 }
 
 fn after_record(stream: &[u8]) -> &[u8] {
@@ -135,14 +175,15 @@ fn after_record(stream: &[u8]) -> &[u8] {
     &stream[stream.len().min(5 + length)..]
 }
 
-/// The first handshake message of a stream of records, or enough of a server's to classify it, and
-/// what follows its last record.
+/// The first handshake message of a stream of records, or enough of it to see that it requests another
+/// hello, and what follows its last record.
 fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut message: Vec<u8> = Vec::new();
     loop {
         if let &[kind, a, b, c, ..] = &message[..] {
             let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
-            let enough = if kind == SERVER_HELLO { 38 } else { length };
+            let is_retry = kind == SERVER_HELLO && message.get(6..38) == Some(&RETRY);
+            let enough = if is_retry { 38 } else { length };
             if message.len() >= enough {
                 return Some((message, stream));
             }
