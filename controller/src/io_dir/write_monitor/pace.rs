@@ -81,6 +81,14 @@ pub(super) struct ScanRecord {
     pub hides: bool,
 }
 
+impl ScanRecord {
+    /// One that took no time and found nothing.
+    pub const fn none(ended: Instant, space: Option<FreeSpace>) -> Self {
+        let (took, waited) = (Duration::ZERO, Duration::ZERO);
+        Self { ended, took, waited, space, has_grown: false, stop: None, hides: false }
+    }
+}
+
 /// A stop of the commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StopRecord {
@@ -128,15 +136,7 @@ impl Pace {
     /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
-            last_scan: ScanRecord {
-                ended: now,
-                took: Duration::ZERO,
-                waited: Duration::ZERO,
-                space,
-                has_grown: false,
-                stop: None,
-                hides: false,
-            },
+            last_scan: ScanRecord::none(now, space),
             last_check: (now, space),
             tick: IDLE_TICK.0,
             reserve,

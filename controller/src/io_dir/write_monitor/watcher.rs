@@ -104,18 +104,20 @@ impl Watcher {
 #[derive(Debug)]
 struct Runs {
     bounds: Mutex<Vec<Weak<Bounds>>>,
-    /// Whether their programs may be killed here. Held for as long as that takes: no run begins then.
-    may_kill: Mutex<bool>,
+    /// Whether their programs may be killed here.
+    may_kill: bool,
+    /// Held while they are killed: no run begins then.
+    killing: Mutex<()>,
 }
 
 impl Runs {
     fn new(may_kill: bool) -> Self {
-        Self { bounds: Mutex::default(), may_kill: Mutex::new(may_kill) }
+        Self { bounds: Mutex::default(), may_kill, killing: Mutex::default() }
     }
 
     fn begin(&self, bounds: Bounds) -> Arc<Bounds> {
         let bounds = Arc::new(bounds);
-        let _nothing_is_killed = lock(&self.may_kill);
+        let _nothing_is_killed = lock(&self.killing);
         let mut all = lock(&self.bounds);
         all.retain(|bounds| bounds.strong_count() > 0);
         all.push(Arc::downgrade(&bounds));
@@ -128,8 +130,8 @@ impl Runs {
 
     /// Kills the programs, if all runs are being ended: whose they are is not known.
     fn kill_programs(&self, processes: &Processes) {
-        let may_kill = lock(&self.may_kill);
-        if *may_kill && self.are_all_ending() {
+        let _nothing_begins = lock(&self.killing);
+        if self.may_kill && self.are_all_ending() {
             processes.kill();
         }
     }
@@ -254,9 +256,8 @@ impl Watch {
             }
             let ended = Instant::now();
             let Some(scan) = scanned else {
-                let (took, waited) = (ended - now, Duration::ZERO);
-                let (has_grown, stop, hides) = (false, None, true);
-                self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
+                let none = ScanRecord::none(ended, space);
+                self.pace.record(ScanRecord { took: ended - now, hides: true, ..none });
                 self.measured.send_modify(|last| last.is_missing = true);
                 continue;
             };
