@@ -179,7 +179,7 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
     async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
         let mut line = match message {
             JsonRpcMessage::Error(JsonRpcError { id: None, error, .. }) => {
-                serde_json::to_vec(&error_of_no_request(error))
+                serde_json::to_vec(&error_message(None, error))
             }
             message => serde_json::to_vec(message),
         }?;
@@ -215,9 +215,9 @@ struct Identified {
     id: Option<RequestId>,
 }
 
-/// An error for what has no id that could be answered: JSON-RPC gives it the id null.
-fn error_of_no_request(error: &ErrorData) -> Value {
-    json!({ "jsonrpc": "2.0", "id": null, "error": error })
+/// An error. JSON-RPC gives what has no id that could be answered the id null.
+fn error_message(id: Option<&RequestId>, error: &ErrorData) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }
 
 /// A message with a method, and the id null: a request that could not be answered. It would be read as
@@ -247,7 +247,7 @@ pub(crate) fn error_of_no_message(text: &[u8]) -> Option<Value> {
         Line::Refused(id, error) => (id, error),
         Line::Empty => (None, ErrorData::parse_error("not JSON: there is nothing", None)),
     };
-    Some(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+    Some(error_message(id.as_ref(), &error))
 }
 
 /// What a line has.
