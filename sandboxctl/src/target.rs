@@ -402,6 +402,21 @@ mod tests {
     }
 
     #[test]
+    fn who_looks_whether_a_directory_is_in_use_does_not_use_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| assert!(!(0..1000).any(|_| is_used(folder.path()))));
+            }
+        });
+        let held = fs::File::open(folder.path()).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(is_used(folder.path()));
+        drop(held);
+        assert!(!is_used(folder.path()));
+    }
+
+    #[test]
     fn a_file_stays_until_a_whole_one_takes_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("image.tar");
