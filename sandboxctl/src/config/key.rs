@@ -383,7 +383,7 @@ const EXEC: &[ExecRow] = &[
     ExecRow {
         limit: LimitKey::MaxWrite,
         name: "max_bytes",
-        description: "Bytes that a command of exec may write to files",
+        description: "Bytes by which a command of exec may grow the io dir",
         default: gib(1),
         ceiling: gib(16),
     },
@@ -591,7 +591,9 @@ fn limit_description(limit: LimitKey) -> &'static str {
         LimitKey::VmMemory => "Memory of the script's virtual machine",
         LimitKey::Cpus => "Processors",
         LimitKey::Pids => "Processes and threads in the container",
-        LimitKey::MaxWrite => "Bytes written to files, overwritten or not",
+        LimitKey::MaxWrite => {
+            "Bytes that a script writes, overwritten or not; for commands, bytes by which the io dir may grow"
+        }
         LimitKey::Entries => "Files and directories made",
         LimitKey::MaxFileSize => "Size of a file that one operation reads or writes whole",
         LimitKey::ListDepth => "Depth of a recursive list, from 1 for the directory alone",
