@@ -262,6 +262,10 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             fill::fill(mount, fill::Kept::InFlight);
             Ok(0)
         }
+        "fill the mount by files beside many descriptors" => {
+            fill::fill_beside_descriptors(mount);
+            Ok(0)
+        }
         "fill the mount by files in calls" => {
             fill::fill_in_calls(mount, true);
             Ok(0)

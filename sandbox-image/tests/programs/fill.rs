@@ -55,6 +55,34 @@ pub fn fill(mount: &str, kept: Kept) {
     drop(sockets);
 }
 
+/// Keeps files for a moment again and again, beside threads with tables of so many descriptors that it
+/// takes long to look through them.
+pub fn fill_beside_descriptors(mount: &str) {
+    let content = vec![b'x'; FILE_BYTES];
+    let null = File::open("/dev/null").expect("it is there");
+    let _many: Vec<_> = (0..900).map(|_| null.try_clone().expect("a descriptor")).collect();
+    for _ in 0..CALLS {
+        let table = || {
+            #[expect(unsafe_code, reason = "no safe interface parts what threads share")]
+            // SAFETY: this thread opens and closes nothing from here on.
+            let parted = unsafe { libc::unshare(libc::CLONE_FILES) };
+            assert_eq!(parted, 0);
+            std::thread::park();
+        };
+        std::thread::Builder::new().stack_size(128 << 10).spawn(table).expect("a thread");
+    }
+    for _ in 0..10 {
+        let file = |_| {
+            let mut options = File::options();
+            let unnamed = options.write(true).custom_flags(libc::O_TMPFILE).open(mount);
+            let mut file = unnamed.expect("a file");
+            file.write_all(&content).expect("written");
+            file
+        };
+        let _kept: Vec<File> = (0..20).map(file).collect();
+    }
+}
+
 /// Keeps files by system calls that wait, and closes their descriptors. Says how many bytes it kept to
 /// its end. Its main thread ends first. The kernel's count of what it writes leaves out children that
 /// nobody waits for.

@@ -56,7 +56,8 @@ fn files_without_a_name_count_against_the_write_limit() {
     }
     let provided = rootfs();
     let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    for command in [Command::shell(OPEN), fill("mappings"), fill("files in flight")] {
+    let beside = "files beside many descriptors";
+    for command in [Command::shell(OPEN), fill("mappings"), fill("files in flight"), fill(beside)] {
         let (status, kind, message) = exec(&guest, command);
         assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
         // The sandbox serves on, and what was taken is given back.

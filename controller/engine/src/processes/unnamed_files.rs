@@ -18,10 +18,6 @@ use sandbox_dirfd::{DiskUsage, bytes_of};
 
 use super::{Processes, folder_of, state};
 
-/// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
-/// each.
-const LONGEST: Duration = Duration::from_secs(1);
-
 /// The device numbers of a filesystem: an overlay has several.
 type Devices = [u64; 3];
 
@@ -31,7 +27,8 @@ pub struct Unnamed {
     /// That of unnamed files.
     pub usage: DiskUsage,
     /// Whether a process holds, or may hold, something that cannot be measured: descriptors in
-    /// flight in a socket's queue, or anything if the process cannot be inspected.
+    /// flight in a socket's queue, or anything if the process cannot be inspected or there is no time
+    /// for it.
     pub has_unseen: bool,
 }
 
@@ -45,17 +42,11 @@ pub enum UnnamedDepth {
 }
 
 impl Processes {
-    /// The unnamed files that they hold on the filesystem with these device numbers.
+    /// The unnamed files that they hold on the filesystem with these device numbers. What is not looked
+    /// at within `longest` is unseen: they may have hundreds of thousands of descriptors.
     #[must_use]
-    pub fn unnamed_files(&self, devs: [u64; 3], depth: UnnamedDepth) -> Unnamed {
-        let mut search = Search {
-            devs,
-            depth,
-            deadline: Instant::now() + LONGEST,
-            met: HashSet::new(),
-            looked_at: Shared::default(),
-            found: Unnamed::default(),
-        };
+    pub fn unnamed_files(&self, devs: [u64; 3], depth: UnnamedDepth, longest: Duration) -> Unnamed {
+        let mut search = Search::new(devs, depth, longest);
         let Ok(threads) = self.threads() else {
             return Unnamed { has_unseen: true, ..search.found };
         };
@@ -160,11 +151,25 @@ struct Search {
     deadline: Instant,
     /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
+    /// The inodes of sockets that were looked at.
+    sockets: HashSet<u64>,
     looked_at: Shared,
     found: Unnamed,
 }
 
 impl Search {
+    fn new(devs: Devices, depth: UnnamedDepth, longest: Duration) -> Self {
+        Self {
+            devs,
+            depth,
+            deadline: Instant::now() + longest,
+            met: HashSet::new(),
+            sockets: HashSet::new(),
+            looked_at: Shared::default(),
+            found: Unnamed::default(),
+        }
+    }
+
     fn visit(&mut self, thread: u32) -> Result<(), Errno> {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         let open = looked_at.once(thread, Part::Descriptors, || self.visit_open(thread));
@@ -195,7 +200,8 @@ impl Search {
             };
             self.meet(&stat);
             let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
-            if is_socket && self.depth == UnnamedDepth::Everything {
+            let looks_into = is_socket && self.depth == UnnamedDepth::Everything;
+            if looks_into && self.sockets.insert(stat.st_ino) {
                 let number = name.to_str().unwrap_or_default();
                 let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}"));
                 self.found.has_unseen |= has_descriptors_in_flight(&info.unwrap_or_default());

@@ -29,6 +29,9 @@ const MOST_FRUITLESS: u32 = 16;
 /// ... but only while at most this much is gone beyond what the commands may use: a command that
 /// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
+/// How long the rest is before a scan that the free space triggers if the commands have written that
+/// much, and how often that is looked at, which takes milliseconds: they may make each scan take seconds.
+const REST_IF_THEIRS: Duration = Duration::from_millis(20);
 /// How long the commands may take to stop for a scan at first; one that takes longer is in a long call.
 const SHORT_STOP: Duration = Duration::from_millis(250);
 /// The same at most: longer than most calls that use a disk take, and bearable for an honest program.
@@ -129,6 +132,8 @@ pub(crate) struct Pace {
     /// multiple of the last one's duration.
     is_urgent: bool,
     urgent_rest: u32,
+    /// When it was looked last how much the commands have written, for such a scan.
+    last_ask: Instant,
     hiding: Option<Hiding>,
 }
 
@@ -142,6 +147,7 @@ impl Pace {
             reserve,
             is_urgent: false,
             urgent_rest: 1,
+            last_ask: now,
             hiding: None,
         }
     }
@@ -183,6 +189,16 @@ impl Pace {
             false => rest(self.last_scan.took, [self.last_scan.space, space], room),
         };
         now - self.last_scan.ended >= rest
+    }
+
+    /// Whether a scan that is not due is so if the commands have written what is gone.
+    pub fn is_due_if_theirs(&mut self, now: Instant) -> bool {
+        let since = now - self.last_ask.max(self.last_scan.ended);
+        let asks = self.is_urgent && since >= REST_IF_THEIRS;
+        if asks {
+            self.last_ask = now;
+        }
+        asks
     }
 
     fn urgent_rest(&self, (bytes, inodes): (u64, u64), room: Room) -> Duration {

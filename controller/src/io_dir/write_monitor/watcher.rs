@@ -29,6 +29,8 @@ use crate::io_dir::IoDir;
 const STOP_TICK: Duration = Duration::from_millis(5);
 /// How often and how long at most the kernel is waited for while it frees what is lost.
 const FREEING: (Duration, Duration) = (Duration::from_millis(15), Duration::from_millis(200));
+/// How long it may take to look at what processes hold: while they run, and while they are stopped.
+const LONGEST_LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// How long commands that are to end stay stopped at most.
 const LONGEST_END: Duration = Duration::from_millis(500);
 /// What others may write near a command's limit without a stop of the command.
@@ -221,7 +223,10 @@ impl Watch {
             if is_near || last.usage.entries >= MANY_ENTRIES {
                 self.find();
             }
-            if !self.pace.is_due(now, cost, space, room) {
+            let theirs = (left.bytes / 2).max(LEAST_SUSPICIOUS);
+            let is_due = self.pace.is_due(now, cost, space, room)
+                || self.pace.is_due_if_theirs(now) && self.have_written(theirs).await;
+            if !is_due {
                 self.measured.send_if_modified(|last| {
                     last.space = space;
                     space.is_some_and(|space| too_little(space, self.reserve).is_some())
@@ -236,7 +241,7 @@ impl Watch {
                 true => self.scan(depth, most, Some(last.usage)).await,
                 false => tokio::select! {
                     scanned = self.scan(depth, most, None) => scanned,
-                    () = self.worth_a_stop(last.usage.entries, left) => {
+                    () = self.worth_a_stop(now, last.usage.entries, left) => {
                         given_up = now.elapsed();
                         self.scan(depth, most, Some(last.usage)).await
                     }
@@ -329,28 +334,32 @@ impl Watch {
         (space, cost)
     }
 
-    /// Waits until, before or during a scan, as much space is gone as the commands may still write and
-    /// they may have written it, or as many inodes as they may still create files, which nobody
-    /// counts: during a scan of many entries they could write many times as much.
-    async fn worth_a_stop(&self, entries: u64, left: Room) {
+    /// Whether the commands have written this much since the last scan.
+    async fn have_written(&self, least: u64) -> bool {
+        let processes = self.processes.clone();
+        let written = move || processes.get().map_or(0, Processes::written);
+        let written = self.runtime.spawn_blocking(written).await.unwrap_or(0);
+        written.saturating_sub(self.written) >= least
+    }
+
+    /// Waits until, before or during a scan that began then, as much space is gone as the commands may
+    /// still write and they may have written it, or as many inodes as they may still create files, which
+    /// nobody counts: during a scan that takes long they could write many times as much.
+    async fn worth_a_stop(&self, began: Instant, entries: u64, left: Room) {
         if !self.promptness.is_inline() {
             return std::future::pending().await;
         }
         let (bytes, inodes) = loop {
             let gone = self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok());
-            if is_worth_a_stop(entries, self.pace.last_took(), gone, left) {
+            let takes = self.pace.last_took().max(began.elapsed());
+            if is_worth_a_stop(entries, takes, gone, left) {
                 break gone;
             }
             tokio::time::sleep(STOP_TICK).await;
         };
-        let processes = self.processes.clone();
-        let written = move || processes.get().map_or(0, Processes::written);
         // They must have written half of what they may still write.
         let is_theirs = inodes >= left.entries
-            || bytes >= left.bytes && {
-                let written = self.runtime.spawn_blocking(written).await.unwrap_or(0);
-                written.saturating_sub(self.written) >= left.bytes / 2
-            };
+            || bytes >= left.bytes && self.have_written(left.bytes / 2).await;
         if !is_theirs {
             std::future::pending().await
         }
@@ -370,6 +379,7 @@ impl Watch {
         });
         blocking(&self.runtime, move || {
             let processes = processes.get();
+            let longest = if stop.is_some() { LONGEST_LOOK.1 } else { LONGEST_LOOK.0 };
             let scan = || {
                 let began = Instant::now();
                 let space = FreeSpace::of(io_dir.fd()).ok();
@@ -377,7 +387,7 @@ impl Watch {
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
                 // or by the next scan.
                 let unnamed = match processes {
-                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth),
+                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth, longest),
                     None => Unnamed::default(),
                 };
                 let named = measure(io_dir.fd(), most);

@@ -234,3 +234,24 @@ fn what_calls_take_in_a_series_of_stops_adds_up() {
     assert_eq!(taken(Stop::Partial, true, 250, 40), 40);
     assert_eq!(taken(Stop::Partial, false, 250, 40), 0);
 }
+
+#[test]
+fn scans_that_take_long_do_not_keep_the_next_one_from_what_the_commands_write() {
+    let begun = Instant::now();
+    let after = |millis| begun + Duration::from_millis(millis);
+    let (before, gone) = (left(10 << 30, 1000), left((10 << 30) - (50 << 20), 1000));
+    let mut pace = Pace::new(begun, before, NONE);
+    pace.record(scan(begun, 1000, before));
+    let asks = |pace: &mut Pace, millis, space| {
+        assert!(!pace.is_due(after(millis), Duration::ZERO, space, ROOM), "{millis}");
+        pace.is_due_if_theirs(after(millis))
+    };
+    assert!(!asks(&mut pace, 1019, gone));
+    assert!(asks(&mut pace, 1020, gone));
+    // Not each time that the free space is checked.
+    assert!(!asks(&mut pace, 1039, gone));
+    assert!(asks(&mut pace, 1040, gone));
+    // Nor if nothing is gone.
+    assert!(!asks(&mut pace, 1100, before));
+    assert!(pace.is_due(after(2000), Duration::ZERO, gone, ROOM));
+}
