@@ -2,11 +2,12 @@
 //!
 //! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
 //! answered and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
-//! [`MAX_PENDING_BYTES`] of lines between them: further lines are not read until one of them has
+//! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
+//! progress is read: a chunk, a cancel, the end of the input. Beyond that nothing is read until one has
 //! been answered, and a call is in progress until its answer is written. So a client that does not
 //! read its answers delays the calls, but does not fill the memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,10 @@ pub const PROTOCOL: u32 = 1;
 pub const MAX_CALLS: usize = 64;
 /// Most bytes of the lines of calls in progress.
 pub const MAX_PENDING_BYTES: usize = 2 * MAX_LINE_BYTES;
+/// Most calls that wait for one in progress to end, and how many bytes their lines have when nothing more
+/// is read.
+pub const MAX_WAITING: usize = 1024;
+const MAX_WAITING_BYTES: usize = MAX_LINE_BYTES;
 /// Longest id.
 const MAX_ID_BYTES: usize = 1024;
 
@@ -93,15 +98,54 @@ where
     });
     let (calls, bytes) =
         (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Semaphore::new(MAX_PENDING_BYTES)));
-    loop {
+    let mut waiting: VecDeque<Waiting> = VecDeque::new();
+    let mut has_ended = false;
+    while !has_ended || !waiting.is_empty() {
         while tasks.try_join_next().is_some() {}
+        let waiting_bytes: usize = waiting.iter().map(|call| call.length).sum();
+        let reads = !has_ended && waiting.len() < MAX_WAITING && waiting_bytes < MAX_WAITING_BYTES;
+        let next = waiting.front().map(|call| call.length);
         let line = tokio::select! {
             biased;
             () = server.failed() => break,
-            line = lines.next() => line?,
+            permits = permits(&calls, &bytes, next) => {
+                let Some(Waiting { call: Call { id, tool, args, timeout, .. }, new, started, .. }) =
+                    waiting.pop_front()
+                else {
+                    continue;
+                };
+                let NewCall { stopper, stop, exchange, mut messages } = new;
+                let answer = call(&tool, &args, stop, exchange);
+                let server = server.clone();
+                tasks.spawn(async move {
+                    let answer = answered(answer, timeout, started, &stopper);
+                    tokio::pin!(answer);
+                    let answer = loop {
+                        tokio::select! {
+                            biased;
+                            Some(said) = messages.recv() => {
+                                server.write(&CallMessageLine { id: &id, said }).await;
+                            }
+                            answer = &mut answer => break answer,
+                        }
+                    };
+                    while let Ok(said) = messages.try_recv() {
+                        server.write(&CallMessageLine { id: &id, said }).await;
+                    }
+                    server.answer(&id, answer).await;
+                    drop(permits);
+                });
+                continue;
+            }
+            line = lines.next(), if reads => line?,
         };
         let line = match line {
-            None => break,
+            None => {
+                // Nobody sends chunks any more, or takes them.
+                server.end_input();
+                has_ended = true;
+                continue;
+            }
             Some(Line::TooLong) => {
                 let max = MAX_LINE_BYTES >> 20;
                 let message = format!("the line is longer than {max} MiB");
@@ -147,41 +191,15 @@ where
             }
             Request::Call(call) => call,
         };
-        let Call { id, tool, args, timeout, stream } = request;
         // Its timeout starts now, whatever it waits for.
         let started = Instant::now();
-        let Some(entered) = server.enter(&id, stream) else {
-            let message = format!("a call with the id {id} is under way");
-            server.refuse(&id, ToolError::invalid(message)).await;
+        let Some(new) = server.enter(&request.id, request.stream) else {
+            let message = format!("a call with the id {} is under way", request.id);
+            server.refuse(&request.id, ToolError::invalid(message)).await;
             continue;
         };
-        let permits = tokio::select! {
-            biased;
-            () = server.failed() => break,
-            permits = permits(&calls, &bytes, length) => permits,
-        };
-        let NewCall { stopper, stop, exchange, mut messages } = entered;
-        let answer = call(&tool, args, stop, exchange);
-        let server = server.clone();
-        tasks.spawn(async move {
-            let answer = answered(answer, timeout, started, &stopper);
-            tokio::pin!(answer);
-            let answer = loop {
-                tokio::select! {
-                    biased;
-                    Some(said) = messages.recv() => server.write(&CallMessageLine { id: &id, said }).await,
-                    answer = &mut answer => break answer,
-                }
-            };
-            while let Ok(said) = messages.try_recv() {
-                server.write(&CallMessageLine { id: &id, said }).await;
-            }
-            server.answer(&id, answer).await;
-            drop(permits);
-        });
+        waiting.push_back(Waiting { call: request, new, started, length });
     }
-    // Nobody sends chunks any more, or takes them.
-    server.active_calls().values_mut().for_each(|call| call.call_input = CallInput::closed());
     // Accepted calls are answered; if the output is closed, they are dropped.
     loop {
         tokio::select! {
@@ -197,12 +215,14 @@ where
     }
 }
 
-/// Waits for a free slot: no call is refused because there is none.
+/// Waits for a free slot for a line of this length, or for ever without one: no call is refused because
+/// there is none.
 async fn permits(
     calls: &Arc<Semaphore>,
     bytes: &Arc<Semaphore>,
-    length: usize,
+    length: Option<usize>,
 ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let Some(length) = length else { return std::future::pending().await };
     let length = u32::try_from(length).ok()?;
     // Neither semaphore is ever closed.
     let call = calls.clone().acquire_owned().await.ok()?;
@@ -251,6 +271,15 @@ struct Server<W> {
 struct ActiveCall {
     stopper: Stopper,
     call_input: CallInput,
+}
+
+/// A call that waits for a slot.
+struct Waiting {
+    call: Call,
+    new: NewCall,
+    started: Instant,
+    /// The length of its line.
+    length: usize,
 }
 
 /// What a call that begins has.
@@ -320,6 +349,13 @@ impl<W: AsyncWrite + Unpin> Server<W> {
         Some(NewCall { stopper, stop, exchange, messages })
     }
 
+    /// The calls are sent nothing any more.
+    fn end_input(&self) {
+        for call in self.active_calls().values_mut() {
+            call.call_input = CallInput::closed();
+        }
+    }
+
     async fn answer(&self, id: &Value, answer: ToolResponse) {
         // Before its answer can be seen: the id may be reused then.
         self.active_calls().remove(&key(id));
@@ -381,8 +417,8 @@ fn key(id: &Value) -> String {
 }
 
 /// The request in a line.
-enum Request<'a> {
-    Call(Call<'a>),
+enum Request {
+    Call(Call),
     Cancel(Value),
     Hello,
     /// A chunk for a call, or what is wrong with it; none after the last one.
@@ -391,10 +427,10 @@ enum Request<'a> {
     More(Value, usize),
 }
 
-struct Call<'a> {
+struct Call {
     id: Value,
     tool: String,
-    args: &'a RawValue,
+    args: Box<RawValue>,
     timeout: Option<Duration>,
     /// Its caller wants events.
     stream: bool,
@@ -432,12 +468,11 @@ struct MoreLine<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CallLine<'a> {
+struct CallLine {
     #[serde(rename = "id")]
     _id: IgnoredAny,
     tool: String,
-    #[serde(borrow)]
-    args: &'a RawValue,
+    args: Box<RawValue>,
     #[serde(default)]
     timeout_ms: Option<u64>,
     #[serde(default)]
@@ -468,9 +503,9 @@ struct IdLine<'a> {
     more: Option<IgnoredAny>,
 }
 
-impl<'a> Request<'a> {
+impl Request {
     /// Parses a line; none if it is blank.
-    fn read(line: &'a [u8]) -> Result<Option<Self>, (Value, ToolError)> {
+    fn read(line: &[u8]) -> Result<Option<Self>, (Value, ToolError)> {
         let nobody = |message: String| (Value::Null, ToolError::invalid(message));
         let text = std::str::from_utf8(line)
             .map_err(|_| nobody("the line is not UTF-8 text".to_owned()))?;

@@ -349,7 +349,7 @@ async fn a_reader_who_does_not_read_holds_up_the_input() {
         assert!(sent < input.len(), "all of it was taken");
     }
     let between_us = (64 << 10) + (8 << 10);
-    let most = between_us + (MAX_CALLS + 10) * call(CALLS).len();
+    let most = between_us + (MAX_CALLS + MAX_WAITING + 10) * call(CALLS).len();
     assert!(sent <= most, "{sent} bytes were taken, and not just {most}");
     let rest = input.clone().into_bytes().split_off(sent);
     let sender = tokio::spawn(async move { stdin.write_all(&rest).await.map(|()| stdin) });
@@ -434,6 +434,29 @@ async fn call_is_sent_chunks_and_asks_for_more_until_their_end() {
     // Without an end, the end of the input is the caller's.
     running.call("cut", "chunks", Value::Null).await;
     assert_eq!(by_id(&running.end().await, "cut")["error"], "gone");
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_others_keep_nothing_from_these() {
+    let mut running = Running::new();
+    for id in 0..=MAX_CALLS {
+        running.call(&id.to_string(), "chunks", Value::Null).await;
+    }
+    for id in 0..MAX_CALLS {
+        running.send(format!("{{\"chunk\": \"{id}\", \"end\": true}}\n")).await;
+        assert_eq!(running.next().await["data"]["content"], "0");
+    }
+    // The last one has its turn now.
+    running.send(format!("{{\"chunk\": \"{MAX_CALLS}\", \"end\": true}}\n")).await;
+    assert_eq!(running.next().await["data"]["content"], "0");
+
+    for id in 0..MAX_CALLS + 2 {
+        running.call(&id.to_string(), "chunks", Value::Null).await;
+    }
+    running.send(format!("{{\"cancel\": \"{MAX_CALLS}\"}}\n")).await;
+    let answers = running.end().await;
+    assert_eq!(answers.len(), MAX_CALLS + 2);
+    assert!(answers.iter().all(|answer| answer["error"] == "gone"), "{answers:?}");
 }
 
 #[tokio::test]
