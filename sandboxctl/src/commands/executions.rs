@@ -18,7 +18,7 @@ use crate::input::{self, ScriptArgument};
 use crate::output::Output;
 use crate::remote::{self, Client, Events, ListQuery, Stream};
 use crate::render;
-use crate::signals::Signals;
+use crate::signals::{Signals, stdout_is_unread};
 use crate::target::Target;
 
 /// The longest request that is read.
@@ -55,13 +55,17 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 }
                 ExecutionsCommand::Events { id, after, json } => {
                     let mut events = Events::new(client.clone(), id.as_str(), after.unwrap_or(0));
-                    while let Some(event) = events.next().await? {
-                        match json {
-                            // A line each, on a terminal too.
-                            true => output.json_line(&event)?,
-                            false => output.text(&shown(&event))?,
+                    let print = async {
+                        while let Some(event) = events.next().await? {
+                            match json {
+                                // A line each, on a terminal too.
+                                true => output.json_line(&event)?,
+                                false => output.text(&shown(&event))?,
+                            }
                         }
-                    }
+                        Ok(())
+                    };
+                    while_read(print).await?;
                 }
                 ExecutionsCommand::Cancel { ids } => {
                     for id in ids {
@@ -259,6 +263,15 @@ fn files_listing(files: &FileList, width: Option<usize>) -> String {
     text
 }
 
+/// Prints for as long as somebody reads stdout.
+async fn while_read(print: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        printed = print => printed,
+        () = stdout_is_unread() => Ok(()),
+    }
+}
+
 /// Writes a download to a file, which is there when it is complete; or to stdout.
 async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<(), Error> {
     let what = || format!("--output {}", file.display());
@@ -267,10 +280,13 @@ async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<(), E
         failed(std::io::Error::new(std::io::ErrorKind::ConnectionReset, error.to_string()))
     };
     if file == Path::new("-") {
-        while let Some(piece) = content.next().await.map_err(lost)? {
-            output.write(&piece)?;
-        }
-        return Ok(());
+        let print = async {
+            while let Some(piece) = content.next().await.map_err(lost)? {
+                output.write(&piece)?;
+            }
+            Ok(())
+        };
+        return while_read(print).await;
     }
     let target = Target::open(file).map_err(|error| Error::usage(what(), input::reason(&error)))?;
     let mut writer = target.writer().map_err(failed)?;

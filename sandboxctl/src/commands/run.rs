@@ -3,6 +3,7 @@
 mod remote;
 mod report;
 
+use std::cell::Cell;
 use std::pin::pin;
 
 use futures_util::StreamExt as _;
@@ -120,6 +121,55 @@ fn spec(
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 
+/// A script that ran.
+struct Ran<T> {
+    exit_code: u8,
+    is_cancelled: bool,
+    /// What is reported of it.
+    of: T,
+}
+
+/// Runs scripts, as many at once as was asked for, and reports them in order. A signal is for all of them:
+/// none begins after one, and those that ran are reported. The exit code is the first that is not 0.
+async fn in_order<J, T>(
+    jobs: Vec<J>,
+    at_once: usize,
+    run: impl AsyncFn(J) -> Result<Ran<T>, Error>,
+    report: impl Fn(T) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    let is_over = Cell::new(false);
+    let runs = futures_util::stream::iter(jobs)
+        .map(async |job| {
+            if is_over.get() {
+                return None;
+            }
+            let ran = run(job).await;
+            let is_last = match &ran {
+                Ok(ran) => ran.is_cancelled,
+                Err(error) => matches!(error, Error::Signalled(_)),
+            };
+            is_over.set(is_over.get() || is_last);
+            Some(ran)
+        })
+        .buffered(at_once);
+    let mut runs = pin!(runs);
+    let (mut code, mut signalled) = (0, None);
+    while let Some(ran) = runs.next().await {
+        match ran {
+            None => {}
+            Some(Err(error @ Error::Signalled(_))) => _ = signalled.get_or_insert(error),
+            Some(ran) => {
+                let Ran { exit_code, of, .. } = ran?;
+                report(of)?;
+                if code == 0 {
+                    code = exit_code;
+                }
+            }
+        }
+    }
+    signalled.map_or(Ok(code), Err)
+}
+
 /// A script of several.
 struct Job {
     /// Its position on the command line.
@@ -149,8 +199,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Runs the scripts, as many at once as was asked for, and reports them in order. The exit code
-    /// is the first that is not 0.
+    /// Runs the scripts.
     async fn run(&self, config: Config, jobs: Vec<(Job, Script)>) -> Result<u8, Error> {
         launch::with_engine(self.context, config, async |controller, signals| {
             let ended = self.run_all(controller, jobs).await;
@@ -167,37 +216,32 @@ impl Session<'_> {
         controller: &Controller,
         jobs: Vec<(Job, Script)>,
     ) -> Result<u8, Error> {
-        let runs = futures_util::stream::iter(jobs)
-            .map(async |(job, script)| {
-                let index = job.index;
-                let ran = self.run_one(controller, job, script).await;
-                ran.inspect_err(|error| self.reports.failed(index, error))
+        let run = async |(job, script): (Job, Script)| {
+            let index = job.index;
+            let ran = self.run_one(controller, job, script).await;
+            let ran = ran.inspect_err(|error| self.reports.failed(index, error));
+            ran.map(|(job, result, ended)| Ran {
+                exit_code: ended.copied.exit_code(result.exit_code()),
+                is_cancelled: matches!(result.outcome, Outcome::Cancelled { .. }),
+                of: (job, result, ended),
             })
-            .buffered(self.args.jobs.into());
-        let mut runs = pin!(runs);
-        let mut code = 0;
-        while let Some(ended) = runs.next().await {
-            let (Job { source, .. }, result, ended) = ended?;
-            if !self.is_streamed {
-                let report = self.report(&source);
-                for entry in &result.logs {
-                    report.log(entry)?;
-                }
-                if !self.args.json {
-                    network::print_all_refused(self.context.output, result.network.as_ref());
-                }
-                report.end(&result, &ended)?;
-                ended.issued.print(self.context.output);
+        };
+        let report = |(Job { source, .. }, result, ended): (Job, RunResult, Ended)| {
+            if self.is_streamed {
+                return Ok(());
             }
-            if code == 0 {
-                code = ended.copied.exit_code(result.exit_code());
+            let report = self.report(&source);
+            for entry in &result.logs {
+                report.log(entry)?;
             }
-            // The signal was for all of them.
-            if matches!(result.outcome, Outcome::Cancelled { .. }) {
-                break;
+            if !self.args.json {
+                network::print_all_refused(self.context.output, result.network.as_ref());
             }
-        }
-        Ok(code)
+            report.end(&result, &ended)?;
+            ended.issued.print(self.context.output);
+            Ok(())
+        };
+        in_order(jobs, self.args.jobs.into(), run, report).await
     }
 
     /// Runs one script in a sandbox of its own.

@@ -311,6 +311,8 @@ impl Client {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Failed::ForNow(error, after)
             }
+            // The same request is being accepted: its connection was lost.
+            StatusCode::CONFLICT if after.is_some() => Failed::ForNow(error, after),
             _ => Failed::Finally(error),
         }
     }

@@ -1,15 +1,14 @@
 //! `run --server`: scripts that a service runs.
 
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
 use sandbox_api::service::{Content, EventBody, ExecutionRequest};
 use sandbox_api::{LogEntry, ResultDocument, Status};
 
 use super::super::remote::{self, Common, Following};
 use super::super::{Context, block_on, hints, launch, network, reports};
 use super::report::{self, Report};
+use super::{Ran, in_order};
 use crate::cli::RunArgs;
 use crate::error::Error;
 use crate::input::{self, ScriptSource};
@@ -67,41 +66,33 @@ pub fn run(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u8, 
 }
 
 impl Session<'_> {
-    /// Runs the scripts, as many at once as was asked for, and reports them in order. The exit code is
-    /// the first that is not 0.
+    /// Runs the scripts.
     async fn run(
         &self,
         template: &ExecutionRequest,
         scripts: Vec<ScriptSource>,
     ) -> Result<u8, Error> {
-        let runs = futures_util::stream::iter(scripts.into_iter().enumerate())
-            .map(async |(index, script)| {
-                let request = ExecutionRequest {
-                    script: Some(Content(script.source.clone())),
-                    metadata: remote::title(&launch::title(&script.name)),
-                    ..template.clone()
-                };
-                let ran = self.run_one(index, &script, &request).await;
-                let ran = ran.inspect_err(|error| self.reports.failed(index, error));
-                ran.map(|(following, document)| (script, following, document))
+        let run = async |(index, script): (usize, ScriptSource)| {
+            let request = ExecutionRequest {
+                script: Some(Content(script.source.clone())),
+                metadata: remote::title(&launch::title(&script.name)),
+                ..template.clone()
+            };
+            let ran = self.run_one(index, &script, &request).await;
+            let ran = ran.inspect_err(|error| self.reports.failed(index, error));
+            ran.map(|(following, document)| Ran {
+                exit_code: document.exit_code,
+                is_cancelled: document.status == Status::Cancelled,
+                of: (script, following, document),
             })
-            .buffered(self.args.jobs.into());
-        let mut runs = pin!(runs);
-        let mut code = 0;
-        while let Some(ended) = runs.next().await {
-            let (script, following, document) = ended?;
-            if !self.is_streamed {
-                self.report(&script).remote_end(&document, &following, true)?;
-            }
-            if code == 0 {
-                code = document.exit_code;
-            }
-            // The signal was for all of them.
-            if document.status == Status::Cancelled {
-                break;
-            }
-        }
-        Ok(code)
+        };
+        let report =
+            |(script, following, document): (ScriptSource, Following, _)| match self.is_streamed {
+                true => Ok(()),
+                false => self.report(&script).remote_end(&document, &following, true),
+            };
+        let scripts = scripts.into_iter().enumerate().collect();
+        in_order(scripts, self.args.jobs.into(), run, report).await
     }
 
     async fn run_one(
