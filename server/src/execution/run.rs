@@ -157,6 +157,7 @@ async fn run_script(
         return not_begun(ExecutionKind::Script, context);
     };
     let cancelling = cancel_when_asked(cancel, run.cancel_handle());
+    let refusing = report_refused(run.refused_hosts(), sink);
     let following = async {
         while let Some(entry) = run.next_log().await {
             sink(EventBody::log(&entry)).await;
@@ -164,6 +165,8 @@ async fn run_script(
         run.wait().await
     };
     let result = tokio::select! {
+        biased;
+        never = refusing => match never {},
         result = following => result?,
         never = cancelling => match never {},
     };
