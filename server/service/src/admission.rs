@@ -187,8 +187,8 @@ impl Core {
         // What was accepted before is found whatever has changed since.
         let (kind, plan) = match &place {
             Some(place) => {
-                let supports_exec = self.kept.check(&subject, place)?.spec()?.supports_exec();
-                (plan_in_sandbox(checked, supports_exec, &self.config)?.kind(), None)
+                let kept = self.kept.check(&subject, place)?;
+                (plan_in_sandbox(checked, kept.spec()?, &self.config)?.kind(), None)
             }
             None => {
                 let plan = plan(checked, &self.config)?;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling};
 use sandbox_store::StoreError;
 
+use crate::runner::Failed;
+
 /// Why a request was refused or failed. Its messages have no path of the host and no secret.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -132,9 +134,17 @@ pub enum ServiceError {
     /// A limit is above its ceiling.
     #[error("limits.{}: {} is more than {}, the most that is allowed here", .0.key.json_name(), .0.asked, .0.ceiling)]
     OverCeiling(#[from] OverCeiling),
-    /// A sandbox could not be started or used.
+    /// A sandbox could not be used.
     #[error("{}", .0.message)]
     Sandbox(Failure),
+    /// A sandbox could not be started.
+    #[error("{}", .failure.message)]
+    NotStarted {
+        /// Why.
+        failure: Failure,
+        /// Whether it may start a little later: the engine does not answer.
+        is_transient: bool,
+    },
     /// The store failed.
     #[error("the service cannot use its store")]
     Store(#[source] Arc<StoreError>),
@@ -231,7 +241,7 @@ impl ServiceError {
             | Self::ShuttingDown
             | Self::Store(_)
             | Self::Files(_) => Kind::Unavailable,
-            Self::Sandbox(failure) => match failure.kind {
+            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => match failure.kind {
                 ErrorKind::Internal => Kind::Internal,
                 ErrorKind::Policy => Kind::Forbidden,
                 ErrorKind::Usage | ErrorKind::InvalidRequest | ErrorKind::Image => Kind::Invalid,
@@ -261,7 +271,7 @@ impl ServiceError {
             | Self::ShuttingDown => ErrorKind::Busy,
             Self::DiskFull { .. } => ErrorKind::DiskFull,
             Self::Forbidden { .. } | Self::OverCeiling(_) => ErrorKind::Policy,
-            Self::Sandbox(failure) => failure.kind,
+            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => failure.kind,
             Self::Store(_) | Self::Files(_) | Self::Internal { .. } => ErrorKind::Internal,
         }
     }
@@ -286,7 +296,9 @@ impl ServiceError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Invalid { hint, .. } | Self::Forbidden { hint, .. } => return hint.clone(),
-            Self::Sandbox(failure) => return failure.hint.clone(),
+            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => {
+                return failure.hint.clone();
+            }
             Self::NotEnded { .. } => "wait for its end: its files are final then",
             Self::KeyReused => "use a new key for a new request",
             Self::KeyInFlight => "ask again with the same key",
@@ -310,6 +322,13 @@ impl ServiceError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         Failure::new(self.kind(), self.to_string(), self.hint())
+    }
+}
+
+impl From<Failed> for ServiceError {
+    /// Of the start of a sandbox.
+    fn from(failed: Failed) -> Self {
+        Self::NotStarted { failure: *failed.failure, is_transient: failed.is_transient }
     }
 }
 

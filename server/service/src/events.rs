@@ -109,14 +109,6 @@ impl Reader {
         }
         let events = self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;
         self.ready = events.into_iter().map(Arc::new).collect();
-        if self.ready.is_empty()
-            && let Some(end) = self.core.records.last_event(&self.subject, &self.id).await?
-            && end.body.is_end()
-            // What was told and not stored before a crash had higher numbers.
-            && end.seq < self.after
-        {
-            self.ready.push_back(Arc::new(end));
-        }
         Ok(())
     }
 }

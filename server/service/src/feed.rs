@@ -14,6 +14,9 @@ const RECENT_BYTES: usize = 64 << 10;
 const MAX_UNSAVED_BYTES: usize = 2 << 20;
 /// What an event costs beside its text.
 const OVERHEAD: usize = 128;
+/// More events than can have been told and not stored when a service is killed: what has no bound of
+/// [`MAX_UNSAVED_BYTES`] are tests and refused hosts, which are few.
+const MAX_LOST: u64 = 1 << 20;
 
 /// The events of an execution that has not ended.
 #[derive(Debug)]
@@ -58,13 +61,24 @@ pub(crate) enum FeedRead {
 }
 
 impl Feed {
-    /// A feed that continues after the event `last` that is stored.
+    /// A feed that continues after the event `last`.
     pub fn new(last: u64, max_bytes: u64) -> Self {
+        Self::going_on(last, last + 1, max_bytes)
+    }
+
+    /// The feed of an execution that ran when its service was killed, with `last` as the last event that
+    /// is stored. Those after it were told and lost, so that their numbers are not used again: a reader
+    /// who has seen them gets what comes now.
+    pub fn after_crash(last: u64, max_bytes: u64) -> Self {
+        Self::going_on(last, last + 1 + MAX_LOST, max_bytes)
+    }
+
+    fn going_on(last: u64, next: u64, max_bytes: u64) -> Self {
         let state = State {
             recent: VecDeque::new(),
             recent_bytes: 0,
             unsaved_bytes: 0,
-            next: last + 1,
+            next,
             saved: last,
             bytes: 0,
             omits: false,
@@ -245,6 +259,21 @@ mod tests {
         // Nothing comes after it.
         feed.push(log(1));
         assert!(matches!(feed.after(4, 10), FeedRead::Ended));
+    }
+
+    #[test]
+    fn reader_who_has_seen_events_that_a_crash_lost_gets_the_end() {
+        let feed = Feed::after_crash(2, 1000);
+        assert!(matches!(feed.after(2, 10), FeedRead::NotYet));
+        assert!(matches!(feed.after(9, 10), FeedRead::NotYet));
+        let seq = feed.end(end()).seq;
+        assert!(matches!(feed.after(9, 10), FeedRead::NotYet));
+        feed.publish_end();
+        for seen in [2, 3, 9, seq - 2] {
+            assert!(matches!(feed.after(seen, 10), FeedRead::InStore), "{seen}");
+        }
+        assert_eq!(names(feed.after(seq - 1, 10)), [(seq, "end")]);
+        assert!(matches!(feed.after(seq, 10), FeedRead::Ended));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) fn plan(
     request: ExecutionRequest,
     config: &ServiceConfig,
 ) -> Result<Plan, ServiceError> {
-    let limits = limits(request.limits, config)?;
+    let limits = limits(request.limits, config.limits.lowered(&config.ceiling), config)?;
     let root = root(request.image.as_deref(), config)?;
     let allow = hosts(&request.network, &root, config)?;
     let mut request = request;
@@ -79,17 +79,21 @@ pub(crate) fn plan(
     Ok(Plan { spec, work, io })
 }
 
-/// Plans an execution in a kept sandbox, whose shape is fixed.
+/// Plans an execution in a kept sandbox of this spec, whose shape is fixed.
 pub(crate) fn plan_in_sandbox(
     request: ExecutionRequest,
-    supports_exec: bool,
+    spec: &SandboxSpec,
     config: &ServiceConfig,
 ) -> Result<Work, ServiceError> {
     metadata(&request.metadata, config)?;
-    let limits = limits(request.limits, config)?;
-    let work = Work::in_sandbox(request, &limits, &config.limits, config.request.stdin_bytes)?;
+    // Those of a sandbox hold whatever this service allows new ones since.
+    let limits = match request.limits == LimitsRequest::default() {
+        true => spec.limits,
+        false => limits(request.limits, spec.limits, config)?,
+    };
+    let work = Work::in_sandbox(request, &limits, &spec.limits, config.request.stdin_bytes)?;
     match &work {
-        Work::Command(_) if !supports_exec => Err(no_programs()),
+        Work::Command(_) if !spec.supports_exec() => Err(no_programs()),
         _ => Ok(work),
     }
 }
@@ -100,7 +104,7 @@ pub(crate) fn plan_kept(
     spec: KeptSpec,
     config: &ServiceConfig,
 ) -> Result<SandboxSpec, ServiceError> {
-    let limits = limits(spec.limits, config)?;
+    let limits = limits(spec.limits, config.limits.lowered(&config.ceiling), config)?;
     let root = root(spec.image.as_deref(), config)?;
     let allow = hosts(&spec.network, &root, config)?;
     let kind = match root.supports_exec() {
@@ -138,8 +142,12 @@ fn no_programs() -> ServiceError {
         .with_kind(ErrorKind::Usage)
 }
 
-fn limits(asked: LimitsRequest, config: &ServiceConfig) -> Result<Limits, ServiceError> {
-    let mut limits = config.limits.lowered(&config.ceiling);
+/// These limits with those that a request asks for.
+fn limits(
+    asked: LimitsRequest,
+    mut limits: Limits,
+    config: &ServiceConfig,
+) -> Result<Limits, ServiceError> {
     asked.apply(&mut limits).map_err(|(name, error)| {
         ServiceError::invalid(&format!("limits.{name}"), error.to_string())
     })?;
@@ -423,7 +431,16 @@ mod tests {
     #[test]
     fn execution_in_a_kept_sandbox_sets_its_time_and_nothing_of_the_sandbox() {
         let config = config();
-        let plan = |json| plan_in_sandbox(serde_json::from_value(json).unwrap(), true, &config);
+        let mut spec = config.sandbox.clone().limits(config.limits);
+        spec.limits.timeout = std::time::Duration::from_secs(60);
+        let plan = |json| plan_in_sandbox(serde_json::from_value(json).unwrap(), &spec, &config);
+        // The service's own default is not the sandbox's.
+        let usual = u64::try_from(config.limits.timeout.as_millis()).unwrap();
+        let script = serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": usual } });
+        assert_eq!(plan(script).unwrap().timeout(), Some(config.limits.timeout));
+        let script =
+            serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": 60_000 } });
+        assert_eq!(plan(script).unwrap().timeout(), None);
         let script = serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": 70 } });
         let Work::Script(script) = plan(script).unwrap() else { panic!("it is a script") };
         assert_eq!(script.timeout.unwrap().as_millis(), 70);

@@ -129,21 +129,6 @@ impl Records {
         Ok(events)
     }
 
-    /// The last event, which is the end of an execution that has ended.
-    pub async fn last_event(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Option<ExecutionEvent>, ServiceError> {
-        let of = id.to_owned();
-        let read = move |store: &Store| store.last_event(&of)?.map(read_event).transpose();
-        let mut last = self.call(read).await?;
-        if let Some(last) = &mut last {
-            self.add_document(subject, id, last).await?;
-        }
-        Ok(last)
-    }
-
     /// Adds the document, which is stored once, to the end of an execution.
     async fn add_document(
         &self,
@@ -428,7 +413,6 @@ mod tests {
         assert_eq!(records.events(&subject, "a", 0, 1).await.unwrap().len(), 1);
         let mut waits = [
             records.stored(&subject, "a").map(|it| it.unwrap().document.is_some()).boxed(),
-            records.last_event(&subject, "a").map(|it| has_document(&it.unwrap().unwrap())).boxed(),
             records.events(&subject, "a", 0, 9).map(|it| has_document(&it.unwrap()[1])).boxed(),
         ];
         // The reads of events go on at another thread.

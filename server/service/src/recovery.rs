@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use sandbox_api::service::{
     EventBody, ExecutionDocuments, FileKind, FileList, OutputStream, RequestSecrets, Time,
 };
@@ -24,6 +26,9 @@ use crate::runner::Cancel;
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
+/// How long the start of a service waits until what ran and does not run any more has ended. A store
+/// that takes no result, on a full disk, takes one when something was deleted.
+const ENDS_WAIT: Duration = Duration::from_secs(5);
 /// The last entry of a log that is not whole.
 const CUT_OFF: &str = "[log cut off: the server was stopped]";
 
@@ -67,23 +72,28 @@ impl Core {
         let recovered = self.records.recover().await?;
         // What waits may begin as soon as something else has ended, and needs its sandbox.
         self.kept.restore(&self.records, &self.config).await?;
+        let mut ends: Vec<BoxFuture<'static, ()>> = Vec::new();
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
             let (engine, limits) = (running.engine, running.limits);
-            let live = self.live_of(running);
+            let (core, live) = (self.clone(), self.live_of(running));
+            self.state().live.insert(live.id.clone(), live.clone());
             let message = "the server was stopped while it ran";
             let failure = Failure::new(ErrorKind::Killed, message, None);
-            self.end_killed(&live, engine, limits, failure).await;
+            let end = async move { core.end_killed(&live, engine, limits, failure).await };
+            ends.push(end.boxed());
         }
         for queued in recovered.queued {
             let (has_secrets, bytes) = (queued.has_secrets, queued.request_bytes);
             let live = self.live_of(queued);
             if has_secrets {
+                self.state().live.insert(live.id.clone(), live.clone());
                 let message =
                     "the server was stopped before it ran, and its secrets are stored nowhere";
                 let hint = Some("submit it again".to_owned());
                 let failure = Failure::new(ErrorKind::Internal, message, hint);
-                self.end_not_run(&live, failure).await;
+                let core = self.clone();
+                ends.push(async move { core.end_not_run(&live, failure).await }.boxed());
                 continue;
             }
             let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
@@ -91,12 +101,19 @@ impl Core {
             room.restore(bytes);
             self.restore(Waiting { live, work, room });
         }
+        let ending = tokio::spawn(async move {
+            for end in ends {
+                end.await;
+            }
+        });
+        _ = tokio::time::timeout(ENDS_WAIT, ending).await;
         self.remove_unknown_files().await
     }
 
     fn live_of(&self, recovered: RecoveredExecution) -> Arc<Live> {
         let RecoveredExecution { summary, subject, last_event, .. } = recovered;
         let waited = Time::now().since(summary.created_at);
+        let max_event_bytes = self.config.max_event_bytes.as_u64();
         let phase = match summary.started_at {
             Some(since) => Phase::Running(since),
             None => Phase::Queued,
@@ -112,7 +129,10 @@ impl Core {
             sandbox: summary.sandbox,
             generation: summary.generation,
             used: OnceLock::new(),
-            feed: Feed::new(last_event, self.config.max_event_bytes.as_u64()),
+            feed: match phase {
+                Phase::Running(_) => Feed::after_crash(last_event, max_event_bytes),
+                _ => Feed::new(last_event, max_event_bytes),
+            },
             cancel: watch::Sender::new(Cancel::No),
             phase: watch::Sender::new(phase),
         })

@@ -159,7 +159,10 @@ impl Core {
         let Plan { spec, work, io } = plan;
         let spec = self.with_io_dir(spec, io);
         let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
-        let launch = async move { core.launch(&live, spec).await };
+        let launch = async move {
+            let start = || async { Ok(core.runner.launch(spec.clone()).await?) };
+            core.patiently(&live, start).await
+        };
         let launching = tokio::spawn(launch.instrument(span));
         Begun { work, io, launching: Launching(launching) }
     }
@@ -217,13 +220,10 @@ impl Core {
         room: &mut Room,
     ) -> Result<Ended, NotRun> {
         let kept = self.kept.check(&live.subject, place)?;
-        let (supports_exec, of_sandbox) = (kept.spec()?.supports_exec(), kept.spec()?.limits);
-        let work = plan_in_sandbox(request, supports_exec, &self.config)?;
-        let mut cancel = live.cancel.subscribe();
-        let used = tokio::select! {
-            used = self.use_kept(&live.subject, place) => used?,
-            _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => return Err(NotRun::Cancelled),
-        };
+        let of_sandbox = kept.spec()?.limits;
+        let work = plan_in_sandbox(request, kept.spec()?, &self.config)?;
+        let used = self.patiently(live, || self.use_kept(&live.subject, place)).await?;
+        let cancel = live.cancel.subscribe();
         let (generation, is_restart) = (used.generation(), used.is_restart());
         let timeout = work.timeout().unwrap_or(of_sandbox.timeout);
         let limits = Limits { timeout, ..of_sandbox };
@@ -272,35 +272,38 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a sandbox. An engine that does not answer is asked again for a while: nothing of the
-    /// execution has run yet.
-    async fn launch(&self, live: &Live, spec: SandboxSpec) -> Result<Arc<dyn Machine>, NotRun> {
+    /// Starts a sandbox, unless it is cancelled. An engine that does not answer is asked again for a while:
+    /// nothing of the execution has run yet.
+    async fn patiently<T, F>(&self, live: &Live, start: impl Fn() -> F) -> Result<T, NotRun>
+    where
+        F: Future<Output = Result<T, ServiceError>>,
+    {
         let give_up = Instant::now() + self.config.engine_patience;
         let mut pause = FIRST_PAUSE;
+        let starting = async {
+            loop {
+                match start().await {
+                    Err(ServiceError::NotStarted { failure, is_transient: true })
+                        if Instant::now() + pause < give_up =>
+                    {
+                        let message = failure.message;
+                        tracing::warn!(
+                            id = live.id,
+                            message,
+                            "the engine fails; it is asked again"
+                        );
+                    }
+                    started => return Ok(started?),
+                }
+                Counting::add(&self.counting.retried_starts);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        };
         let mut cancel = live.cancel.subscribe();
-        loop {
-            let launched = tokio::select! {
-                launched = self.runner.launch(spec.clone()) => launched,
-                _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
-                    return Err(NotRun::Cancelled);
-                }
-            };
-            match launched {
-                Ok(machine) => return Ok(machine),
-                Err(failed) if failed.is_transient && Instant::now() + pause < give_up => {
-                    let message = &failed.failure.message;
-                    tracing::warn!(id = live.id, message, "the engine fails; it is asked again");
-                }
-                Err(failed) => return Err(failed.into()),
-            }
-            Counting::add(&self.counting.retried_starts);
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
-                    return Err(NotRun::Cancelled);
-                }
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::select! {
+            started = starting => started,
+            _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => Err(NotRun::Cancelled),
         }
     }
 

@@ -333,22 +333,6 @@ impl Store {
         })
     }
 
-    /// The last event of an execution, which is its end event once it has ended.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn last_event(&self, id: &str) -> Result<Option<StoredEvent>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT number, json FROM events
-                 WHERE execution = (SELECT seq FROM executions WHERE id = ?1)
-                 ORDER BY number DESC LIMIT 1",
-            )?;
-            Ok(query.query_row([id], event).optional()?)
-        })
-    }
-
     /// An execution of a subject; another's is not found.
     ///
     /// # Errors

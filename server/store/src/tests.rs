@@ -183,8 +183,6 @@ fn events_are_read_from_where_a_reader_was() {
     };
     assert_eq!(numbers(0, 100), [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(numbers(4, 2), [5, 6]);
-    assert_eq!(store.last_event("a").unwrap(), Some(event(7)));
-    assert_eq!(store.last_event("b").unwrap(), None);
 }
 
 /// The cursor was a number of rows, of whomever: two of them told how much others ran in between.
@@ -342,7 +340,6 @@ fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
     count("finish", &|| store.finish(finish("a", ended + 1)).unwrap());
     count("get", &|| assert!(store.execution(&alice, "a").unwrap().is_some()));
     count("events", &|| assert_eq!(store.events("a", 0, 9).unwrap().len(), 1));
-    count("last event", &|| assert!(store.last_event("a").unwrap().is_some()));
     count("list", &|| {
         let query = ExecutionQuery { limit: 3, ..ExecutionQuery::default() };
         assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 3);

@@ -119,9 +119,17 @@ async fn run(
         controller.pool(pool);
     }
     let tools = mcp::options(&service)?;
-    let service = Service::start(service, controller.clone(), store).await.map_err(|error| {
-        Error::System { what: "the service".to_owned(), source: std::io::Error::other(error) }
-    })?;
+    let starting = Service::start(service, controller.clone(), store);
+    let service = match signals.guard(starting).await {
+        Ok(started) => started.map_err(|error| Error::System {
+            what: "the service".to_owned(),
+            source: std::io::Error::other(error),
+        })?,
+        Err(signalled) => {
+            close(context, controller, &mut signals).await;
+            return Err(signalled);
+        }
+    };
     let access = Arc::new(access);
     let shutdown = Shutdown::default();
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());

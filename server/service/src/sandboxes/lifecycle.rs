@@ -85,7 +85,7 @@ impl Core {
         {
             let mut info = kept.info();
             info.generation = generation;
-            info.is_untold = generation > 1;
+            info.is_untold = info.has_started;
             info.status = SandboxStatus::Starting;
         }
         let left = kept.record.max_expires_at.since(Time::now());
@@ -99,12 +99,15 @@ impl Core {
             None => spec,
         };
         let launched = self.runner.launch(spec).await;
-        kept.info().status = match launched {
+        let mut info = kept.info();
+        info.has_started |= launched.is_ok();
+        info.status = match launched {
             Ok(_) => SandboxStatus::Ready,
             Err(_) => SandboxStatus::Stopped,
         };
+        drop(info);
         self.kept.changed.notify_one();
-        launched.map_err(|failed| ServiceError::Sandbox(*failed.failure))
+        Ok(launched?)
     }
 
     /// Removes its container, if nothing uses it.

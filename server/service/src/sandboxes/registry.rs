@@ -54,6 +54,8 @@ pub(crate) struct KeptSandbox {
 
 pub(crate) struct Info {
     pub generation: u64,
+    /// A container of it has started, or may have before this service did.
+    pub has_started: bool,
     /// It was started in place of an earlier one, and no caller knows yet.
     pub is_untold: bool,
     pub status: SandboxStatus,
@@ -145,6 +147,7 @@ impl KeptSandbox {
     pub fn new(record: KeptRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
             generation: record.generation,
+            has_started: record.generation > 0,
             is_untold: false,
             status: SandboxStatus::Stopped,
             last_used_at: record.last_used_at,

@@ -174,8 +174,8 @@ impl Core {
         match self.use_kept(&subject, &place).await {
             Ok(used) => Ok((used, is_new)),
             Err(error) => {
-                if is_new {
-                    self.delete_unstarted(kept).await?;
+                if is_new && let Err(error) = self.delete_unstarted(kept).await {
+                    tracing::warn!(id = place.sandbox, %error, "a sandbox was not removed");
                 }
                 Err(error)
             }
