@@ -103,8 +103,10 @@ impl Reaper {
                 Err(error) => failure = Some(error),
             }
             if engine.info().kind == EngineKind::Embedded {
-                let archives = step(Step::List, engine.program_images()).await?;
-                whole.archives_kept.extend(archives);
+                match step(Step::List, engine.program_images()).await {
+                    Ok(archives) => whole.archives_kept.extend(archives),
+                    Err(error) => failure = Some(error),
+                }
             }
         }
         let mut left = self.state.stages().leftovers();

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
@@ -188,7 +188,11 @@ impl Client {
                     }
                     return Ok(BufferedResponse { status, body: body.to_bytes() });
                 }
-                Ok(Err(error)) if !call.is_repeatable() || Instant::now() > until => {
+                Ok(Err(error))
+                    if error.is::<LengthLimitError>()
+                        || !call.is_repeatable()
+                        || Instant::now() > until =>
+                {
                     return Err(self.lost(error));
                 }
                 Ok(Err(_)) => sleep(jittered(BACKOFF[0])).await,
