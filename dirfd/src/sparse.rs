@@ -24,10 +24,12 @@ pub fn next_data(file: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<Rang
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(at..size)),
         Err(errno) => return Err(errno),
     };
-    // A file that changes meanwhile may give anything.
-    let end =
-        seek(file, SeekFrom::Hole(start)).unwrap_or(size).clamp(start.saturating_add(1), size);
-    Ok((start < size).then_some(start..end))
+    // A file that changes meanwhile may give anything: it may have grown, too.
+    if start >= size {
+        return Ok(None);
+    }
+    let end = seek(file, SeekFrom::Hole(start)).unwrap_or(size).clamp(start + 1, size);
+    Ok(Some(start..end))
 }
 
 /// Reads a file from its beginning, whatever its position, which it changes. Holes become zeros
@@ -153,6 +155,17 @@ mod tests {
         let mut content = Vec::new();
         reader.read_to_end(&mut content).unwrap();
         assert_eq!(content[99_999..], *b"\0more");
+    }
+
+    #[test]
+    fn data_beyond_the_size_that_was_known_is_none() {
+        let file = file(1 << 20, &[]);
+        let mut reader = SparseReader::new(&file).unwrap();
+        file.write_all_at(b"more", 1 << 21).unwrap();
+        assert_eq!(next_data(file.as_fd(), 0, 1 << 20).unwrap(), None);
+        let mut content = Vec::new();
+        reader.read_to_end(&mut content).unwrap();
+        assert_eq!((content.len(), &content[1 << 21..]), ((1 << 21) + 4, &b"more"[..]));
     }
 
     #[test]
