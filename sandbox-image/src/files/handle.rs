@@ -265,12 +265,10 @@ impl Handle {
         if count == 0 {
             return Ok(());
         }
-        let (mode, append) = match self.file()?.mode {
+        let append = match self.file()?.mode {
             OpenMode::Read => return Err(self.error(Errno::BADF)),
-            mode @ (OpenMode::Append | OpenMode::AppendUpdate) => (mode, true),
-            mode @ (OpenMode::Write | OpenMode::ReadUpdate | OpenMode::WriteUpdate) => {
-                (mode, false)
-            }
+            OpenMode::Append | OpenMode::AppendUpdate => true,
+            OpenMode::Write | OpenMode::ReadUpdate | OpenMode::WriteUpdate => false,
         };
         let mut charge = count as u64;
         if self.holds == Use::Read || self.end == 0 {
@@ -288,11 +286,15 @@ impl Handle {
             return Err(self.error(Errno::FBIG));
         }
         self.files.charge(&self.file()?.fd, charge)?;
-        if self.touch.is_none() {
-            self.touch =
-                self.file.as_ref().map(|file| self.files.touch_before_write(&file.path, mode));
-        }
+        self.announce();
         Ok(())
+    }
+
+    /// Announces the change, unless that is done.
+    fn announce(&mut self) {
+        if let (None, Some(file)) = (&self.touch, &self.file) {
+            self.touch = Some(self.files.touch_before_write(&file.path, file.mode));
+        }
     }
 
     /// Writes, or buffers for later.
@@ -343,6 +345,8 @@ impl Handle {
     fn write_through(&mut self, bytes: &[u8]) -> (usize, Option<FileError>) {
         let mut done = 0;
         let mut failure = None;
+        // Again where an attempt has failed and its announcement was withdrawn.
+        self.announce();
         if let Some(file) = &self.file {
             let append = matches!(file.mode, OpenMode::Append | OpenMode::AppendUpdate);
             while done < bytes.len() {
@@ -518,6 +522,23 @@ mod tests {
             fixture.announced.take(),
             [("/io/f".to_owned(), true, Change::Write), ("/io/f".to_owned(), true, Change::Failed)]
         );
+    }
+
+    #[test]
+    fn bytes_that_are_written_after_a_failed_flush_are_announced_again() {
+        let fixture = Fixture::new(b"old");
+        let mut handle = fixture.unwritable(OpenMode::ReadUpdate);
+        write(&mut handle, b"new").unwrap();
+        for _ in 0..2 {
+            handle.flush().unwrap_err();
+        }
+        // The disk has space again, say.
+        handle.file = Some(fixture.files.open(b"f", OpenMode::ReadUpdate).unwrap());
+        handle.close().unwrap();
+        assert_eq!(fixture.content(), b"new");
+        let changes: Vec<_> = fixture.announced.take().into_iter().map(|(.., it)| it).collect();
+        let (write, failed) = (Change::Write, Change::Failed);
+        assert_eq!(changes, [write, failed, write, failed, write]);
     }
 
     #[test]
