@@ -198,25 +198,26 @@ impl Task<'_> {
         self.stream.as_ref().expect("opened with the request")
     }
 
-    /// Sends the rest of a file, and returns its size.
-    fn send(&self, mut reading: Reading) -> Result<u64, FileError> {
+    /// Sends a piece and the rest of its file, and returns the size of both.
+    fn send(&self, mut piece: Vec<u8>, mut reading: Reading) -> Result<u64, FileError> {
         let mut bytes = 0;
         loop {
-            let piece = reading.next(self.watch)?;
             bytes += piece.len() as u64;
             let is_last = reading.left() == 0;
             self.stream().send(self.outbox, piece, is_last, self.watch)?;
             if is_last {
                 return Ok(bytes);
             }
+            piece = reading.next(self.watch)?;
         }
     }
 
     fn read(&self, request: &Read) -> Result<ReadReply, FileError> {
         let range = Range { offset: request.offset, limit: request.limit };
-        let reading = self.files.read(request.path.as_bytes(), range)?;
+        let mut reading = self.files.read(request.path.as_bytes(), range)?;
         let (path, size) = ((&reading.path).into(), reading.size);
-        Ok(ReadReply { path, bytes: self.send(reading)?, size })
+        let first = reading.next(self.watch)?;
+        Ok(ReadReply { path, bytes: self.send(first, reading)?, size })
     }
 
     fn view(&self, request: &View) -> Result<ViewReply, FileError> {
@@ -227,10 +228,10 @@ impl Task<'_> {
                 let path = (&path).into();
                 Ok(ViewReply { path, content: ViewContent::Text(window) })
             }
-            Viewed::Image(mime_type, reading) => {
+            Viewed::Image(mime_type, first, reading) => {
                 let path = (&reading.path).into();
                 let mime_type = mime_type.to_owned();
-                let image = ImageContent { mime_type, bytes: self.send(reading)? };
+                let image = ImageContent { mime_type, bytes: self.send(first, reading)? };
                 Ok(ViewReply { path, content: ViewContent::Image(image) })
             }
         }

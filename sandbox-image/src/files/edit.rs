@@ -64,7 +64,7 @@ impl Files {
         if found != count {
             return Err(refuse(&wrong_count(found, count)));
         }
-        reading.rewind()?;
+        reading.rewind();
         let again = scan(&mut reading, &finder, watch, None, |piece| match piece {
             Piece::Kept(bytes) => writing.put(bytes),
             Piece::Match => writing.put(new.as_bytes()),

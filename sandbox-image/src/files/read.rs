@@ -112,15 +112,9 @@ impl Reading {
         Ok(Version::of(&stat))
     }
 
-    /// Goes back to the beginning of the file.
-    ///
-    /// # Errors
-    ///
-    /// OS errors.
-    pub(super) fn rewind(&mut self) -> Result<(), FileError> {
-        let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
+    /// Goes back to the beginning of the file, whose size is the one that was checked.
+    pub(super) const fn rewind(&mut self) {
         self.offset = 0;
-        self.left = u64::try_from(stat.st_size).unwrap_or(0);
-        Ok(())
+        self.left = self.size;
     }
 }

@@ -15,8 +15,9 @@ use super::watch::Watch;
 pub enum Viewed {
     /// Lines of the text at this path.
     Text(GuestPath, TextWindow),
-    /// An image of this MIME type, still to be read.
-    Image(&'static str, Reading),
+    /// An image of this MIME type: its first bytes, by which it was recognised, and the rest. They are
+    /// not read again, because by then the file could have another type or size.
+    Image(&'static str, Vec<u8>, Reading),
 }
 
 impl Files {
@@ -43,8 +44,7 @@ impl Files {
         let mut reading = self.read(written, Range { offset: 0, limit: None })?;
         let mut piece = reading.next(watch)?;
         if let Some(mime_type) = image_type(&piece) {
-            reading.rewind()?;
-            return Ok(Viewed::Image(mime_type, reading));
+            return Ok(Viewed::Image(mime_type, piece, reading));
         }
         let mut window = LineWindow::new(first, limit);
         while !piece.is_empty() {

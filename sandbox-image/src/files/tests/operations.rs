@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{EntryKind, TextWindow, WriteMode};
 
 use super::super::{
@@ -88,7 +89,7 @@ pub(super) fn remove(files: &Files, path: &str, scope: RemoveScope) -> Result<u6
 pub(super) fn view(files: &Files, path: &str) -> Result<TextWindow, FileError> {
     match files.view(path.as_bytes(), 1, None, &watch())? {
         Viewed::Text(_, window) => Ok(window),
-        Viewed::Image(mime_type, _) => panic!("{mime_type}"),
+        Viewed::Image(mime_type, ..) => panic!("{mime_type}"),
     }
 }
 
@@ -463,15 +464,8 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         assert!(matches!(end, Viewed::Text(_, window) if window.text == "line\n"));
         let image = b"\x89PNG\r\n\x1a\n and more".repeat(9000);
         fs::write(io.join("i"), &image).unwrap();
-        let Viewed::Image(mime_type, mut reading) = files.view(b"i", 1, None, &watch()).unwrap()
-        else {
-            panic!("it is an image")
-        };
-        let mut content = Vec::new();
-        while reading.left() > 0 {
-            content.extend(reading.next(&watch()).unwrap());
-        }
-        assert_eq!((mime_type, content), ("image/png", image));
+        let viewed = files.view(b"i", 1, None, &watch()).unwrap();
+        assert_eq!(rest_of_image(viewed), ("image/png", image));
         fs::write(io.join("binary"), b"\0\xfe\xff").unwrap();
         let error = view(&files, "binary").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Encoding);
@@ -481,6 +475,35 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         for (first, limit) in [(0, None), (1, Some(0)), (20_001, None)] {
             let refused = files.view(b"f", first, limit, &watch()).map(drop);
             assert_eq!(kind(refused), ErrorKind::InvalidRequest);
+        }
+    });
+}
+
+/// The MIME type and the content of an image.
+fn rest_of_image(viewed: Viewed) -> (&'static str, Vec<u8>) {
+    let Viewed::Image(mime_type, mut content, mut reading) = viewed else {
+        panic!("it is an image")
+    };
+    while reading.left() > 0 {
+        content.extend(reading.next(&watch()).unwrap());
+    }
+    (mime_type, content)
+}
+
+#[test]
+fn an_image_that_is_rewritten_while_it_is_viewed_keeps_its_type_and_its_bound() {
+    on_both(|io, setup| {
+        let limits = Limits { file_bytes: 200_000, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        let image = b"\x89PNG\r\n\x1a\n and more".repeat(9000);
+        for rewritten in [&b"a text"[..], &[b'x'; 300_000]] {
+            fs::write(io.join("i"), &image).unwrap();
+            let viewed = files.view(b"i", 1, None, &watch()).unwrap();
+            // The same file, as a program rewrites it.
+            fs::write(io.join("i"), rewritten).unwrap();
+            let (mime_type, content) = rest_of_image(viewed);
+            assert_eq!((mime_type, image_type(&content)), ("image/png", Some("image/png")));
+            assert!(content.len() <= image.len(), "{}", content.len());
         }
     });
 }
