@@ -287,7 +287,8 @@ impl Task<'_> {
             self.turn(&mut page);
         }
         let path = (&end.path).into();
-        Ok(ListReply { path, entries: end.entries, truncated: end.truncated })
+        let truncated = end.truncated || end.left_out;
+        Ok(ListReply { path, entries: end.entries, truncated })
     }
 
     fn turn(&self, page: &mut Vec<Entry>) {
@@ -300,7 +301,8 @@ impl Task<'_> {
         let options = GlobOptions { pattern, hidden: *hidden, limit: *limit };
         let found = self.files.glob(path.as_bytes(), options, self.watch)?;
         let names = found.found.into_iter().map(WireString::from).collect();
-        Ok(GlobReply { path: (&found.path).into(), names, truncated: found.truncated })
+        let truncated = found.truncated || found.left_out;
+        Ok(GlobReply { path: (&found.path).into(), names, truncated })
     }
 
     fn grep(&self, request: &Grep) -> Result<GrepReply, FileError> {
@@ -313,7 +315,8 @@ impl Task<'_> {
             limit: request.limit,
         };
         let found = self.files.grep(request.path.as_bytes(), options, self.watch)?;
-        let (path, files, truncated) = ((&found.path).into(), found.files, found.truncated);
+        let truncated = found.truncated || found.left_out;
+        let (path, files) = ((&found.path).into(), found.files);
         Ok(GrepReply { path, lines: found.found, files, truncated })
     }
 

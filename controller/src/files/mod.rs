@@ -26,7 +26,7 @@ use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{Page, ViewContent};
-use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString, message};
 use sandbox_session::NotificationHandler;
 
@@ -435,42 +435,33 @@ impl OperationCall {
         let max_depth = if options.recursive { options.max_depth } else { Some(1) };
         let limits = inner.limits.for_agent();
         let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
-        // A name and a separator.
-        let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
-        let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
+        let pages = Arc::new(Pages { most, listed: Mutex::default() });
         let request = message::List { path, max_depth, limit: options.limit };
         let reply = self.ask_with(request, Some(pages.clone())).await?;
         let (path, path_b64) = self.checked(&reply.path)?;
         let top = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
         let listed = std::mem::take(&mut *pages.lock());
-        if reply.entries != listed.count() {
+        if reply.entries != listed.len() as u64 {
             return Err(self.breach("a list of another length"));
         }
-        let mut truncated = reply.truncated || listed.beyond > 0;
-        let mut entries = Vec::with_capacity(listed.entries.len());
-        for entry in listed.entries {
-            let Some(path) = self.below(&top, entry.name.as_bytes())? else {
-                truncated = true;
-                continue;
-            };
+        let mut entries = Vec::with_capacity(listed.len());
+        for entry in listed {
+            let path = self.below(&top, entry.name.as_bytes())?;
             let (name, name_b64) = WireString::new(path.name()).into_parts();
             let (path, path_b64) = WireString::from(&path).into_parts();
             let message::Entry { kind, size, modified, .. } = entry;
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
-        Ok(ListData { path, path_b64, entries, truncated })
+        Ok(ListData { path, path_b64, entries, truncated: reply.truncated })
     }
 }
 
 impl OperationCall {
-    /// The path of an entry that the agent found below `top`; `None` if it is longer than any
-    /// operation accepts.
-    fn below(&self, top: &GuestPath, below: &[u8]) -> Result<Option<GuestPath>, Error> {
+    /// The path of an entry that the agent found below `top`. It leaves out those that no operation
+    /// accepts.
+    fn below(&self, top: &GuestPath, below: &[u8]) -> Result<GuestPath, Error> {
         match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
-            Ok(path) if !below.is_empty() && path.strip_prefix(top) == Some(below) => {
-                Ok(Some(path))
-            }
-            Err(PathError::TooLong) => Ok(None),
+            Ok(path) if !below.is_empty() && path.strip_prefix(top) == Some(below) => Ok(path),
             _ => Err(self.breach("an entry outside of its list")),
         }
     }
@@ -479,26 +470,11 @@ impl OperationCall {
 /// Collects the entries of a list as they arrive.
 struct Pages {
     most: u64,
-    /// The maximum length of a name in bytes.
-    longest: usize,
-    listed: Mutex<ListedEntries>,
-}
-
-#[derive(Default)]
-struct ListedEntries {
-    entries: Vec<message::Entry>,
-    /// The number of entries whose paths are too long for any operation.
-    beyond: u64,
-}
-
-impl ListedEntries {
-    const fn count(&self) -> u64 {
-        self.entries.len() as u64 + self.beyond
-    }
+    listed: Mutex<Vec<message::Entry>>,
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, ListedEntries> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<message::Entry>> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -509,18 +485,13 @@ impl NotificationHandler for Pages {
             return Err("a page of nothing".to_owned());
         }
         let mut listed = self.lock();
-        if listed.count() + page.entries.len() as u64 > self.most {
+        if (listed.len() + page.entries.len()) as u64 > self.most {
             return Err("more entries than were asked for".to_owned());
         }
-        for entry in page.entries {
-            match entry.name.as_bytes().len() {
-                length if length > self.longest => {
-                    return Err("an entry with a name that is too long".to_owned());
-                }
-                length if length > MAX_PATH_BYTES => listed.beyond += 1,
-                _ => listed.entries.push(entry),
-            }
+        if page.entries.iter().any(|entry| entry.name.as_bytes().len() > MAX_PATH_BYTES) {
+            return Err("an entry with a name that is too long".to_owned());
         }
+        listed.extend(page.entries);
         Ok(())
     }
 }

@@ -108,6 +108,10 @@ impl Files {
             );
             return Err(FileError::rule(ErrorKind::TooLarge, reason, from));
         }
+        if end.left_out {
+            let reason = "a name or a path in it is too long for a copy";
+            return Err(FileError::rule(ErrorKind::InvalidPath, reason, from));
+        }
         self.mkdir(to, Parents::Make)?;
         let mut bytes = 0;
         for ListedEntry { path, kind, .. } in &listed {

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Change;
-use sandbox_protocol::path::{GuestPath, join_written};
+use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, join_written};
 
 use super::access::Files;
 use super::calls::count_call;
@@ -72,9 +72,10 @@ impl Files {
         };
         let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
         let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let above = located.path.as_bytes().len() + 1;
         let mut names = Vec::new();
         read_directory(&directory, |name, _| {
-            if is_temporary(name) {
+            if is_temporary(name) || !has_path(above, name) {
                 return Ok(());
             }
             if names.len() == self.list_entries {
@@ -385,6 +386,12 @@ fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {
     names.try_fold(path.clone(), |path, name| path.join(name)).map_err(|_| Errno::NAMETOOLONG)
 }
 
+/// Whether operations take the path of an entry, after so many bytes of its directory. Some file
+/// systems have longer names, and directories may be deeper than paths.
+pub(super) fn has_path(above: usize, name: &[u8]) -> bool {
+    name.len() <= MAX_COMPONENT_BYTES && above + name.len() <= MAX_PATH_BYTES
+}
+
 /// Calls `each` with the name and type of every entry except `.` and `..`.
 pub(super) fn read_directory(
     directory: &OwnedFd,
@@ -414,4 +421,18 @@ pub(super) fn read_directory(
 fn cannot_remove_directory(written: &[u8]) -> FileError {
     let reason = format!("cannot remove directory '{}'", String::from_utf8_lossy(written));
     FileError { reason, ..FileError::system(Errno::ISDIR, b"") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_path_may_have_is_left_out() {
+        for (above, length) in [(4, 255), (4, 256), (4, 765), (4000, 94), (4000, 95)] {
+            let (directory, name) = (b"/d".repeat(above / 2), vec![b'n'; length]);
+            let path = GuestPath::new([&*directory, b"/", &name].concat());
+            assert_eq!(has_path(above + 1, &name), path.is_ok(), "{above} {length}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::entries::read_directory;
+use super::entries::{has_path, read_directory};
 use super::error::{FileError, beneath};
 use super::mounts::MountTarget;
 use super::names::{kind_of, modified, size_of};
@@ -53,6 +53,8 @@ pub struct ListEnd {
     pub entries: u64,
     /// There are more entries.
     pub truncated: bool,
+    /// Entries were left out whose names or paths are too long for any operation.
+    pub left_out: bool,
 }
 
 /// What a walk does with an entry. Their order is of no use: a directory has each name once.
@@ -139,6 +141,7 @@ impl Files {
         let depth_is_bound = options.depth.is_none_or(|depth| depth > self.list_depth);
         let mut walk = Walk {
             root,
+            path: &located.path,
             top: relative,
             written,
             watch,
@@ -147,6 +150,7 @@ impl Files {
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
             truncated: false,
+            left_out: false,
         };
         walk.descend(b"", 1)?;
         let mut path: Vec<u8> = Vec::new();
@@ -176,13 +180,16 @@ impl Files {
                 }
             }
         }
-        Ok(ListEnd { path: located.path, entries, truncated: walk.truncated })
+        let Walk { truncated, left_out, .. } = walk;
+        Ok(ListEnd { path: located.path, entries, truncated, left_out })
     }
 }
 
 struct Walk<'a, V> {
     root: &'a Root<'a>,
-    /// The listed directory's path beneath the mount.
+    /// The listed directory.
+    path: &'a GuestPath,
+    /// Its path beneath the mount.
     top: &'a [u8],
     written: &'a [u8],
     watch: &'a Watch,
@@ -193,6 +200,7 @@ struct Walk<'a, V> {
     /// How many entries may still be returned, and be pending.
     room: usize,
     truncated: bool,
+    left_out: bool,
 }
 
 impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
@@ -200,6 +208,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
         let is_top = below.is_empty();
         let relative = join_written(self.top, below);
+        let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
         let directory = match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(directory) => directory,
             // It was a directory a moment ago and no longer is: it has no entries.
@@ -228,6 +237,10 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 false => (self.visit)(below, name, is_directory),
             };
             if !(visit.returned || visit.entered && is_directory) {
+                return Ok(());
+            }
+            if !has_path(above, name) {
+                self.left_out = true;
                 return Ok(());
             }
             if first.len() < self.room {

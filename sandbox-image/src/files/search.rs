@@ -14,7 +14,7 @@ use sandbox_protocol::limits::{
     encoded_len,
 };
 use sandbox_protocol::message::{EntryKind, GrepLine};
-use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, join_written};
+use sandbox_protocol::path::{GuestPath, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
@@ -76,6 +76,8 @@ pub struct SearchResult<T> {
     pub files: u64,
     /// There may be more.
     pub truncated: bool,
+    /// Entries were left out whose names or paths are too long for any operation.
+    pub left_out: bool,
 }
 
 impl Files {
@@ -123,17 +125,14 @@ impl Files {
         );
         match walked {
             Ok(end) => {
-                let above = end.path.as_bytes().len() + 1;
-                let all = found.len();
-                // Others are of no use: no operation takes them.
-                found.retain(|path| above + path.len() <= MAX_PATH_BYTES);
-                let truncated = end.truncated || cut || found.len() < all;
-                Ok(SearchResult { path: end.path, found, files: 0, truncated })
+                let (truncated, left_out) = (end.truncated || cut, end.left_out);
+                Ok(SearchResult { path: end.path, found, files: 0, truncated, left_out })
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 let (path, _) = self.exists(written)?;
-                Ok(SearchResult { path, found: Vec::new(), files: 0, truncated: false })
+                let (found, truncated, left_out) = (Vec::new(), false, false);
+                Ok(SearchResult { path, found, files: 0, truncated, left_out })
             }
             Err(error) => Err(error),
         }
@@ -179,6 +178,7 @@ impl Files {
                     found: lines,
                     files: 1,
                     truncated: cut,
+                    left_out: false,
                 });
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
@@ -212,8 +212,8 @@ impl Files {
                 })
             },
         )?;
-        let truncated = end.truncated || search.cut;
-        Ok(SearchResult { path: end.path, found: search.lines, files, truncated })
+        let (truncated, left_out) = (end.truncated || search.cut, end.left_out);
+        Ok(SearchResult { path: end.path, found: search.lines, files, truncated, left_out })
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {

@@ -365,7 +365,7 @@ async fn a_list_is_its_pages() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
     type Play = fn(u64, u32) -> Vec<Line>;
-    let plays: [(&str, Play); 8] = [
+    let plays: [(&str, Play); 9] = [
         ("more than asked for", |id, _| vec![page(id, &["a"; LIST_PAGE])]),
         ("fewer than told", |id, _| vec![page(id, &["a"]), list_reply(id, "/io", 2)]),
         ("another directory", |id, _| vec![list_reply(id, "/in", 0)]),
@@ -373,6 +373,9 @@ async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
         ("an absolute name", |id, _| vec![page(id, &["/etc"]), list_reply(id, "/io", 1)]),
         ("no name", |id, _| vec![page(id, &[""]), list_reply(id, "/io", 1)]),
         ("a name of another form", |id, _| vec![page(id, &["a//b"]), list_reply(id, "/io", 1)]),
+        ("a name that no operation takes", |id, _| {
+            vec![page(id, &[&"n".repeat(256)]), list_reply(id, "/io", 1)]
+        }),
         ("the list of another request", |id, _| vec![page(id + 1, &["a"])]),
     ];
     for (what, play) in plays {

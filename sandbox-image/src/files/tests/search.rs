@@ -23,7 +23,7 @@ pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<Strin
     Ok(found.found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
 }
 
-const PLAIN: GrepOptions<'_> = GrepOptions {
+pub(super) const PLAIN: GrepOptions<'_> = GrepOptions {
     pattern: "",
     glob: None,
     context: 0,

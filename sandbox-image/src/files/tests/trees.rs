@@ -3,9 +3,10 @@
 use rustix::fs::{OFlags, mkdirat, openat};
 
 use super::operations::{remove, watch};
+use super::search::PLAIN;
 use super::*;
 use crate::files::calls::counted;
-use crate::files::{Absent, Existing, RemoveScope, Watch};
+use crate::files::{Absent, Existing, GlobOptions, ListOptions, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
 /// Creates nested directories as a command would; returns the deepest one.
@@ -269,5 +270,37 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         assert_eq!(names(&io.join("moved")).len(), 2_000);
         files.remove_entry(b"moved", RemoveScope::Tree, Absent::Refuse, &watch()).unwrap();
         assert_eq!(names(io), ["deep"]);
+    });
+}
+
+#[test]
+fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        // The path of the 16th is the last one that an operation takes.
+        let name = "n".repeat(250);
+        let deepest = chain(io, &name, 17);
+        mkdirat(&deepest, "d", Mode::RWXU).unwrap();
+        let top = vec![&*name; 15].join("/");
+        let every = ListOptions { depth: None, limit: None };
+        let mut listed = Vec::new();
+        let end = files.list_entries(top.as_bytes(), every, &watch(), |entry| {
+            listed.push(entry.path);
+            Ok(())
+        });
+        let end = end.unwrap();
+        assert_eq!((listed.as_slice(), end.entries), (&[name.clone().into_bytes()][..], 1));
+        assert_eq!((end.truncated, end.left_out), (false, true));
+        let options = GlobOptions { pattern: "**", hidden: false, limit: None };
+        let found = files.glob(top.as_bytes(), options, &watch()).unwrap();
+        assert_eq!((found.found, found.truncated, found.left_out), (listed, false, true));
+        let found = files.grep(top.as_bytes(), PLAIN, &watch()).unwrap();
+        assert_eq!((found.files, found.truncated, found.left_out), (0, false, true));
+        let copied =
+            files.copy(top.as_bytes(), b"c", RemoveScope::Tree, Existing::Refuse, &watch());
+        assert_eq!(kind(copied), ErrorKind::InvalidPath);
+        assert!(!io.join("c").exists());
+        // What has no path is removed with what has one.
+        assert_eq!(remove(&files, &name, RemoveScope::Tree).unwrap(), 18);
     });
 }

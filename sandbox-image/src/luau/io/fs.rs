@@ -235,7 +235,7 @@ fn glob(call: &mut Call<'_>) -> Results {
         call.push_string(join_written(directory.as_bytes(), name));
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.truncated);
+    call.push_boolean(found.truncated || found.left_out);
     Ok(call.results(2))
 }
 
@@ -280,7 +280,7 @@ fn grep(call: &mut Call<'_>) -> Results {
         }
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.truncated);
+    call.push_boolean(found.truncated || found.left_out);
     Ok(call.results(2))
 }
 

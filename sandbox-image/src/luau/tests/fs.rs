@@ -120,6 +120,26 @@ fn arguments_and_options_that_are_none_raise_before_anything_changes() {
 }
 
 #[test]
+fn entries_that_no_path_is_long_enough_for_are_in_no_list_and_no_search() {
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    let sandbox = Sandbox::new();
+    // The path of the 16th is the last one that an operation takes.
+    let name = "n".repeat(250);
+    let mut here = std::fs::File::open(sandbox.path()).unwrap();
+    for _ in 0..17 {
+        mkdirat(&here, &name, Mode::RWXU).unwrap();
+        here = openat(&here, &name, OFlags::RDONLY, Mode::empty()).unwrap().into();
+    }
+    let source = "local name = string.rep('n', 250) \
+                  local top = string.rep(name .. '/', 15) \
+                  local found = fs.glob(top .. '**') \
+                  local _, more = fs.glob(top .. '**', {limit = 5}) \
+                  return #fs.list(top, {recursive = true}), #found, more, \
+                      #io.list(top), #io.list(top .. name)";
+    assert_eq!(sandbox.value(source), json!([1, 1, true, 1, 0]));
+}
+
+#[test]
 fn the_limits_hold_for_fs_and_end_a_run_that_does_not_catch_them() {
     let mut sandbox = Sandbox::new();
     sandbox.limits.file_bytes = 100;
