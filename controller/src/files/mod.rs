@@ -304,7 +304,8 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// The errors of every operation; `already_exists` without `overwrite`.
+    /// The errors of every operation; `already_exists` without `overwrite`. An error partway through a
+    /// directory on an overlay, which is moved entry by entry, leaves a part at the old path.
     pub async fn rename(
         &self,
         from: impl AsRef<[u8]>,

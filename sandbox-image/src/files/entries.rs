@@ -124,7 +124,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing was moved.
+    /// [`FileError`], and nothing was moved; of a directory on an overlay perhaps a part, as the error
+    /// then says.
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
         self.rename_entry(from, to, Existing::Replace).map(drop)
     }
@@ -133,7 +134,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing was moved.
+    /// The same.
     pub fn rename_entry(
         &self,
         from: &[u8],
@@ -198,7 +199,12 @@ impl Files {
             .flat_map(|(old, new)| {
                 [
                     self.announced.announce(old, true, Change::Remove),
-                    self.announced.announce(new, replaced.is_some(), Change::Write),
+                    // A directory replaces an empty one.
+                    self.announced.announce(
+                        new,
+                        replaced.is_some() && !is_directory,
+                        Change::Write,
+                    ),
                 ]
             })
             .collect();
@@ -209,10 +215,11 @@ impl Files {
                 rename_to_nothing(&old.directory, old.name, &new.directory, new.name, rename)
             }
         };
+        let mut in_part = false;
         let renamed = match renamed {
             Err(Errno::XDEV) if is_directory => {
                 let to = (new.directory.as_fd(), new.name);
-                move_directory((old.directory.as_fd(), old.name), to, existing)
+                move_directory((old.directory.as_fd(), old.name), to, existing, &mut in_part)
             }
             renamed => renamed,
         };
@@ -221,6 +228,13 @@ impl Files {
                 pending.into_iter().for_each(super::touched::Pending::done);
                 drop((old, new, paths));
                 Ok((source.path, target.path))
+            }
+            Err(errno) if in_part => {
+                // Each entry is at one of its two paths, which the controller looks at.
+                pending.into_iter().for_each(super::touched::Pending::done);
+                let error = fail(errno);
+                let reason = format!("{} (the directory has been moved in part)", error.reason);
+                Err(FileError { reason, ..error })
             }
             Err(errno) => {
                 // In reverse order: each announcement can be withdrawn only while it is the last
@@ -322,11 +336,13 @@ impl Files {
 }
 
 /// Moves a directory entry by entry: a filesystem that is an overlay renames no directory that was
-/// there before. An error leaves each entry at one of the two paths.
+/// there before. An error leaves each entry at one of the two paths, and `in_part` true if anything
+/// has changed. Nothing is moved back: that would fail where the move has failed.
 fn move_directory(
     (parent, name): (BorrowedFd<'_>, &[u8]),
     (target, new_name): (BorrowedFd<'_>, &[u8]),
     existing: Existing,
+    in_part: &mut bool,
 ) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let from = retry(|| openat(parent, name, flags, Mode::empty()))?;
@@ -334,11 +350,13 @@ fn move_directory(
     if existing == Existing::Replace {
         // An empty directory, as `rename(2)` does it.
         match retry(|| unlinkat(target, new_name, AtFlags::REMOVEDIR)) {
-            Ok(()) | Err(Errno::NOENT) => {}
+            Ok(()) => *in_part = true,
+            Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
     }
     mkdirat(target, new_name, Mode::RWXU)?;
+    *in_part = true;
     let to = retry(|| openat(target, new_name, flags, Mode::empty()))?;
     let mut names = Vec::new();
     read_directory(&from, |name, _| {
@@ -348,7 +366,8 @@ fn move_directory(
     for name in &names {
         match retry(|| renameat(&from, &name[..], &to, &name[..])) {
             Err(Errno::XDEV) => {
-                move_directory((from.as_fd(), name), (to.as_fd(), name), Existing::Refuse)?;
+                let to = (to.as_fd(), &name[..]);
+                move_directory((from.as_fd(), name), to, Existing::Refuse, in_part)?;
             }
             renamed => renamed?,
         }

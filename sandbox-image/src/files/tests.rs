@@ -390,7 +390,7 @@ fn rename_does_what_posix_does() {
                 ("/io/a".into(), true, Change::Remove),
                 ("/io/b".into(), true, Change::Write),
                 ("/io/full/x".into(), true, Change::Remove),
-                ("/io/empty/x".into(), true, Change::Write),
+                ("/io/empty/x".into(), false, Change::Write),
             ]
         );
     });

@@ -346,15 +346,20 @@ fn edit_over(files: &Files) -> Result<(), FileError> {
     edit(files, "f", &"\u{1}".repeat(64 << 10), &"x".repeat(250 << 10), 1)
 }
 
-/// A small file system for a test.
-struct Disk(std::path::PathBuf);
+/// A file system for a test.
+pub(super) struct Disk(std::path::PathBuf);
 
 impl Disk {
-    fn mount(at: impl AsRef<Path>, options: &str) -> Self {
+    /// A small one in memory.
+    pub(super) fn mount(at: impl AsRef<Path>, options: &str) -> Self {
+        Self::of("tmpfs", at, options)
+    }
+
+    pub(super) fn of(kind: &str, at: impl AsRef<Path>, options: &str) -> Self {
         let at = at.as_ref();
         let options = std::ffi::CString::new(options).unwrap();
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("ops-test", at, "tmpfs", flags, Some(options.as_c_str())).unwrap();
+        rustix::mount::mount("ops-test", at, kind, flags, Some(options.as_c_str())).unwrap();
         Self(at.to_owned())
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::fs::{OFlags, mkdirat, openat};
 
-use super::operations::{remove, watch};
+use super::operations::{Disk, remove, watch};
 use super::search::PLAIN;
 use super::*;
 use crate::files::calls::counted;
@@ -303,4 +303,57 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         // What has no path is removed with what has one.
         assert_eq!(remove(&files, &name, RemoveScope::Tree).unwrap(), 18);
     });
+}
+
+#[test]
+fn a_directory_that_an_overlay_moves_in_part_stays_announced_and_the_error_says_so() {
+    if !is_root() {
+        // Only root can mount a file system here.
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
+    for name in ["lower/d/s", "disk", "io"] {
+        fs::create_dir_all(place(name)).unwrap();
+    }
+    let _disk = Disk::mount(place("disk"), "size=512k,nr_inodes=64");
+    for name in ["disk/upper", "disk/work"] {
+        fs::create_dir(place(name)).unwrap();
+    }
+    // Each is copied before it is moved, and not all of them fit.
+    let all = ["d/0", "d/1", "d/2", "d/3", "d/4", "d/s/0", "d/s/1", "d/s/2", "d/s/3", "d/s/4"];
+    for file in all {
+        fs::write(place("lower").join(file), [1; 64 << 10]).unwrap();
+    }
+    let [lower, upper, work] =
+        ["lower", "disk/upper", "disk/work"].map(|name| place(name).display().to_string());
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=off");
+    let io = place("io");
+    let _overlay = Disk::of("overlay", &io, &layers);
+    fs::create_dir(io.join("new")).unwrap();
+    let (files, announced) = Setup::io(&io).open();
+    let error = files.rename(b"d", b"new").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
+    assert!(error.to_string().ends_with(" (the directory has been moved in part)"), "{error}");
+    let moved = |file: &&&str| io.join(file.replacen('d', "new", 1)).exists();
+    let count = all.iter().filter(moved).count();
+    assert!((1..all.len()).contains(&count), "{count}");
+    for file in &all {
+        assert_ne!(io.join(file).exists(), moved(&file), "{file}");
+    }
+    let mut expected: Vec<_> = all
+        .iter()
+        .flat_map(|file| {
+            let new = file.replacen('d', "new", 1);
+            [
+                (format!("/io/{file}"), true, Change::Remove),
+                (format!("/io/{new}"), false, Change::Write),
+            ]
+        })
+        .collect();
+    let mut changes = announced.take();
+    for changes in [&mut expected, &mut changes] {
+        changes.sort_by(|a, b| a.0.cmp(&b.0));
+    }
+    assert_eq!(changes, expected);
 }
