@@ -1,6 +1,6 @@
 //! Copying a file, or a tree of files and directories.
 
-use rustix::fs::{Mode, fstat};
+use rustix::fs::{Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, WriteMode};
@@ -9,6 +9,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 use super::access::Files;
 use super::error::{FileError, beneath};
 use super::list::{ListOptions, ListedEntry};
+use super::mounts::MountTarget;
 use super::open::{Absent, special};
 use super::open_mode::OpenMode;
 use super::remove::RemoveScope;
@@ -30,9 +31,9 @@ pub struct Copied {
 }
 
 impl Files {
-    /// Copies a file with its permissions; with the scope [`RemoveScope::Tree`] also a directory
-    /// with its content, into an existing one only with [`Existing::Replace`]. Each file of it is
-    /// written whole or not at all.
+    /// Copies a file with its permissions; with the scope [`RemoveScope::Tree`] also a directory with
+    /// its permissions and its content, into an existing one only with [`Existing::Replace`]. Each file
+    /// of it is written whole or not at all.
     ///
     /// # Errors
     ///
@@ -112,15 +113,29 @@ impl Files {
             let reason = "a name or a path in it is too long for a copy";
             return Err(FileError::rule(ErrorKind::InvalidPath, reason, from));
         }
-        self.mkdir(to, Parents::Make)?;
+        // Directories that get their modes at the end: these forbid the owner to copy into them.
+        let mut narrow = Vec::new();
+        let mut mkdir = |from: &[u8], to: Vec<u8>, parents| {
+            let mode = copied_mode(self.stat(from)?.permissions);
+            let (_, created) = self.mkdir_with(&to, parents, mode | Mode::RWXU)?;
+            if created && !mode.contains(Mode::RWXU) {
+                narrow.push((to, mode));
+            }
+            Ok::<_, FileError>(())
+        };
+        mkdir(from, to.to_vec(), Parents::Make)?;
         let mut bytes = 0;
         for ListedEntry { path, kind, .. } in &listed {
             watch.check()?;
             let (from, to) = (join_written(from, path), join_written(to, path));
             match kind {
-                EntryKind::Directory => drop(self.mkdir(&to, Parents::Require)?),
+                EntryKind::Directory => mkdir(&from, to, Parents::Require)?,
                 _ => bytes += self.copy_file(&from, &to, existing, watch)?,
             }
+        }
+        // The inner ones first, while they can be reached.
+        for (directory, mode) in narrow.into_iter().rev() {
+            self.set_mode(&directory, mode)?;
         }
         Ok((listed.len() as u64 + 1, bytes))
     }
@@ -145,9 +160,23 @@ impl Files {
             overwrite: Overwrite::Atomic,
         };
         let mut writing = self.write(to, options)?;
-        // As the umask leaves them.
-        writing.permissions(Mode::from_raw_mode(stat.st_mode & 0o755));
+        writing.permissions(copied_mode(stat.st_mode));
         writing.put_file(&source.fd, source.size, watch)?;
         Ok(writing.commit(watch)?.bytes)
     }
+
+    fn set_mode(&self, directory: &[u8], mode: Mode) -> Result<(), FileError> {
+        let located = self.locate_to_write(directory)?;
+        let MountTarget::Beneath(root, relative) = &located.target else {
+            return Err(FileError::system(Errno::NOTDIR, directory));
+        };
+        let opened = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
+        let done = opened.and_then(|opened| fchmod(&opened, mode));
+        done.map_err(|errno| beneath(errno, directory))
+    }
+}
+
+/// The mode of a copy: as the usual umask leaves it, and without set-id and sticky bits.
+const fn copied_mode(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o755)
 }

@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd as _;
 
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx,
+};
 use rustix::io::Errno;
 use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::GuestPath;
@@ -109,6 +111,20 @@ impl Files {
     ///
     /// [`FileError`]; nothing has changed, except that parents may have been created.
     pub fn mkdir(&self, written: &[u8], parents: Parents) -> Result<(GuestPath, bool), FileError> {
+        self.mkdir_with(written, parents, Mode::from_raw_mode(0o777))
+    }
+
+    /// The same with a mode, as far as the umask leaves it.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(super) fn mkdir_with(
+        &self,
+        written: &[u8],
+        parents: Parents,
+        mode: Mode,
+    ) -> Result<(GuestPath, bool), FileError> {
         let located = self.locate_to_write(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::EXIST, written));
@@ -132,10 +148,8 @@ impl Files {
             let wanted = missing.len() as u64 + 1;
             self.quota.take_entries(located.mount.fd(), wanted)?;
             let mut made = 0;
-            let result = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
-                let mode = rustix::fs::Mode::from_raw_mode(0o777);
-                retry(|| mkdirat(&directory, name, mode))
-            });
+            let result = make_parents(root, directory, &missing, &mut made)
+                .and_then(|directory| retry(|| mkdirat(&directory, name, mode)));
             made += u64::from(result.is_ok());
             self.quota.give_back_entries(wanted - made);
             match result {

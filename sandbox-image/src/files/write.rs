@@ -96,7 +96,7 @@ pub struct Writing<'f> {
     bytes: u64,
     /// The size of the existing file, if it is appended to.
     before: u64,
-    /// The permissions of a new file, if they are not the usual ones.
+    /// The permissions of the file, if they are not the old one's or the usual ones.
     permissions: Option<Mode>,
 }
 
@@ -323,7 +323,7 @@ impl<'f> Writing<'f> {
         Ok(())
     }
 
-    /// Gives the file these permissions if it is new.
+    /// Gives the file these permissions, also in place of an old one; not if its content is replaced.
     pub const fn permissions(&mut self, permissions: Mode) {
         self.permissions = Some(permissions);
     }
@@ -433,9 +433,9 @@ impl<'f> Writing<'f> {
         if !missing.is_empty() && self.options.parents == Parents::Require {
             return Err(FileError::system(Errno::NOENT, &self.written));
         }
-        // It gets the permissions of the old file; setuid, setgid and sticky bits are not.
+        // Else it gets the permissions of the old file; setuid, setgid and sticky bits are not.
         let of_target = |target: &Target| Mode::from_raw_mode(target.stat.st_mode & 0o777);
-        if let Some(mode) = target.map(of_target).or(self.permissions) {
+        if let Some(mode) = self.permissions.or(target.map(of_target)) {
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
         let wanted = match target {

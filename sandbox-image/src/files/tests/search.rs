@@ -218,8 +218,7 @@ fn copy_gives_a_file_its_content_and_permissions() {
         let copied = copy("a", "new/b", Existing::Refuse).unwrap();
         assert_eq!((copied.entries, copied.bytes), (1, 600 << 10));
         assert_eq!(fs::read(io.join("new/b")).unwrap(), [7; 600 << 10]);
-        let mode = fs::metadata(io.join("new/b")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o750);
+        assert_eq!(mode(&io.join("new/b")), 0o750);
         assert_eq!(recorded.take(), [("/io/new/b".to_owned(), false, Change::Write)]);
         assert_eq!(copy("empty", "empty2", Existing::Refuse).unwrap().bytes, 0);
         let kind = |result: Result<_, FileError>| result.map(drop).unwrap_err().kind;
@@ -227,6 +226,7 @@ fn copy_gives_a_file_its_content_and_permissions() {
         assert_eq!(fs::read(io.join("old")).unwrap(), b"old");
         copy("a", "old", Existing::Replace).unwrap();
         assert_eq!(fs::metadata(io.join("old")).unwrap().len(), 600 << 10);
+        assert_eq!(mode(&io.join("old")), 0o750, "the source's in place of an old file, too");
         assert_eq!(kind(copy("a", "a", Existing::Replace)), ErrorKind::InvalidRequest);
         assert_eq!(kind(copy("none", "x", Existing::Replace)), ErrorKind::NotFound);
         assert_eq!(kind(copy("new", "x", Existing::Replace)), ErrorKind::IsDirectory);
@@ -237,6 +237,45 @@ fn copy_gives_a_file_its_content_and_permissions() {
         assert_eq!(kind(copy("link", "x", Existing::Replace)), ErrorKind::Symlink);
         assert_eq!(kind(copy("a", "link", Existing::Replace)), ErrorKind::Symlink);
         assert!(!io.join("x").exists());
+    });
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn copy_gives_directories_the_permissions_of_theirs() {
+    on_both(|io, setup| {
+        fill(io, &[("t/private/f", b"1"), ("t/fixed/in/f", b"2"), ("t/open/f", b"3")]);
+        let modes = [
+            ("private", 0o700, 0o700),
+            ("fixed/in", 0o500, 0o500),
+            ("fixed", 0o555, 0o555),
+            ("open", 0o3777, 0o755),
+            ("", 0o710, 0o710),
+        ];
+        for (name, of_source, _) in modes {
+            let of_source = fs::Permissions::from_mode(of_source);
+            fs::set_permissions(io.join("t").join(name), of_source).unwrap();
+        }
+        let (files, _) = setup().open();
+        let copy = |to: &[u8]| files.copy(b"t", to, RemoveScope::Tree, Existing::Replace, &watch());
+        assert_eq!(copy(b"new/u").unwrap().bytes, 3);
+        for (name, _, of_copy) in modes {
+            assert_eq!(mode(&io.join("new/u").join(name)), of_copy, "{name}");
+        }
+        // One that is there keeps its own.
+        fs::create_dir_all(io.join("v/private")).unwrap();
+        fs::set_permissions(io.join("v/private"), fs::Permissions::from_mode(0o750)).unwrap();
+        copy(b"v").unwrap();
+        assert_eq!((mode(&io.join("v/private")), mode(&io.join("v/fixed"))), (0o750, 0o555));
+        for tree in ["t", "new/u", "v"] {
+            for name in ["fixed", "fixed/in"] {
+                let path = io.join(tree).join(name);
+                fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
     });
 }
 
