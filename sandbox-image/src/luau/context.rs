@@ -113,17 +113,11 @@ impl Host {
     }
 
     /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are
-    /// values, so equal ones are the same. A position prefix does not matter: `error` and
-    /// `coroutine.wrap` add one when they pass an error on.
+    /// values, so equal ones are the same.
     pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
         let all = self.raised_rules.borrow();
-        let mut rest = error;
-        loop {
-            if let Some((kind, _)) = all.iter().find(|(_, raised)| **raised == *rest) {
-                return Some(*kind);
-            }
-            rest = split_position(rest)?.1;
-        }
+        let kind_of = |text: &[u8]| all.iter().find(|(_, raised)| **raised == *text);
+        texts_of(error).find_map(kind_of).map(|(kind, _)| *kind)
     }
 
     /// Closes a handle that no script can reach any more. Data that cannot be written is lost, and
@@ -137,6 +131,12 @@ impl Host {
             }
         }
     }
+}
+
+/// What an error may have been raised as: its text, and what follows each position at its front.
+/// `error` and `coroutine.wrap` add one when they pass an error on.
+pub(super) fn texts_of(error: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(error), |text| split_position(text).map(|(_, rest)| rest))
 }
 
 /// Removes `script:3: ` from the front of a message, or `script:3` from that of a traceback.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sandbox_protocol::limits::{MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, cut_encoded};
 use sandbox_protocol::message::{TestCase, TestStatus};
 
-use super::context::{TestProgress, shown, split_position};
+use super::context::{TestProgress, shown, split_position, texts_of};
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 
 /// Deepest nesting of tables that are compared.
@@ -55,7 +55,9 @@ fn case(call: &mut Call<'_>) -> Results {
     let (status, message, line) = match (&error, progress) {
         (None, _) => (TestStatus::Passed, None, None),
         // Another error after a skip that was caught is a failure.
-        (Some(error), TestProgress::Skipping(reason)) if text_of(error) == reason => {
+        (Some(error), TestProgress::Skipping(reason))
+            if texts_of(error).any(|text| text == reason) =>
+        {
             let reason = (!reason.is_empty()).then(|| cut(&reason, MAX_TEST_MESSAGE_BYTES));
             (TestStatus::Skipped, reason, None)
         }
@@ -116,11 +118,6 @@ fn fail(call: &mut Call<'_>) -> Results {
         _ => note(call, Slot::arg(1), "fail")?,
     };
     Err(Raise::Error(message))
-}
-
-/// The text of an error, without its position.
-fn text_of(error: &[u8]) -> &[u8] {
-    split_position(error).map_or(error, |(_, text)| text)
 }
 
 /// `test.skip(reason?)`: ends the case.

@@ -98,6 +98,18 @@ fn misuse_is_an_error_of_its_caller() {
 }
 
 #[test]
+fn a_skip_passes_through_what_adds_a_position_to_it() {
+    for body in [
+        "coroutine.wrap(function() test.skip('later') end)()",
+        "coroutine.wrap(function() coroutine.wrap(test.skip)('later') end)()",
+        "local _, e = pcall(test.skip, 'later'); error(e)",
+    ] {
+        let told = case(body);
+        assert_eq!((told.status, told.message.as_deref()), (TestStatus::Skipped, Some("later")));
+    }
+}
+
+#[test]
 fn limits_and_the_deadline_end_a_script_in_a_case_too() {
     let sandbox = Sandbox { limits: Limits { write_bytes: 3, ..LIMITS }, ..Sandbox::new() };
     let error = sandbox.error("test.case('c', function() fs.write('a', 'long') end)");
