@@ -12,8 +12,8 @@ use sandbox_protocol::path::MAX_PATH_BYTES;
 pub struct FileError {
     /// The kind.
     pub kind: ErrorKind,
-    /// The OS error number, which `io.errors = "return"` returns as `nil, message, errno`; `None`
-    /// if a rule of the sandbox was broken, which always raises.
+    /// The OS error number, which `io.errors = "return"` returns as `nil, message, errno` unless a
+    /// rule of the sandbox was broken, which always raises.
     pub errno: Option<i32>,
     /// The text of strerror, or our own.
     pub reason: String,

@@ -12,7 +12,7 @@ mod values;
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbox_protocol::message::{IoErrors, Limits, LogLevel, RunEnd, ScriptError, Secret};
+use sandbox_protocol::message::{Access, IoErrors, Limits, LogLevel, RunEnd, ScriptError, Secret};
 use sandbox_protocol::{ErrorKind, FromAgent};
 use serde_json::{Map, Value, json};
 
@@ -25,6 +25,8 @@ use crate::stop::{StopFlag, StopReason};
 /// A sandbox for scripts.
 struct Sandbox {
     directory: Option<tempfile::TempDir>,
+    /// What is at `/in/d`.
+    input: Option<tempfile::TempDir>,
     io_errors: IoErrors,
     limits: Limits,
     args: Map<String, Value>,
@@ -40,6 +42,7 @@ impl Sandbox {
     fn new() -> Self {
         Self {
             directory: Some(tempfile::tempdir().unwrap()),
+            input: None,
             io_errors: IoErrors::Raise,
             limits: LIMITS,
             args: Map::new(),
@@ -64,7 +67,9 @@ impl Sandbox {
         let limits = self.limits.clone();
         let files = self.directory.as_ref().map(|directory| {
             let protected = self.protected.clone();
-            Setup { limits: limits.clone(), protected, ..Setup::io(directory.path()) }.open().0
+            let mut setup = Setup::io(directory.path());
+            setup.mounts.extend(self.input.iter().map(|it| ("/in/d", Access::Read, it.path())));
+            Setup { limits: limits.clone(), protected, ..setup }.open().0
         });
         let outbox = Arc::new(Outbox::new(self.recorder.clone()));
         let context = RunContext {

@@ -42,7 +42,7 @@ pub(super) fn settle(call: &mut Call<'_>, result: Result<Pushed, Failure>) -> Re
     match result {
         Ok(pushed) => Ok(pushed),
         Err(Failure::File(error)) => match (call.host().io_errors, error.errno) {
-            (IoErrors::Return, Some(errno)) => {
+            (IoErrors::Return, Some(errno)) if !error.breaks_rule() => {
                 call.reserve(3)?;
                 call.push_nil();
                 call.push_string(error.to_string());

@@ -435,6 +435,26 @@ fn failures_are_returned_where_the_sandbox_says_so() {
 }
 
 #[test]
+fn writing_to_an_input_raises_where_failures_are_returned_too() {
+    let input = tempfile::tempdir().unwrap();
+    std::fs::write(input.path().join("a"), "text").unwrap();
+    let io_errors = IoErrors::Return;
+    let sandbox = Sandbox { input: Some(input), io_errors, ..Sandbox::new() };
+    for source in [
+        "io.open('/in/d/x', 'w')",
+        "io.open('/in/d/a', 'r+')",
+        "os.remove('/in/d/a')",
+        "os.rename('/in/d/a', '/in/d/b')",
+    ] {
+        let error = sandbox.error(source);
+        assert_eq!(error.kind, ErrorKind::ReadOnly, "{source}");
+        assert!(error.message.ends_with(": Read-only file system"), "{}", error.message);
+    }
+    let found = json!([null, "/in/d/x: No such file or directory", 2]);
+    assert_eq!(sandbox.value("return io.open('/in/d/x')"), found);
+}
+
+#[test]
 fn entries_are_listed_removed_and_renamed() {
     let source = "assert(#io.list() == 0) for _, n in {'b', 'a', 'sub/c'} do io.open(n, 'w'):close() end \
                   local all = io.list('.') local sub = io.list('sub') \
