@@ -11,6 +11,7 @@
 //! One thread does all of it, so that a command costs one thread. It never reads more than the
 //! console accepts: the rest stays in the pipe, and the command blocks.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,8 +137,9 @@ struct Watch<'a, C> {
     outputs: [Option<OwnedFd>; 2],
     given: [u64; 2],
     stdin: Option<OwnedFd>,
-    /// Input for which the pipe had no room yet.
-    piece: Vec<u8>,
+    /// Input for which the pipe had no room yet. All of a script's is one piece: taking bytes from
+    /// its front must not move the rest.
+    piece: VecDeque<u8>,
     stopped: Option<ExecStop>,
 }
 
@@ -158,7 +160,7 @@ pub fn supervise(
         outputs: outputs.map(Some),
         given: [0; 2],
         stdin,
-        piece: Vec::new(),
+        piece: VecDeque::new(),
         stopped,
     };
     let mut readable = [false; 2];
@@ -271,20 +273,20 @@ impl<C: Console> Watch<'_, C> {
                 }
                 pieces += 1;
                 match self.console.input() {
-                    Input::Piece(piece) => self.piece = piece,
+                    Input::Piece(piece) => self.piece = piece.into(),
                     Input::Later => return,
                     Input::End => self.stdin = None,
                 }
                 continue;
             }
-            match rustix::io::write(fd, &self.piece) {
+            match rustix::io::write(fd, self.piece.as_slices().0) {
                 Ok(written) => _ = self.piece.drain(..written),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 // The command reads no more. Input on its way to it is never consumed.
                 Err(_) => {
                     self.stdin = None;
-                    self.piece = Vec::new();
+                    self.piece = VecDeque::new();
                 }
             }
         }

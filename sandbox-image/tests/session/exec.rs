@@ -561,6 +561,15 @@ fn a_script_runs_programs() {
         ),
         serde_json::json!("ran\n")
     );
+    // Its input is one piece, of which a pipe takes a part at a time.
+    assert_eq!(
+        value(
+            "local t = {} for i = 1, 500000 do t[i] = i end local text = table.concat(t, ',') \
+               process.exec('sh', {'-c', 'cat > copy'}, {stdin = text}) \
+               return {#text > 3e6, fs.read('copy') == text}"
+        ),
+        serde_json::json!([true, true])
+    );
     // What is declared of it is all there is.
     assert_eq!(
         value("local names = {} for name in process do table.insert(names, name) end return names"),
