@@ -64,10 +64,16 @@ pub(super) fn flag(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Optio
     })
 }
 
-/// An integer of at least 1.
-pub(super) fn count(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<u64>, Raise> {
-    option(call, table, name, "whole number from 1", |call, value| {
-        let number = call.number(value).filter(|n| n.fract() == 0.0 && (1.0..=1e15).contains(n))?;
+/// An integer of at least `least`.
+pub(super) fn count(
+    call: &mut Call<'_>,
+    table: Slot,
+    name: &str,
+    least: u8,
+) -> Result<Option<u64>, Raise> {
+    option(call, table, name, &format!("whole number from {least}"), |call, value| {
+        let range = f64::from(least)..=1e15;
+        let number = call.number(value).filter(|n| n.fract() == 0.0 && range.contains(n))?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
         Some(number as u64)
     })

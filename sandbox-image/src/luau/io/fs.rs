@@ -104,7 +104,7 @@ fn list(call: &mut Call<'_>) -> Results {
     let table = Slot::arg(2);
     options(call, table, "list", &["recursive", "max_depth"])?;
     let recursive = flag(call, table, "recursive")? == Some(true);
-    let depth = match (recursive, count(call, table, "max_depth")?) {
+    let depth = match (recursive, count(call, table, "max_depth", 1)?) {
         (true, depth) => depth,
         (false, None) => Some(1),
         (false, Some(_)) => {
@@ -220,7 +220,7 @@ fn glob(call: &mut Call<'_>) -> Results {
     let table = Slot::arg(2);
     options(call, table, "glob", &["hidden", "limit"])?;
     let hidden = flag(call, table, "hidden")? == Some(true);
-    let limit = count(call, table, "limit")?;
+    let limit = count(call, table, "limit", 1)?;
     let watch = watch(call);
     let (directory, below) = split_glob(&pattern);
     let top = if directory.is_empty() { "." } else { directory };
@@ -250,10 +250,10 @@ fn grep(call: &mut Call<'_>) -> Results {
     let glob = option(call, table, "glob", "string", |call, value| {
         String::from_utf8(call.string(value)?.to_vec()).ok()
     })?;
-    let context = count(call, table, "context")?.unwrap_or(0);
+    let context = count(call, table, "context", 0)?.unwrap_or(0);
     let ignore_case = flag(call, table, "ignore_case")? == Some(true);
     let hidden = flag(call, table, "hidden")? == Some(true);
-    let limit = count(call, table, "limit")?;
+    let limit = count(call, table, "limit", 1)?;
     let watch = watch(call);
     let begin: &[u8] = if top.is_empty() { b"." } else { &top };
     let (pattern, glob) = (&*pattern, glob.as_deref());

@@ -55,6 +55,15 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
+fn grep_takes_its_default_context_as_an_option() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path().join("f"), "one\ntwo\nthree\n").unwrap();
+    let source = "local lines = fs.grep('two', 'f', {context = 0}) \
+                  return {#lines, lines[1].text, #fs.grep('two', 'f', {context = 1})}";
+    assert_eq!(sandbox.value(source), json!([1, "two", 3]));
+}
+
+#[test]
 fn stat_returns_a_table() {
     let sandbox = Sandbox::new();
     let source = "local now = os.time() fs.write('f', 'x') local s = fs.stat('./f') \
@@ -112,6 +121,10 @@ fn arguments_and_options_that_are_none_raise_before_anything_changes() {
         (
             "fs.list('.', {recursive = true, max_depth = 0})",
             "invalid option 'max_depth' (whole number from 1 expected, got number)",
+        ),
+        (
+            "fs.grep('x', '.', {context = -1})",
+            "invalid option 'context' (whole number from 0 expected, got number)",
         ),
     ] {
         assert_eq!(raises(&sandbox, call), message, "{call}");
