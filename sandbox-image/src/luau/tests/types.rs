@@ -87,3 +87,24 @@ fn the_declarations_are_what_the_vm_has() {
     let of_programs = ["process", "process.exec"].map(str::to_owned).into();
     assert_eq!(declared(), ours.union(&of_programs).cloned().collect());
 }
+
+#[test]
+fn standard_names_that_are_absent_are_listed_as_absent() {
+    let list = DECLARATIONS.split_once("Standard names that are absent: ").unwrap().1;
+    let list = list.split_once(". Every table").unwrap().0.replace("\n--", "");
+    let listed: BTreeSet<_> = list.split(", ").collect();
+    // What Lua's manual has in `io`, `os` and a file.
+    let io =
+        "close flush input lines open output popen read stderr stdin stdout tmpfile type write";
+    let os = "clock date difftime execute exit getenv remove rename setlocale time tmpname";
+    let file = "close flush lines read seek setvbuf write";
+    for (place, names) in [("io.", io), ("os.", os), ("file:", file)] {
+        for name in names.split(' ').map(|name| format!("{place}{name}")) {
+            assert_ne!(declared().contains(&name), listed.contains(&*name), "{name}");
+        }
+    }
+    let globals: Vec<_> = listed.iter().filter(|name| !name.contains(':')).collect();
+    for name in globals {
+        assert_eq!(value(&format!("return {name} == nil")), json!(true), "{name}");
+    }
+}
