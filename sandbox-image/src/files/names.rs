@@ -93,7 +93,14 @@ impl Files {
     ///
     /// [`FileError`] if it cannot be determined, or the path is refused.
     pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
-        let located = self.locate_to_read(written)?;
+        let located = match self.locate_to_read(written) {
+            // No input has this name, or the one that has it is a file.
+            Err(error) if error.is_absence() => {
+                let path = self.mounts.meant(written).ok_or(error)?;
+                return Ok((path, None));
+            }
+            located => located?,
+        };
         match metadata(&located, written) {
             Ok((stat, _)) => {
                 let kind = FileType::from_raw_mode(stat.st_mode);

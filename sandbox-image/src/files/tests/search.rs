@@ -77,6 +77,33 @@ fn glob_returns_matching_paths_in_order() {
 }
 
 #[test]
+fn nothing_is_where_no_input_is_or_below_one_that_is_a_file() {
+    on_both(|io, setup| {
+        let inputs = tempfile::tempdir().unwrap();
+        fill(inputs.path(), &[("f", b""), ("d/a", b"")]);
+        fill(io, &[("ff", b"")]);
+        let (f, d) = (inputs.path().join("f"), inputs.path().join("d"));
+        let mut with_inputs = setup();
+        with_inputs.mounts.push(("/in/f", Access::Read, &f));
+        with_inputs.mounts.push(("/in/d", Access::Read, &d));
+        let (files, _) = with_inputs.open();
+        for path in ["/in/none", "/in/none/x", "/in/f/x", "/in/f/x/", "/in/d/none", "ff/x"] {
+            assert_eq!(files.exists(path.as_bytes()).unwrap().1, None, "{path}");
+            assert_eq!(glob(&files, &format!("{path}/"), "*").unwrap(), [""; 0], "{path}");
+            assert!(files.stat(path.as_bytes()).unwrap_err().errno.is_some(), "{path}");
+        }
+        for path in ["/in", "/etc", "/"] {
+            assert_eq!(files.exists(path.as_bytes()).unwrap_err().kind, ErrorKind::PathEscape);
+            assert_eq!(glob(&files, path, "*").unwrap_err().kind, ErrorKind::PathEscape);
+        }
+        for path in ["/in/f/", "ff/"] {
+            assert_eq!(files.exists(path.as_bytes()).unwrap_err().kind, ErrorKind::NotADirectory);
+            assert_eq!(glob(&files, path, "*").unwrap_err().kind, ErrorKind::NotADirectory);
+        }
+    });
+}
+
+#[test]
 fn glob_enters_only_directories_that_may_have_a_match() {
     on_both(|io, setup| {
         let deep = "1/2/3/4/5/6/7/8/9/10/11/12/x.txt";
