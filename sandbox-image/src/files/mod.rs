@@ -23,6 +23,7 @@ mod names;
 mod open;
 mod open_mode;
 mod path_locks;
+mod pattern;
 mod policy;
 mod quota;
 #[cfg(test)]

@@ -1,13 +1,9 @@
 //! Searching a tree: `glob` by path, `grep` by content. Both walk as a list does, in order and in
 //! bounded memory, and follow no link.
 
-use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use regex::bytes::{Regex, RegexBuilder};
 use sandbox_protocol::limits::{
     MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
@@ -21,13 +17,10 @@ use super::access::Files;
 use super::error::FileError;
 use super::list::{ListOptions, ListedEntry, Unreadable, Visit};
 use super::open_mode::OpenMode;
+use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, Pattern, cause};
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
-/// How deep the groups of a regular expression may nest. Its compiler is recursive.
-const MAX_NESTING: u32 = 64;
-/// The size of a compiled regular expression. A search takes time in proportion to it.
-const MAX_COMPILED_BYTES: usize = 1 << 20;
 /// How much of a file is read at once, and the longest line that is searched.
 const READ_BYTES: usize = 256 << 10;
 /// What a line of a result costs beside its texts.
@@ -97,9 +90,9 @@ impl Files {
             "" => return Err(invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < options.pattern.len()),
         };
-        let glob = Pattern::new(pattern, written)?;
-        let reach = Reach::of(pattern);
-        let hidden = options.hidden || pattern.split('/').any(|name| name.starts_with('.'));
+        let glob = glob_pattern(pattern, options.hidden, written)?;
+        let reach = Reach::of(pattern, options.hidden);
+        let hidden = options.hidden || glob.names_hidden;
         let limit = self.search_limit(options.limit, written)?;
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
         let walked = self.walk(
@@ -156,15 +149,9 @@ impl Files {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(invalid(&reason, written));
         }
-        let glob = match options.glob {
-            None => None,
-            Some(glob) if glob.contains('/') => Some(Pattern::new(glob, written)?),
-            // Said of the name alone, if it is none.
-            Some(name) => Some(
-                Pattern::new(name, written)
-                    .and_then(|_| Pattern::new(&format!("**/{name}"), written))?,
-            ),
-        };
+        // What is hidden is left out by its name, and not by the pattern.
+        let glob = options.glob.map(|glob| glob_pattern(glob, true, written)).transpose()?;
+        let by_path = options.glob.is_some_and(|glob| glob.contains('/'));
         let limit = self.search_limit(options.limit, written)?;
         let context = usize::try_from(options.context).unwrap_or(usize::MAX);
         let mut search =
@@ -190,7 +177,10 @@ impl Files {
             EVERYTHING,
             watch,
             |directory, name, is_directory| {
-                let matches = |it: &Pattern| it.matches(&join_written(directory, name));
+                let matches = |it: &Pattern| match by_path {
+                    true => it.matches(&join_written(directory, name)),
+                    false => it.matches(name),
+                };
                 let is_wanted = options.hidden || !is_hidden(name);
                 let is_found = !is_directory && glob.as_ref().is_none_or(matches);
                 Visit { returned: is_wanted && is_found, entered: is_wanted && is_directory }
@@ -241,7 +231,7 @@ struct Reach {
 }
 
 impl Reach {
-    fn of(pattern: &str) -> Self {
+    fn of(pattern: &str, hidden: bool) -> Self {
         let names = || pattern.split('/');
         // Alternatives may have slashes of their own: no path has more than all of them.
         let most_names = (!pattern.contains("**")).then(|| names().count());
@@ -250,7 +240,7 @@ impl Reach {
             .take(known)
             .take_while(|name| !name.contains("**"))
             // A slash within brackets or after a backslash leaves no glob before it.
-            .map_while(|name| Pattern::new(name, b"").ok())
+            .map_while(|name| Pattern::new(name, hidden).ok())
             .collect();
         Self { names, most_names }
     }
@@ -265,23 +255,12 @@ impl Reach {
     }
 }
 
-/// A glob: `*` and `?` match within a name, `**` any directories.
-struct Pattern(GlobSet);
-
-impl Pattern {
-    fn new(pattern: &str, written: &[u8]) -> Result<Self, FileError> {
-        if pattern.len() > MAX_PATTERN_BYTES {
-            return Err(too_long(written));
-        }
-        let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
-        glob.and_then(|glob| GlobSetBuilder::new().add(glob).build())
-            .map(Self)
-            .map_err(|error| invalid(&format!("not a glob: {}", error.kind()), pattern.as_bytes()))
+fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, FileError> {
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return Err(too_long(written));
     }
-
-    fn matches(&self, path: &[u8]) -> bool {
-        self.0.is_match(Path::new(OsStr::from_bytes(path)))
-    }
+    let fail = |reason: String| invalid(&format!("not a glob: {reason}"), pattern.as_bytes());
+    Pattern::new(pattern, hidden).map_err(fail)
 }
 
 fn too_long(written: &[u8]) -> FileError {
@@ -298,11 +277,8 @@ fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Regex, FileEr
         .size_limit(MAX_COMPILED_BYTES)
         .build()
         .map_err(|error| {
-            // The last line of a syntax error is its cause; those above point at it.
-            let text = error.to_string();
-            let cause = text.lines().last().unwrap_or_default();
-            let cause = cause.strip_prefix("error: ").unwrap_or(cause);
-            invalid(&format!("not a regular expression: {cause}"), options.pattern.as_bytes())
+            let reason = format!("not a regular expression: {}", cause(&error));
+            invalid(&reason, options.pattern.as_bytes())
         })
 }
 

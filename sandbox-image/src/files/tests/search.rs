@@ -1,5 +1,6 @@
 //! `glob`, `grep` and `copy`.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
@@ -73,6 +74,50 @@ fn glob_returns_matching_paths_in_order() {
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{pattern}");
         }
         assert_eq!(glob(&files, "..", "*").unwrap_err().kind, ErrorKind::PathEscape);
+    });
+}
+
+#[test]
+fn globs_match_characters_leading_dots_and_empty_alternatives_as_shells_do() {
+    on_both(|io, setup| {
+        let names = [
+            "é.txt",
+            "日本.md",
+            ".env",
+            ".envrc",
+            "foo",
+            "foo.txt",
+            "a}.txt",
+            ".d/.x",
+            ".d/y",
+            "s/z",
+        ];
+        fill(io, &names.map(|name| (name, &b"needle"[..])));
+        let bytes = std::ffi::OsStr::from_bytes(b"\xff.bin");
+        fs::write(io.join(bytes), b"").unwrap();
+        let (files, _) = setup().open();
+        let of = |pattern: &str| glob(&files, ".", pattern).unwrap();
+        assert_eq!(of("?.txt"), ["é.txt"]);
+        assert_eq!(of("[é].txt"), ["é.txt"]);
+        assert_eq!(of("[日]本.md"), ["日本.md"]);
+        assert_eq!(of("{.env,.envrc}"), [".env", ".envrc"]);
+        assert_eq!(of("[.]env"), [""; 0]);
+        assert_eq!(of("{.d,s}/*"), [".d/y", "s/z"]);
+        assert_eq!(of(".*"), [".d", ".env", ".envrc"]);
+        assert_eq!(of("**/.x"), [""; 0]);
+        assert_eq!(of("**/.d/*"), [".d/y"]);
+        assert_eq!(of("foo{,.txt}"), ["foo", "foo.txt"]);
+        assert_eq!(of("a}.tx?"), ["a}.txt"]);
+        for pattern in ["*.bin", "?.bin"] {
+            let options = GlobOptions { pattern, hidden: false, limit: None };
+            let found = files.glob(b".", options, &watch()).unwrap().found;
+            assert_eq!(found, [b"\xff.bin"], "{pattern}");
+        }
+        let needle = GrepOptions { pattern: "needle", glob: Some("[é日]*"), ..PLAIN };
+        let found = ["é.txt:1:needle", "日本.md:1:needle"];
+        assert_eq!(grep(&files, ".", needle).unwrap(), found);
+        let hidden = GrepOptions { glob: Some("?env"), hidden: true, ..needle };
+        assert_eq!(grep(&files, ".", hidden).unwrap(), [".env:1:needle"]);
     });
 }
 
