@@ -173,12 +173,18 @@ impl From<&GuestPath> for WireString {
     }
 }
 
+/// What makes more of a glob than a path.
+pub const GLOB_SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
+
 /// The directory of a glob as it is written, with its final slash, and the pattern below it: all
 /// names before the first one with a special character. The directory is empty where the pattern is
-/// relative to the working directory.
+/// relative to the working directory. Nothing is below `~`, which is a path and no name.
 #[must_use]
 pub fn split_glob(pattern: &str) -> (&str, &str) {
-    let literal = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
+    if pattern.trim_end_matches('/') == "~" {
+        return (pattern, "");
+    }
+    let literal = pattern.find(GLOB_SPECIAL).unwrap_or(pattern.len());
     let literal = pattern[..literal].len().min(pattern.trim_end_matches('/').len());
     pattern.split_at(pattern[..literal].rfind('/').map_or(0, |slash| slash + 1))
 }
@@ -289,6 +295,25 @@ mod tests {
         assert_eq!(path("/io").strip_prefix(&path("/io")), Some(&b""[..]));
         assert_eq!(path("/iox/a").strip_prefix(&path("/io")), None);
         assert_eq!(path("/a").strip_prefix(&path("/")), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn a_glob_is_split_before_its_first_name_with_a_special_character() {
+        for (pattern, split) in [
+            ("a*", ("", "a*")),
+            ("a/b/*.c", ("a/b/", "*.c")),
+            ("/in/*/x", ("/in/", "*/x")),
+            ("/io", ("/", "io")),
+            ("a/b/", ("a/", "b/")),
+            ("~/*", ("~/", "*")),
+            ("~", ("~", "")),
+            ("~/", ("~/", "")),
+            ("~a", ("", "~a")),
+            ("", ("", "")),
+            ("/", ("", "/")),
+        ] {
+            assert_eq!(split_glob(pattern), split, "{pattern}");
+        }
     }
 
     #[test]

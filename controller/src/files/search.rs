@@ -26,9 +26,9 @@ impl Sandbox {
         options: GlobOptions,
     ) -> Result<GlobData, Error> {
         let (directory, below) = split_glob(pattern);
-        let top = match directory.starts_with('/') || directory.starts_with("~/") {
-            true => directory.as_bytes().to_vec(),
-            false => join_written(path.as_ref(), directory.as_bytes()),
+        let top = match directory.as_bytes() {
+            [b'/', ..] | b"~" | [b'~', b'/', ..] => directory.as_bytes().to_vec(),
+            _ => join_written(path.as_ref(), directory.as_bytes()),
         };
         let call = self.begin("glob", &top);
         let result = async {
@@ -89,10 +89,7 @@ impl Sandbox {
             let above = if written == b"." { b"" } else { written };
             let lines = reply.lines.into_iter().map(|found| {
                 let message::GrepLine { name: below, line, text, cut, context } = found;
-                let (path, path_b64) = match below.as_bytes() {
-                    b"" => (path.clone(), path_b64.clone()),
-                    _ => call.found(&top, &below)?,
-                };
+                let (path, path_b64) = call.found(&top, &below)?;
                 let name = join_written(above, below.as_bytes());
                 let (name, name_b64) = WireString::from(name).into_parts();
                 Ok(GrepLine { name, name_b64, path, path_b64, line, text, cut, context })
@@ -121,12 +118,15 @@ impl OperationCall {
         self.resolved().ok_or_else(|| self.breach("a result of no path"))
     }
 
-    /// A path that the agent found below `top`.
+    /// A path that the agent found below `top`, or that itself.
     fn found(
         &self,
         top: &GuestPath,
         below: &WireString,
     ) -> Result<(String, Option<Base64>), Error> {
+        if below.as_bytes().is_empty() {
+            return Ok(WireString::from(top).into_parts());
+        }
         Ok(WireString::from(&self.below(top, below.as_bytes())?).into_parts())
     }
 }

@@ -10,7 +10,7 @@ use sandbox_protocol::limits::{
     encoded_len,
 };
 use sandbox_protocol::message::{EntryKind, GrepLine};
-use sandbox_protocol::path::{GuestPath, join_written};
+use sandbox_protocol::path::{GLOB_SPECIAL, GuestPath, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
@@ -87,6 +87,8 @@ impl Files {
         watch: &Watch,
     ) -> Result<SearchResult<Vec<u8>>, FileError> {
         let (pattern, only_directories) = match options.pattern.trim_end_matches('/') {
+            // The home, as it is written.
+            "" if written.starts_with(b"~") => ("", true),
             "" => return Err(invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < options.pattern.len()),
         };
@@ -94,6 +96,18 @@ impl Files {
         let reach = Reach::of(pattern, options.hidden);
         let hidden = options.hidden || glob.names_hidden;
         let limit = self.search_limit(options.limit, written)?;
+        // A path is looked for itself: a mount may be in a directory that is none.
+        if !pattern.contains(GLOB_SPECIAL)
+            && pattern != "."
+            && let Some(path) = self.mounts.meant(written)
+        {
+            let (_, kind) = self.exists(&join_written(written, pattern.as_bytes()))?;
+            let is_wanted = |kind| kind == EntryKind::Directory || !only_directories;
+            let found = kind.filter(|kind| is_wanted(*kind)).map(|_| pattern.as_bytes().to_vec());
+            let found = found.into_iter().collect();
+            let (truncated, left_out) = (false, false);
+            return Ok(SearchResult { path, found, files: 0, truncated, left_out });
+        }
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
         let walked = self.walk(
             written,

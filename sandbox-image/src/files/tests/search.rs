@@ -149,6 +149,51 @@ fn nothing_is_where_no_input_is_or_below_one_that_is_a_file() {
 }
 
 #[test]
+fn a_glob_that_is_a_path_finds_it_where_no_directory_above_may_be_read() {
+    on_both(|io, setup| {
+        let inputs = tempfile::tempdir().unwrap();
+        fill(inputs.path(), &[("f", b""), ("d/a", b"")]);
+        fill(io, &[(".a", b""), ("d/b", b"")]);
+        symlink("d", io.join("link")).unwrap();
+        let (f, d) = (inputs.path().join("f"), inputs.path().join("d"));
+        let mut with_inputs = setup();
+        with_inputs.mounts.push(("/in/f", Access::Read, &f));
+        with_inputs.mounts.push(("/in/d", Access::Read, &d));
+        let (files, _) = with_inputs.open();
+        let whole = |pattern: &str| {
+            let (directory, below) = sandbox_protocol::path::split_glob(pattern);
+            let top = if directory.is_empty() { "." } else { directory };
+            let found = glob(&files, top, below)?;
+            Ok::<_, FileError>(
+                found.iter().map(|it| format!("{directory}{it}")).collect::<Vec<_>>(),
+            )
+        };
+        for (pattern, path) in [
+            ("/io", "/io"),
+            ("/io/", "/io"),
+            ("/in/f", "/in/f"),
+            ("/in/d", "/in/d"),
+            ("/in/d/a", "/in/d/a"),
+            ("~", "~"),
+            ("~/", "~/"),
+            ("~/.a", "~/.a"),
+            ("d/b", "d/b"),
+            ("d/", "d"),
+            ("link", "link"),
+        ] {
+            assert_eq!(whole(pattern).unwrap(), [path], "{pattern}");
+        }
+        for pattern in ["/in/f/", "/in/none", "/in/f/x", ".a/", ".a/x", "none", "link/", "."] {
+            assert_eq!(whole(pattern).unwrap(), [""; 0], "{pattern}");
+        }
+        for pattern in ["/in", "/etc", "/i*", "..", "d/.."] {
+            assert_eq!(whole(pattern).unwrap_err().kind, ErrorKind::PathEscape, "{pattern}");
+        }
+        assert_eq!(whole("link/b").unwrap_err().kind, ErrorKind::Symlink);
+    });
+}
+
+#[test]
 fn glob_enters_only_directories_that_may_have_a_match() {
     on_both(|io, setup| {
         let deep = "1/2/3/4/5/6/7/8/9/10/11/12/x.txt";
