@@ -4,7 +4,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -17,15 +17,13 @@ use super::client::{Client, Progress};
 /// Stack size of the thread: its buffers are on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
+/// When connections are accepted again after one could not be. It stays pending, so that a poll would
+/// return at once for as long as there is no free descriptor.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// Starts the thread.
 pub fn start(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
-    let server = Server {
-        listener,
-        shared,
-        clients: Vec::new(),
-        next: FIRST_TUNNEL,
-        buffer: vec![0; MAX_CHUNK_BYTES],
-    };
+    let server = Server::new(listener, shared);
     std::thread::Builder::new()
         .name("proxy".to_owned())
         .stack_size(STACK_BYTES)
@@ -37,12 +35,25 @@ struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
     clients: Vec<Client>,
+    /// No connection is waited for until then.
+    retry: Option<Instant>,
     /// Where the search for a free number starts.
     next: u32,
     buffer: Vec<u8>,
 }
 
 impl Server {
+    fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
+        Self {
+            listener,
+            shared,
+            clients: Vec::new(),
+            retry: None,
+            next: FIRST_TUNNEL,
+            buffer: vec![0; MAX_CHUNK_BYTES],
+        }
+    }
+
     fn run(mut self) {
         loop {
             self.wait();
@@ -60,12 +71,22 @@ impl Server {
 
     /// Waits until there is work.
     fn wait(&self) {
+        let deadline = self.clients.iter().filter_map(Client::deadline).chain(self.retry).min();
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        _ = poll(&mut self.polled(), timeout.as_ref());
+    }
+
+    /// What there may be work for.
+    fn polled(&self) -> Vec<PollFd<'_>> {
         let has_room = self.shared.lock().room(self.clients.len()) > 0;
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
-        if has_room {
+        if has_room && self.retry.is_none() {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
-        let mut deadline: Option<Instant> = None;
         for client in &self.clients {
             let interest = client.interest(&self.shared);
             // A client without events to wait for is left out: otherwise an unhandled hang-up would
@@ -73,23 +94,22 @@ impl Server {
             if !interest.is_empty() {
                 fds.push(PollFd::from_borrowed_fd(client.socket().as_fd(), interest));
             }
-            deadline = deadline.into_iter().chain(client.deadline()).min();
         }
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
-        _ = poll(&mut fds, timeout.as_ref());
+        fds
     }
 
     fn accept(&mut self) {
+        self.retry = None;
         while self.shared.lock().room(self.clients.len()) > 0 {
             match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => self.clients.push(Client::new(TcpStream::from(socket))),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // None is pending, or there are too many descriptors: the next round tries again.
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                // There are too many descriptors, of clients and commands.
+                Err(_) => {
+                    self.retry = Some(Instant::now() + RETRY);
+                    return;
+                }
             }
         }
     }
@@ -104,5 +124,39 @@ fn free_number(shared: &Shared, next: &mut u32) -> u32 {
         if !tunnels.0.contains_key(&number) {
             return number;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_protocol::FromAgent;
+
+    use super::*;
+    use crate::proxy::{FrameSender, listen};
+    use crate::wake::Wake;
+
+    struct Nobody;
+
+    impl FrameSender for Nobody {
+        fn send(&self, _: &FromAgent<'_>) {}
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_accepted_is_not_waited_for_until_a_little_later() {
+        let shared = Shared {
+            tunnels: Default::default(),
+            wake: Wake::new().unwrap(),
+            sender: Arc::new(Nobody),
+        };
+        let mut server = Server::new(listen(0).unwrap(), Arc::new(shared));
+        server.accept();
+        assert_eq!((server.polled().len(), server.retry), (2, None));
+        // Readable, and nothing is accepted from it, as without a free descriptor.
+        rustix::net::shutdown(&server.listener, rustix::net::Shutdown::Both).unwrap();
+        server.accept();
+        assert_eq!((server.polled().len(), server.retry.is_some()), (1, true));
+        server.listener = listen(0).unwrap();
+        server.accept();
+        assert_eq!((server.polled().len(), server.retry), (2, None));
     }
 }
