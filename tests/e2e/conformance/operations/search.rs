@@ -44,6 +44,16 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
     );
     let absolute = guest.data(json!({"operation": "glob", "pattern": "/io/src/*", "path": "src"}));
     assert_eq!(absolute["matches"][0]["name"], "/io/src/lib");
+    for home in ["/io", "~"] {
+        let itself = guest.data(json!({"operation": "glob", "pattern": home, "path": "src"}));
+        assert_eq!(itself["matches"], json!([{"name": home, "path": "/io"}]), "{home}");
+    }
+    let none = guest.data(json!({"operation": "exists", "path": "/in/none"}));
+    assert_eq!(none["exists"], false);
+    for pattern in ["/in/none/*", "/in/none"] {
+        let none = guest.data(json!({"operation": "glob", "pattern": pattern}));
+        assert_eq!(none["matches"], json!([]), "{pattern}");
+    }
     let options = GrepOptions { ignore_case: true, context: 1, ..GrepOptions::default() };
     let found = guest.wait(sandbox.grep("src", "todo", options)).unwrap();
     let data = guest.data(json!({
@@ -154,6 +164,11 @@ fn command_line_prints_paths_and_lines() {
     assert_eq!(fs(&["glob", "src/**/*.rs"]).assert_code(0).stdout, "src/lib/a.rs\nsrc/main.rs\n");
     assert_eq!(fs(&["glob", "*.none"]).assert_code(0).stdout, "");
     assert_eq!(fs(&["glob", "/io/*.txt"]).assert_code(0).stdout, "/io/notes.txt\n");
+    assert_eq!(
+        fs(&["glob", "{notes,image}.[bt]*"]).assert_code(0).stdout,
+        "image.bin\nnotes.txt\n"
+    );
+    assert_eq!(fs(&["exists", "/in/none"]).assert_code(1).stdout, "");
     assert_eq!(
         fs(&["grep", "-i", "todo", "src"]).assert_code(0).stdout,
         "src/lib/a.rs:1:// TODO: all\nsrc/main.rs:2:    todo();\n"
