@@ -50,7 +50,7 @@ pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
 pub use processes::unnamed_files::{Unnamed, UnnamedDepth, free_lost_sockets};
-pub use processes::{Processes, Stop};
+pub use processes::{Processes, Stop, Written};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 

@@ -19,6 +19,10 @@ const PARENTS_FIRST: Duration = Duration::from_millis(10);
 /// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
 /// the time since the first.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
+/// How long it may take until all have been told to stop: a sandbox may have thousands, and start others.
+const LONGEST_TELLING: Duration = Duration::from_secs(1);
+/// How many are told before it is asked whether to go on.
+const TOLD_AT_ONCE: usize = 256;
 /// How often processes are listed again that others have started meanwhile.
 const KILL_ROUNDS: usize = 16;
 /// The system calls that wait for another process, without a file: to start one, and a connection that
@@ -42,6 +46,22 @@ pub struct Processes {
     group: String,
     /// The file that lists the threads of the cgroup.
     threads: PathBuf,
+}
+
+/// How much processes have written, and which they were.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Written {
+    bytes: u64,
+    pids: BTreeSet<u32>,
+}
+
+impl Written {
+    /// How much they have written since; `None` if some have begun or ended meanwhile, whose writes nobody
+    /// may count.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Option<u64> {
+        (self.pids == before.pids).then(|| self.bytes.saturating_sub(before.bytes))
+    }
 }
 
 /// What a thread does, and how long it has run, as the kernel's text says it.
@@ -194,9 +214,10 @@ impl Processes {
     /// How many bytes all of them have written so far with system calls and mappings, including
     /// children that they have waited for; 0 if the kernel does not count them.
     #[must_use]
-    pub fn written(&self) -> u64 {
-        let all = self.all().unwrap_or_default().into_iter();
-        all.map(|pid| counted(pid, &["wchar", "write_bytes"])).sum()
+    pub fn written(&self) -> Written {
+        let pids: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
+        let bytes = pids.iter().map(|pid| counted(*pid, &["wchar", "write_bytes"])).sum();
+        Written { bytes, pids }
     }
 
     /// How many bytes each of them has given to file systems to write. Unlike what
@@ -230,7 +251,7 @@ impl Processes {
 
     /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
     /// they wait are interrupted; those that use a disk are waited for, for as long as `waits_on`, given
-    /// the time since the beginning, says so. A process that its own parent has stopped is not
+    /// the time since all were told to stop, says so. A process that its own parent has stopped is not
     /// continued.
     pub fn while_stopped<T>(
         &self,
@@ -253,15 +274,18 @@ impl Processes {
             is_denied: false,
         };
         let mut met = HashSet::from([self.init]);
-        let began = Instant::now();
-        loop {
+        let (began, mut telling) = (Instant::now(), None);
+        'stopping: loop {
             // A process that is not stopped yet may start others.
             let all: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
             let is_everybody = all.iter().all(|pid| met.contains(pid));
             let since = began.elapsed();
             let is_in_time = since < PARENTS_FIRST;
             let runs = |pid: &u32| *pid != self.init && all.contains(pid) && runs(*pid);
-            for &pid in &all {
+            for (number, &pid) in all.iter().enumerate() {
+                if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1 && !waits_on(Duration::ZERO) {
+                    break 'stopping;
+                }
                 let is_early = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
                 if !met.contains(&pid) && !is_early() {
                     met.insert(pid);
@@ -270,9 +294,13 @@ impl Processes {
                     stopped.stop_again(pid);
                 }
             }
+            if is_everybody || since >= LONGEST_TELLING {
+                telling.get_or_insert(since);
+            }
             let have_stopped = is_everybody & stopped.look();
             let is_over = have_stopped || stopped.is_broken || stopped.is_denied;
-            if !waits_on(began.elapsed()) || is_over {
+            let told = telling.map_or(Duration::ZERO, |telling| began.elapsed() - telling);
+            if !waits_on(told) || is_over {
                 break;
             }
             std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));

@@ -78,6 +78,27 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 }
 
 #[test]
+fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
+    let program = Program::shell("sleep 1000");
+    let processes = program.processes();
+    let look = |goes_on: &mut dyn FnMut() -> bool| {
+        processes.unnamed_files([0; 3], unnamed_files::UnnamedDepth::Open, goes_on).has_unseen
+    };
+    assert!(!look(&mut || true));
+    assert!(look(&mut || false));
+}
+
+#[test]
+fn what_processes_that_have_begun_or_ended_wrote_is_unknown() {
+    let written = |bytes, pids: &[u32]| Written { bytes, pids: pids.iter().copied().collect() };
+    let before = written(3, &[1, 2]);
+    assert_eq!(written(5, &[1, 2]).since(&before), Some(2));
+    for pids in [&[1][..], &[1, 2, 3], &[1, 3]] {
+        assert_eq!(written(5, pids).since(&before), None, "{pids:?}");
+    }
+}
+
+#[test]
 fn parents_stop_before_their_children() {
     let program = Program::shell("sleep 1000 & wait");
     let pid = program.child.id();

@@ -9,7 +9,6 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
@@ -43,10 +42,15 @@ pub enum UnnamedDepth {
 
 impl Processes {
     /// The unnamed files that they hold on the filesystem with these device numbers. What is not looked
-    /// at within `longest` is unseen: they may have hundreds of thousands of descriptors.
+    /// at while it `goes_on` is unseen: they may have hundreds of thousands of descriptors.
     #[must_use]
-    pub fn unnamed_files(&self, devs: [u64; 3], depth: UnnamedDepth, longest: Duration) -> Unnamed {
-        let mut search = Search::new(devs, depth, longest);
+    pub fn unnamed_files(
+        &self,
+        devs: [u64; 3],
+        depth: UnnamedDepth,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Unnamed {
+        let mut search = Search::new(devs, depth, goes_on);
         let Ok(threads) = self.threads() else {
             return Unnamed { has_unseen: true, ..search.found };
         };
@@ -58,7 +62,7 @@ impl Processes {
                 Err(_) if agent.contains(&thread) => {}
                 Err(_) => search.found.has_unseen = true,
             }
-            if Instant::now() > search.deadline {
+            if !(search.goes_on)() {
                 search.found.has_unseen = true;
                 break;
             }
@@ -145,10 +149,10 @@ fn compare(one: u32, other: u32, part: Part) -> Option<Ordering> {
     }
 }
 
-struct Search {
+struct Search<'a> {
     devs: Devices,
     depth: UnnamedDepth,
-    deadline: Instant,
+    goes_on: &'a mut dyn FnMut() -> bool,
     /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
     /// The inodes of sockets that were looked at.
@@ -157,12 +161,12 @@ struct Search {
     found: Unnamed,
 }
 
-impl Search {
-    fn new(devs: Devices, depth: UnnamedDepth, longest: Duration) -> Self {
+impl<'a> Search<'a> {
+    fn new(devs: Devices, depth: UnnamedDepth, goes_on: &'a mut dyn FnMut() -> bool) -> Self {
         Self {
             devs,
             depth,
-            deadline: Instant::now() + longest,
+            goes_on,
             met: HashSet::new(),
             sockets: HashSet::new(),
             looked_at: Shared::default(),
@@ -206,7 +210,7 @@ impl Search {
                 let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}"));
                 self.found.has_unseen |= has_descriptors_in_flight(&info.unwrap_or_default());
             }
-            if Instant::now() > self.deadline {
+            if !(self.goes_on)() {
                 return Ok(());
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
 use sandbox_engine::{
-    Container, Processes, Stop, Unnamed, UnnamedDepth as Depth, free_lost_sockets,
+    Container, Processes, Stop, Unnamed, UnnamedDepth as Depth, Written, free_lost_sockets,
 };
 use sandbox_staging::snapshot::measure;
 use tokio::runtime::Handle;
@@ -78,7 +78,7 @@ impl Watcher {
             reserve,
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
-            written: 0,
+            written: Written::default(),
             processes: processes.clone(),
             container,
             finding: None,
@@ -185,8 +185,8 @@ struct Watch {
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
-    /// How many bytes the processes had written at the last scan.
-    written: u64,
+    /// What the processes had written at the last scan.
+    written: Written,
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
@@ -198,7 +198,7 @@ struct Watch {
 impl Watch {
     async fn run(mut self) {
         // Here, so that no command waits for it.
-        self.written = self.processes.get().map_or(0, Processes::written);
+        self.written = self.processes.get().map(Processes::written).unwrap_or_default();
         loop {
             tokio::time::sleep(self.pace.tick()).await;
             let (space, cost) = self.free_space().await;
@@ -334,12 +334,12 @@ impl Watch {
         (space, cost)
     }
 
-    /// Whether the commands have written this much since the last scan.
+    /// Whether the commands may have written this much since the last scan.
     async fn have_written(&self, least: u64) -> bool {
         let processes = self.processes.clone();
-        let written = move || processes.get().map_or(0, Processes::written);
-        let written = self.runtime.spawn_blocking(written).await.unwrap_or(0);
-        written.saturating_sub(self.written) >= least
+        let written = move || processes.get().map(Processes::written).unwrap_or_default();
+        let written = self.runtime.spawn_blocking(written).await.unwrap_or_default();
+        written.since(&self.written).is_none_or(|more| more >= least)
     }
 
     /// Waits until, before or during a scan that began then, as much space is gone as the commands may
@@ -379,15 +379,14 @@ impl Watch {
         });
         blocking(&self.runtime, move || {
             let processes = processes.get();
-            let longest = if stop.is_some() { LONGEST_LOOK.1 } else { LONGEST_LOOK.0 };
-            let scan = || {
+            let scan = |goes_on: &mut dyn FnMut() -> bool| {
                 let began = Instant::now();
                 let space = FreeSpace::of(io_dir.fd()).ok();
-                let written = processes.map_or(0, Processes::written);
+                let written = processes.map(Processes::written).unwrap_or_default();
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
                 // or by the next scan.
                 let unnamed = match processes {
-                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth, longest),
+                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth, goes_on),
                     None => Unnamed::default(),
                 };
                 let named = measure(io_dir.fd(), most);
@@ -396,7 +395,7 @@ impl Watch {
             };
             match processes.zip(stop) {
                 Some((processes, stop)) => stop.run(processes, &io_dir, scan),
-                None => scan(),
+                None => scan(&mut within(LONGEST_LOOK.0)),
             }
         })
         .await
@@ -418,17 +417,22 @@ struct StoppedScan {
 }
 
 impl StoppedScan {
-    fn run(self, processes: &Processes, io_dir: &IoDir, scan: impl FnOnce() -> Scan) -> Scan {
+    fn run(
+        self,
+        processes: &Processes,
+        io_dir: &IoDir,
+        scan: impl FnOnce(&mut dyn FnMut() -> bool) -> Scan,
+    ) -> Scan {
         let asked = Instant::now();
         let space = || FreeSpace::of(io_dir.fd()).ok();
-        let (before, mut written_before, taken) = (space(), None, Cell::new(0));
-        let waits = |since| {
+        let (before, written_before) = (space(), processes.given_to_disks());
+        let taken = Cell::new(0);
+        // Soon nothing but calls in progress writes. Whether they may go on.
+        let look = || {
             let now = space();
-            // From here on nothing but calls in progress writes.
-            let before_calls = written_before.get_or_insert_with(|| processes.given_to_disks());
             taken.set(match gone(before, now).0 {
                 gone if gone < LEAST_SUSPICIOUS => 0,
-                gone => gone.min(written_since(before_calls, &processes.given_to_disks())),
+                gone => gone.min(written_since(&written_before, &processes.given_to_disks())),
             });
             let is_short = now.is_some_and(|now| too_little(now, self.reserve).is_some());
             if is_short {
@@ -437,14 +441,27 @@ impl StoppedScan {
             !is_short
                 && self.too_much(taken.get()).next().is_none()
                 && self.users.strong_count() > 0
-                && waits_on(since, self.longest_stop, taken.get())
         };
+        let waits = |since| look() && waits_on(since, self.longest_stop, taken.get());
         let work = || {
             let after = asked.elapsed();
-            self.end_runs(taken.get(), processes);
+            let have_ended = self.end_runs(taken.get(), processes);
             free_lost_sockets();
             settle(space);
-            (scan(), after)
+            let (mut in_time, mut next, mut may_go_on) =
+                (within(LONGEST_LOOK.1), Instant::now(), true);
+            let scan = scan(&mut || {
+                let now = Instant::now();
+                if may_go_on && !have_ended && now >= next {
+                    may_go_on = look();
+                    next = Instant::now() + STOP_TICK.max(4 * now.elapsed());
+                }
+                may_go_on && in_time()
+            });
+            if !may_go_on {
+                self.end_runs(taken.get(), processes);
+            }
+            (scan, after)
         };
         let ((scan, after), stop) = processes.while_stopped(waits, work);
         Scan { stop: Some(StopRecord { stop, after, taken: taken.get() }), ..scan }
@@ -456,11 +473,12 @@ impl StoppedScan {
         self.runs.iter().filter(move |run| is_too_much(taken, run.room(self.usage)))
     }
 
-    /// Ends them, and waits until everything is dead: until then it would begin other calls.
-    fn end_runs(&self, taken: u64, processes: &Processes) {
+    /// Ends them, and waits until everything is dead: until then it would begin other calls. Whether there
+    /// were any.
+    fn end_runs(&self, taken: u64, processes: &Processes) -> bool {
         let runs: Vec<_> = self.too_much(taken).collect();
         if runs.is_empty() {
-            return;
+            return false;
         }
         for run in runs {
             run.end();
@@ -474,7 +492,14 @@ impl StoppedScan {
         while began.elapsed() < LONGEST_END && !processes.are_gone() {
             std::thread::sleep(STOP_TICK);
         }
+        true
     }
+}
+
+/// Whether no more time than this has passed since now.
+fn within(longest: Duration) -> impl FnMut() -> bool {
+    let began = Instant::now();
+    move || began.elapsed() < longest
 }
 
 /// Waits for as long as the free space rises.
@@ -508,8 +533,8 @@ struct Scan {
     named: (DiskUsage, ScanCoverage),
     /// The free space before and after it.
     space: [Option<FreeSpace>; 2],
-    /// How many bytes the processes had written before it.
-    written: u64,
+    /// What the processes had written before it.
+    written: Written,
     /// How long it took.
     took: Duration,
     /// How the processes were stopped for it, if they were.

@@ -9,7 +9,8 @@ use rustix::thread::UnshareFlags;
 
 /// A check of this process itself.
 fn search(dev: u64, depth: UnnamedDepth) -> Unnamed {
-    let mut search = Search::new([dev; 3], depth, Duration::from_secs(1));
+    let mut goes_on = || true;
+    let mut search = Search::new([dev; 3], depth, &mut goes_on);
     search.visit(std::process::id()).unwrap();
     search.found
 }
@@ -22,7 +23,8 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
     file.write_all(&vec![1; 3 << 20]).unwrap();
     let again = file.try_clone().unwrap();
     let (number, ino) = (file.as_raw_fd(), rustix::fs::fstat(&file).unwrap().st_ino);
-    let mut search = Search::new([dev; 3], UnnamedDepth::Open, Duration::from_secs(1));
+    let mut goes_on = || true;
+    let mut search = Search::new([dev; 3], UnnamedDepth::Open, &mut goes_on);
     let mut look = || {
         // Only this file: other tests have their own.
         for number in [number, again.as_raw_fd()] {
