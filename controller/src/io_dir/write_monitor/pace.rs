@@ -103,8 +103,8 @@ pub(super) struct StopRecord {
     pub taken: u64,
 }
 
-/// Whether a stop waits on, given the time since it began, how long it may take, and how much calls in
-/// progress have taken meanwhile. Commands that a timer continues could write: then it is time to look.
+/// Whether a stop waits on, given the time since all were told, how long that may be, and how much calls
+/// in progress have taken meanwhile. Commands that a timer continues could write: then it is time to look.
 pub(super) fn waits_on(since: Duration, longest: Duration, taken: u64) -> bool {
     since < SHORT_STOP || since < longest && taken < SLACK.0
 }
