@@ -179,7 +179,7 @@ impl Controller {
             None => Claim::Unpooled,
         };
         let _cold_start = match claim {
-            Claim::Parked(sandbox) => return Ok(sandbox),
+            Claim::Warm(sandbox) => return Ok(sandbox),
             Claim::Cold(start) => Some(start),
             Claim::Unpooled => None,
         };

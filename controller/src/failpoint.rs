@@ -18,7 +18,7 @@ pub(crate) enum Point {
     /// The agent has answered `hello`, and its mounts are verified.
     Greeted,
     /// A sandbox was started ahead, and nobody has claimed it.
-    Parked,
+    Pooled,
     /// A run was requested.
     Requested,
     /// A run was answered.

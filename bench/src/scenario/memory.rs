@@ -1,7 +1,7 @@
-//! P9: what parked sandboxes keep resident: each agent, the controller, and the engine's helper
+//! P9: what idle sandboxes keep resident: each agent, the controller, and the engine's helper
 //! processes where it has any.
 //!
-//! A worker parks them, so that its memory is that of a program that does nothing else.
+//! A worker holds them, so that its memory is that of a program that does nothing else.
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -20,10 +20,10 @@ use crate::report::{Row, Target, Unit};
 
 pub const SCENARIO: Scenario = Scenario {
     id: "p9",
-    title: "Memory of parked sandboxes",
+    title: "Memory of idle sandboxes",
     counts: Counts { warm_up: 0, samples: 3 },
     measure,
-    work: Some(|work, interrupt| park(work, interrupt).boxed_local()),
+    work: Some(|work, interrupt| hold(work, interrupt).boxed_local()),
 };
 
 const FEW: usize = 10;
@@ -31,7 +31,7 @@ const MANY: usize = 50;
 const MIB: f64 = 1_048_576.0;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Parked {
+struct Resident {
     /// Bytes resident in the controller's process.
     idle: f64,
     few: f64,
@@ -49,25 +49,25 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
             if !bench.can_use(on, &mut rows) {
                 continue;
             }
-            let mut parked = Vec::new();
+            let mut rounds = Vec::new();
             for _ in 0..counts.samples {
-                parked.push(bench.worker::<Parked>(SCENARIO.id, &on).await?);
+                rounds.push(bench.worker::<Resident>(SCENARIO.id, &on).await?);
             }
-            let each = |of: fn(&Parked) -> f64| parked.iter().map(of).collect::<Vec<_>>();
-            let all = |of: fn(&Parked) -> &Vec<f64>| {
-                parked.iter().flat_map(|parked| of(parked).clone()).collect::<Vec<_>>()
+            let each = |of: fn(&Resident) -> f64| rounds.iter().map(of).collect::<Vec<_>>();
+            let all = |of: fn(&Resident) -> &Vec<f64>| {
+                rounds.iter().flat_map(|round| of(round).clone()).collect::<Vec<_>>()
             };
             rows.extend([
-                bytes(on, "an agent", all(|parked| &parked.agents))
+                bytes(on, "an agent", all(|round| &round.agents))
                     .target(Target::median_at_most(5.0 * MIB)),
-                bytes(on, "controller, idle", each(|parked| parked.idle))
+                bytes(on, "controller, no sandbox", each(|round| round.idle))
                     .target(Target::median_at_most(20.0 * MIB)),
-                bytes(on, "controller, 10 parked", each(|parked| parked.few)),
-                bytes(on, "controller, 50 parked", each(|parked| parked.many)),
-                bytes(on, "controller, each parked sandbox", each(slope))
+                bytes(on, "controller, 10 sandboxes", each(|round| round.few)),
+                bytes(on, "controller, 50 sandboxes", each(|round| round.many)),
+                bytes(on, "controller, each sandbox", each(slope))
                     .target(Target::median_at_most(100.0 * 1024.0)),
             ]);
-            let helpers = all(|parked| &parked.helpers);
+            let helpers = all(|round| &round.helpers);
             if !helpers.is_empty() {
                 rows.push(bytes(on, "a helper process", helpers));
             }
@@ -81,15 +81,15 @@ fn bytes(on: On, what: &str, samples: Vec<f64>) -> Row {
     Row::figure(format!("{on}: {what}"), Unit::Bytes, samples)
 }
 
-/// Of the second step: the first parked sandbox brings what all of them need once.
+/// Of the second step: the first sandbox brings what all of them need once.
 #[expect(clippy::cast_precision_loss, reason = "they are few")]
-fn slope(parked: &Parked) -> f64 {
-    (parked.many - parked.few) / (MANY - FEW) as f64
+fn slope(round: &Resident) -> f64 {
+    (round.many - round.few) / (MANY - FEW) as f64
 }
 
-async fn park(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
+async fn hold(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
     let on: On = serde_json::from_value(work.job).map_err(Error::Worker)?;
-    let parked = work
+    let resident = work
         .engines
         .with_controller(on, async |controller| {
             let mut sandboxes: Vec<Sandbox> = Vec::new();
@@ -110,7 +110,7 @@ async fn park(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
                 let helpers =
                     process::descendants().into_iter().filter(|pid| !agents.contains(pid));
                 let resident = |pid| process::resident_of(pid);
-                Ok(Parked {
+                Ok(Resident {
                     idle,
                     few: at[0],
                     many: at[1],
@@ -125,5 +125,5 @@ async fn park(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
             done
         })
         .await?;
-    serde_json::to_value(parked).map_err(Error::Worker)
+    serde_json::to_value(resident).map_err(Error::Worker)
 }

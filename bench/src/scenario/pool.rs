@@ -1,4 +1,4 @@
-//! P4: from the claim of a parked sandbox to its result. P12: bursts of launches, on a pool that has a
+//! P4: from the claim of a pooled sandbox to its result. P12: bursts of launches, on a pool that has a
 //! sandbox for each, and on one that has not.
 
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::report::{Row, Target, Unit, compare};
 
 pub const CLAIM: Scenario = Scenario {
     id: "p4",
-    title: "From the claim of a parked sandbox to the result of `return 1`",
+    title: "From the claim of a pooled sandbox to the result of `return 1`",
     counts: Counts { warm_up: 5, samples: 100 },
     measure: measure_claims,
     work: None,
@@ -31,7 +31,7 @@ pub const BURSTS: Scenario = Scenario {
 };
 
 /// Sandboxes in the pool for claims one by one.
-const PARKED: usize = 8;
+const POOL: usize = 8;
 /// Launches at once, and sandboxes in the pool.
 const SIZES: [(usize, usize); 2] = [(50, 50), (100, 20)];
 
@@ -63,7 +63,7 @@ fn measure_claims(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Ve
             for (on, controller) in [(On::Docker, docker), (On::Embedded, embedded)] {
                 entries.push(match controller {
                     Ok(controller) => {
-                        begin(controller, PARKED).await?;
+                        begin(controller, POOL).await?;
                         Entry::new(on.to_string(), move || claim(controller))
                     }
                     Err(why) => Entry::missing(on.to_string(), why),

@@ -38,7 +38,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                 let done = watch(bench, counts, &service, pool).await;
                 service.stop().await;
                 let [own, others] = done?;
-                let what = format!("{on}: service with {pool} parked");
+                let what = format!("{on}: service with {pool} ready");
                 rows.push(Row::figure(&what, Unit::Seconds, own));
                 // Those of Docker are not the service's children.
                 if on == On::Embedded && pool > 0 {

@@ -1,12 +1,12 @@
 //! Sandboxes that are started ahead, each for one caller.
 //!
 //! ```text
-//!  claim ──> key ──> a parked one of this key? ──> configured ──> Sandbox
+//!  claim ──> key ──> one of this key is ready? ──> configured ──> Sandbox
 //!                      │ no                  └─ refill in the background
 //!                      └──> cold start, at once
 //! ```
 //!
-//! A parked sandbox has its container, its confined agent and its own private io dir. What its caller
+//! A pooled sandbox has its container, its confined agent and its own private io dir. What its caller
 //! brings (limits that the agent counts, rules, hosts, scripts, secrets) comes after the claim, and is
 //! therefore no part of the [key](key::SlotKey).
 
@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
-use crate::sandbox::launch::parked::{ParkedSandbox, make_io_dir};
+use crate::sandbox::launch::pooled::{PooledSandbox, make_io_dir};
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::PreparedSandbox;
 
@@ -38,13 +38,13 @@ const FILLERS: usize = 2;
 /// How long those who begin to start sandboxes leave the processors to the launch that took one, which
 /// needs them for a few milliseconds.
 const HEAD_START: Duration = Duration::from_millis(10);
-/// How long they leave them to launches for which nothing was parked, and which somebody waits for.
+/// How long they leave them to launches for which none was ready, and which somebody waits for.
 const COLD_START_DELAY: Duration = Duration::from_millis(500);
-/// How many parked sandboxes a launch tries, if they turn out to be unusable, before it starts one,
+/// How many pooled sandboxes a launch tries, if they turn out to be unusable, before it starts one,
 /// and how long all that may take: about as long as a start.
 const MAX_TRIES: usize = 3;
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
-/// What lists say that a parked sandbox is made for: nobody knows yet.
+/// What lists say that a pooled sandbox is made for: nobody knows yet.
 const TITLE: &str = "warm pool";
 /// The part of the machine's memory that sandboxes of learnt keys leave available.
 const MEMORY_LEFT: u64 = 8;
@@ -59,7 +59,7 @@ struct Pool {
     runtime: Handle,
     state: Mutex<State>,
     counters: Counters,
-    /// Notified when something was parked, or could not be.
+    /// Notified when a sandbox is ready, or could not be started.
     changed: Notify,
     /// How many launches found nothing, and are starting a sandbox.
     cold_starts: watch::Sender<usize>,
@@ -67,11 +67,11 @@ struct Pool {
 
 /// What a launch finds.
 pub(crate) enum Claim {
-    /// A parked sandbox.
-    Parked(Sandbox),
+    /// A pooled sandbox.
+    Warm(Sandbox),
     /// Nothing: it starts one.
     Cold(ColdStart),
-    /// It is never parked.
+    /// It is never pooled.
     Unpooled,
 }
 
@@ -111,9 +111,9 @@ impl Drop for HeldIoDir {
     }
 }
 
-/// A parked sandbox, and the task that waits for its end.
+/// A pooled sandbox, and the task that waits for its end.
 struct Slot {
-    sandbox: ParkedSandbox,
+    sandbox: PooledSandbox,
     _watch: Watch,
 }
 
@@ -160,7 +160,7 @@ impl PoolHandle {
         Ok(())
     }
 
-    /// Takes a parked sandbox for a launch, if there is one. What is prepared for that is kept in
+    /// Takes a pooled sandbox for a launch, if there is one. What is prepared for that is kept in
     /// `sandbox`.
     pub async fn claim(&self, sandbox: &mut PreparedSandbox) -> Claim {
         let began = StdInstant::now();
@@ -179,12 +179,12 @@ impl PoolHandle {
             match claimed {
                 Ok(sandbox) => {
                     pool.counters.hit(age);
-                    tracing::info!(took = ?began.elapsed(), ?age, "took a parked sandbox");
-                    return Claim::Parked(sandbox);
+                    tracing::info!(took = ?began.elapsed(), ?age, "took a pooled sandbox");
+                    return Claim::Warm(sandbox);
                 }
                 Err(error) => {
                     pool.counters.dead.add();
-                    tracing::info!(error = error.full_message(), "a parked sandbox is unusable");
+                    tracing::info!(error = error.full_message(), "a pooled sandbox is unusable");
                 }
             }
         }
@@ -195,7 +195,7 @@ impl PoolHandle {
         Claim::Cold(cold)
     }
 
-    /// Waits until all are parked that are to be, or cannot be started.
+    /// Waits until all are ready that are to be, or cannot be started.
     pub async fn settled(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -223,7 +223,7 @@ impl PoolHandle {
         }
     }
 
-    /// Ends the parked sandboxes, and those that are being started. Their containers are then being
+    /// Ends the pooled sandboxes, and those that are being started. Their containers are then being
     /// removed.
     pub async fn close(&self) {
         let mut tasks = self.0.end();
@@ -266,12 +266,12 @@ impl Pool {
         Ok((key, plan))
     }
 
-    /// Takes a parked sandbox that may live as long as this one is to.
+    /// Takes a pooled sandbox that may live as long as this one is to.
     fn take(
         self: &Arc<Self>,
         key: &SlotKey,
         sandbox: &PreparedSandbox,
-    ) -> Option<(u64, ParkedSandbox)> {
+    ) -> Option<(u64, PooledSandbox)> {
         let lifetime = sandbox.spec.lifetime;
         let lives_on = |slot: &Slot| slot.sandbox.lifetime() >= lifetime;
         let taken = self.state().slots.take(key, Instant::now(), lives_on);
@@ -329,13 +329,13 @@ impl Pool {
             let Some((group, sandbox)) = self.next_fill() else { break };
             let since = Instant::now();
             let max_age = self.config.max_age;
-            match ParkedSandbox::launch(self.shared.clone(), sandbox, max_age).await {
+            match PooledSandbox::launch(self.shared.clone(), sandbox, max_age).await {
                 Ok(sandbox) => {
                     self.counters.filled(since.elapsed());
                     let pool = Arc::downgrade(&self);
-                    let park = |number, sandbox| self.slot(pool, number, sandbox);
+                    let slot = |number, sandbox| self.slot(pool, number, sandbox);
                     // The one that nobody wants is dropped without the lock.
-                    let unwanted = self.state().slots.filled(group, sandbox, park);
+                    let unwanted = self.state().slots.filled(group, sandbox, slot);
                     drop(unwanted);
                 }
                 Err(error) => {
@@ -368,7 +368,7 @@ impl Pool {
         next
     }
 
-    fn slot(&self, pool: Weak<Self>, number: u64, sandbox: ParkedSandbox) -> Slot {
+    fn slot(&self, pool: Weak<Self>, number: u64, sandbox: PooledSandbox) -> Slot {
         let ended = sandbox.ended();
         // Not all at the same time: those that were started together would leave a gap.
         let early = self.config.max_age / 64 * u32::try_from(number % 16).unwrap_or(0);
@@ -393,7 +393,7 @@ impl Pool {
                 SlotEnd::Dead => self.counters.dead.add(),
                 SlotEnd::Expired => self.counters.expired.add(),
             }
-            tracing::debug!(?why, "a parked sandbox is given up");
+            tracing::debug!(?why, "a pooled sandbox is given up");
             self.changed.notify_waiters();
             self.refill();
         }

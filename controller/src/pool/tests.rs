@@ -237,7 +237,7 @@ impl World {
     async fn launch(&self, spec: SandboxSpec) -> Sandbox {
         let mut sandbox = spec.into();
         let _cold_start = match self.pool.claim(&mut sandbox).await {
-            Claim::Parked(sandbox) => return sandbox,
+            Claim::Warm(sandbox) => return sandbox,
             Claim::Cold(start) => Some(start),
             Claim::Unpooled => None,
         };
@@ -268,7 +268,7 @@ fn start(sandbox: &Sandbox) -> StartKind {
 }
 
 #[tokio::test]
-async fn each_parked_sandbox_serves_one_launch_and_is_replaced() {
+async fn each_pooled_sandbox_serves_one_launch_and_is_replaced() {
     let world = World::new(2, SandboxSpec::new().fresh_io_dir()).await;
     assert_eq!(world.pool.stats().parked, 2);
     let mut names = Vec::new();
@@ -317,7 +317,7 @@ async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
     let world = World::new(1, SandboxSpec::new()).await;
     let warm = world.launch(SandboxSpec::new()).await;
     let mut next = SandboxSpec::new().into();
-    let Claim::Cold(start) = world.pool.claim(&mut next).await else { panic!("one is parked") };
+    let Claim::Cold(start) = world.pool.claim(&mut next).await else { panic!("one is ready") };
     tokio::time::sleep(COLD_START_DELAY / 2).await;
     assert_eq!(world.created(), 1);
     drop(start);
@@ -326,7 +326,7 @@ async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
     // Nor do they stop it for ever.
     drop(warm);
     let warm = world.launch(SandboxSpec::new()).await;
-    let Claim::Cold(_start) = world.pool.claim(&mut next).await else { panic!("one is parked") };
+    let Claim::Cold(_start) = world.pool.claim(&mut next).await else { panic!("one is ready") };
     world.pool.settled().await;
     assert_eq!(world.pool.stats().parked, 1);
     drop(warm);
@@ -344,7 +344,7 @@ async fn sandbox_of_another_key_is_never_handed_out() {
         SandboxSpec::new().io_dir(world.state.path().join("io")),
         SandboxSpec::new().fresh_io_dir().input(Input::bytes("a", b"x".to_vec())),
         SandboxSpec::new().fresh_io_dir().container_name("a"),
-        // The label of the parked one says when it is over.
+        // The label of the pooled one says when it is over.
         SandboxSpec::new().fresh_io_dir().lifetime(DEFAULT_LIFETIME * 2),
     ] {
         let sandbox = world.launch(other.clone()).await;

@@ -8,21 +8,21 @@ use std::time::Duration;
 pub struct PoolStats {
     /// The keys that sandboxes are started ahead for.
     pub keys: usize,
-    /// The sandboxes that are to be parked.
+    /// The sandboxes that are to be ready.
     pub target: usize,
-    /// The sandboxes that are parked.
+    /// The sandboxes that are ready.
     pub parked: usize,
     /// The sandboxes that are being started ahead.
     pub filling: usize,
-    /// The age of the oldest one that is parked.
+    /// The age of the oldest one that is ready.
     pub oldest: Duration,
-    /// Launches of sandboxes that could be parked: hits and misses.
+    /// Launches of sandboxes that can be pooled: hits and misses.
     pub claims: u64,
-    /// Launches that got a parked sandbox.
+    /// Launches that got a pooled sandbox.
     pub hits: u64,
-    /// Launches that had to start one, because none of their key was parked.
+    /// Launches that had to start one, because none of their key was ready.
     pub misses: u64,
-    /// Launches of sandboxes that are never parked: those with inputs, a name or a staged io dir.
+    /// Launches of sandboxes that are never pooled: those with inputs, a name or a staged io dir.
     pub unpooled: u64,
     /// The ages of the sandboxes that were handed out, together.
     pub claimed_age: Duration,
@@ -32,9 +32,9 @@ pub struct PoolStats {
     pub fill_time: Duration,
     /// Starts ahead that failed.
     pub failed: u64,
-    /// Parked sandboxes that died, or could not be handed over.
+    /// Pooled sandboxes that died, or could not be handed over.
     pub dead: u64,
-    /// Parked sandboxes that nobody claimed in time.
+    /// Pooled sandboxes that nobody claimed in time.
     pub expired: u64,
 }
 

@@ -16,7 +16,7 @@ fn spec() -> SandboxSpec {
 }
 
 /// A library whose pool has this many sandboxes.
-fn pooled(place: &Fixture, size: usize) -> Library {
+fn library_with_pool(place: &Fixture, size: usize) -> Library {
     let library = Library::new(place);
     let controller = library.controller();
     library.wait(async {
@@ -40,9 +40,9 @@ fn run(library: &Library, sandbox: &Sandbox, source: &str) -> String {
 }
 
 #[test]
-fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
+fn each_pooled_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
     let place = Fixture::new();
-    let library = pooled(&place, 2);
+    let library = library_with_pool(&place, 2);
     assert_eq!(place.containers().len(), 2);
     let mut seen = Vec::new();
     for round in 0..4 {
@@ -68,7 +68,7 @@ fn each_parked_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
 #[test]
 fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
     let place = Fixture::new();
-    let library = pooled(&place, 1);
+    let library = library_with_pool(&place, 1);
     let other = library.launch(spec().mount_path("/elsewhere"));
     assert_eq!(start(&other), StartKind::Cold);
     assert_eq!(run(&library, &other, "return fs.exists('/elsewhere')"), "\"directory\"");
@@ -87,9 +87,9 @@ fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
 }
 
 #[test]
-fn parked_sandbox_that_is_killed_is_replaced() {
+fn pooled_sandbox_that_is_killed_is_replaced() {
     let place = Fixture::new();
-    let library = pooled(&place, 1);
+    let library = library_with_pool(&place, 1);
     let before = place.containers();
     ENGINE.kill(&before[0]);
     let controller = library.controller();
@@ -103,13 +103,13 @@ fn parked_sandbox_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
+fn pooled_sandboxes_of_a_killed_program_are_removed_by_the_next() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut command = place.command(["tools", "--stdio", "--pool", "2"]);
     command.stdin(std::process::Stdio::piped());
     let mut child = crate::fixture::spawn(command);
-    eventually("two are parked", || (place.containers().len() == 2).then_some(()));
+    eventually("two are ready", || (place.containers().len() == 2).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
     eventually("nothing is left", || {
@@ -120,9 +120,9 @@ fn parked_sandboxes_of_a_killed_program_are_removed_by_the_next() {
 }
 
 #[test]
-fn kept_io_dir_of_a_parked_sandbox_outlives_it() {
+fn kept_io_dir_of_a_pooled_sandbox_outlives_it() {
     let place = Fixture::new();
-    let library = pooled(&place, 1);
+    let library = library_with_pool(&place, 1);
     let sandbox = library.launch(spec());
     assert_eq!(start(&sandbox), StartKind::Warm);
     run(&library, &sandbox, "fs.write('out.csv', 'a,b') return 1");

@@ -7,7 +7,7 @@
 //!
 //! Dropping any of them removes its resources.
 
-pub(crate) mod parked;
+pub(crate) mod pooled;
 mod started;
 
 use std::os::fd::OwnedFd;

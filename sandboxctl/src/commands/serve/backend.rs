@@ -381,19 +381,19 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
     };
     vec![
         gauge("pool_keys", "Kinds of sandboxes that are started ahead.", pool.keys),
-        gauge("pool_target", "Sandboxes that are to be parked.", pool.target),
-        gauge("pool_parked", "Sandboxes that are parked: started ahead.", pool.parked),
+        gauge("pool_target", "Sandboxes that are to be ready.", pool.target),
+        gauge("pool_parked", "Sandboxes that are ready: started ahead.", pool.parked),
         gauge("pool_filling", "Sandboxes that are being started ahead.", pool.filling),
         seconds(
             "pool_oldest_seconds",
-            "Age of the oldest parked sandbox.",
+            "Age of the oldest pooled sandbox.",
             FigureKind::Gauge,
             pool.oldest,
         ),
-        counter("pool_claims", "Launches of sandboxes that can be parked.", pool.claims),
-        counter("pool_hits", "Launches that were given a parked sandbox.", pool.hits),
-        counter("pool_misses", "Launches for which none was parked.", pool.misses),
-        counter("pool_unpooled", "Launches of sandboxes that are never parked.", pool.unpooled),
+        counter("pool_claims", "Launches of sandboxes that can be pooled.", pool.claims),
+        counter("pool_hits", "Launches that were given a pooled sandbox.", pool.hits),
+        counter("pool_misses", "Launches for which none was ready.", pool.misses),
+        counter("pool_unpooled", "Launches of sandboxes that are never pooled.", pool.unpooled),
         seconds(
             "pool_claimed_age_seconds",
             "Ages of the sandboxes that were given, together.",
@@ -408,8 +408,8 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
             pool.fill_time,
         ),
         counter("pool_failed", "Starts ahead that failed.", pool.failed),
-        counter("pool_dead", "Parked sandboxes that died or could not be given.", pool.dead),
-        counter("pool_expired", "Parked sandboxes that nobody claimed in time.", pool.expired),
+        counter("pool_dead", "Pooled sandboxes that died or could not be given.", pool.dead),
+        counter("pool_expired", "Pooled sandboxes that nobody claimed in time.", pool.expired),
     ]
 }
 

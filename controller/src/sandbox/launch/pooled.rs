@@ -22,12 +22,12 @@ use crate::sandbox::prepared::PreparedSandbox;
 use crate::step::Step;
 use sandbox_session::SessionEnd;
 
-/// The age from which a parked sandbox is asked for a sign of life before it is handed over.
+/// The age from which a pooled sandbox is pinged before it is handed over.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
 /// A sandbox that nobody has asked for yet: its agent is confined and has proven its mounts, and
 /// knows no limits, no rules and no hosts.
-pub(crate) struct ParkedSandbox {
+pub(crate) struct PooledSandbox {
     ready: Ready,
     shared: Arc<Shared>,
     since: Instant,
@@ -42,8 +42,8 @@ pub(crate) fn make_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<Option<
     IoDir::make(dir, links_of(spec), &shared.instance.made_dir()).map(Some)
 }
 
-impl ParkedSandbox {
-    /// Starts one that is parked for at most `max_age`, and then lives for at most the spec's lifetime.
+impl PooledSandbox {
+    /// Starts one that waits for at most `max_age`, and then lives for at most the spec's lifetime.
     pub async fn launch(
         shared: Arc<Shared>,
         mut sandbox: PreparedSandbox,
@@ -59,7 +59,7 @@ impl ParkedSandbox {
             opened.create(id.clone()).await?.start().await?.greet().await
         };
         let ready = ready.await;
-        failpoint(Point::Parked).await;
+        failpoint(Point::Pooled).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&ready),
             duration: Some(since.elapsed()),
