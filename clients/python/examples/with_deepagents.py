@@ -1,4 +1,4 @@
-"""deepagents: an agent's files and commands in a sandbox. Here its calls are made by hand, as its tools make them."""
+"""deepagents: an AI agent's files and commands in a sandbox. The calls are made by hand, as its tools make them."""
 
 import sys
 

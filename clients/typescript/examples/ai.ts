@@ -1,4 +1,4 @@
-/** A tool of an agent of the Vercel AI SDK that runs in a sandbox. The model is a stand-in: it asks for one command. */
+/** A tool of the Vercel AI SDK that runs in a sandbox. The model is a stand-in: it asks for one command. */
 import { generateText, jsonSchema, stepCountIs, tool } from "ai";
 import { MockLanguageModelV4 } from "ai/test";
 import { Sandbox } from "sandboxctl";

@@ -11,7 +11,7 @@ const DESCRIPTION =
   "belong. Only that directory and /tmp can be written to. It has no network, unless hosts were allowed.";
 
 /**
- * The session of a sandbox, for `experimental_sandbox` of `generateText`, `streamText` and agents. Commands need a
+ * The session of a sandbox, for `experimental_sandbox` of `generateText`, `streamText` and AI agents. Commands need a
  * sandbox with an image. The sandbox stays the caller's, who closes it.
  *
  * It differs in two points from what the SDK says: a symbolic link is never followed (the error `symlink`), and an
