@@ -286,8 +286,7 @@ impl Task<'_> {
         if !page.is_empty() {
             self.turn(&mut page);
         }
-        let path = (&end.path).into();
-        let truncated = end.truncated || end.left_out;
+        let (path, truncated) = ((&end.path).into(), end.omitted.any());
         Ok(ListReply { path, entries: end.entries, truncated })
     }
 
@@ -301,8 +300,7 @@ impl Task<'_> {
         let options = GlobOptions { pattern, hidden: *hidden, limit: *limit };
         let found = self.files.glob(path.as_bytes(), options, self.watch)?;
         let names = found.found.into_iter().map(WireString::from).collect();
-        let truncated = found.truncated || found.left_out;
-        Ok(GlobReply { path: (&found.path).into(), names, truncated })
+        Ok(GlobReply { path: (&found.path).into(), names, truncated: found.omitted.any() })
     }
 
     fn grep(&self, request: &Grep) -> Result<GrepReply, FileError> {
@@ -315,8 +313,7 @@ impl Task<'_> {
             limit: request.limit,
         };
         let found = self.files.grep(request.path.as_bytes(), options, self.watch)?;
-        let truncated = found.truncated || found.left_out;
-        let (path, files) = ((&found.path).into(), found.files);
+        let (path, files, truncated) = ((&found.path).into(), found.files, found.omitted.any());
         Ok(GrepReply { path, lines: found.found, files, truncated })
     }
 

@@ -102,14 +102,14 @@ impl Files {
             // A copy must not have what could not be written there.
             self.locate_to_write(&join_written(to, &listed[listed.len() - 1].path)).map(drop)
         })?;
-        if end.truncated {
+        if end.omitted.truncated {
             let reason = format!(
                 "too many entries to copy (max {}), or directories nested deeper than {}",
                 self.list_entries, self.list_depth
             );
             return Err(FileError::rule(ErrorKind::TooLarge, reason, from));
         }
-        if end.left_out {
+        if end.omitted.left_out {
             let reason = "a name or a path in it is too long for a copy";
             return Err(FileError::rule(ErrorKind::InvalidPath, reason, from));
         }

@@ -51,10 +51,23 @@ pub struct ListEnd {
     pub path: GuestPath,
     /// Number of entries.
     pub entries: u64,
-    /// There are more entries.
+    pub omitted: Omitted,
+}
+
+/// What a list or a search does not return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Omitted {
+    /// There may be more entries.
     pub truncated: bool,
     /// Entries were left out whose names or paths are too long for any operation.
     pub left_out: bool,
+}
+
+impl Omitted {
+    /// Whether there is anything.
+    pub const fn any(self) -> bool {
+        self.truncated || self.left_out
+    }
 }
 
 /// What a walk does with an entry. Their order is of no use: a directory has each name once.
@@ -149,8 +162,7 @@ impl Files {
             unreadable,
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
-            truncated: false,
-            left_out: false,
+            omitted: Omitted::default(),
         };
         walk.descend(b"", 1)?;
         let mut path: Vec<u8> = Vec::new();
@@ -176,12 +188,12 @@ impl Files {
                 if depth < max_depth {
                     walk.descend(&path, depth + 1)?;
                 } else if depth_is_bound {
-                    walk.truncated = true;
+                    walk.omitted.truncated = true;
                 }
             }
         }
-        let Walk { truncated, left_out, .. } = walk;
-        Ok(ListEnd { path: located.path, entries, truncated, left_out })
+        let omitted = walk.omitted;
+        Ok(ListEnd { path: located.path, entries, omitted })
     }
 }
 
@@ -199,8 +211,7 @@ struct Walk<'a, V> {
     pending: VecDeque<Pending>,
     /// How many entries may still be returned, and be pending.
     room: usize,
-    truncated: bool,
-    left_out: bool,
+    omitted: Omitted,
 }
 
 impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
@@ -215,7 +226,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !is_top => return Ok(()),
             // Another file system, which no operation enters.
             Err(Errno::XDEV) if !is_top => {
-                self.truncated = true;
+                self.omitted.truncated = true;
                 return Ok(());
             }
             Err(Errno::ACCESS) if !is_top && self.unreadable == Unreadable::LeftOut => {
@@ -240,13 +251,13 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 return Ok(());
             }
             if !has_path(above, name) {
-                self.left_out = true;
+                self.omitted.left_out = true;
                 return Ok(());
             }
             if first.len() < self.room {
                 first.push((name.to_vec(), visit));
             } else {
-                self.truncated = true;
+                self.omitted.truncated = true;
                 if let Some(mut last) = first.peek_mut()
                     && name < last.0.as_slice()
                 {
@@ -286,7 +297,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
         }
         while self.pending.len() > self.room {
             self.pending.pop_front();
-            self.truncated = true;
+            self.omitted.truncated = true;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::error::FileError;
-use super::list::{ListOptions, ListedEntry, Unreadable, Visit};
+use super::list::{ListEnd, ListOptions, ListedEntry, Omitted, Unreadable, Visit};
 use super::open_mode::OpenMode;
 use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, Pattern, cause};
 use super::watch::Watch;
@@ -67,10 +67,7 @@ pub struct SearchResult<T> {
     pub found: Vec<T>,
     /// The number of files searched.
     pub files: u64,
-    /// There may be more.
-    pub truncated: bool,
-    /// Entries were left out whose names or paths are too long for any operation.
-    pub left_out: bool,
+    pub omitted: Omitted,
 }
 
 impl Files {
@@ -105,8 +102,7 @@ impl Files {
             let is_wanted = |kind| kind == EntryKind::Directory || !only_directories;
             let found = kind.filter(|kind| is_wanted(*kind)).map(|_| pattern.as_bytes().to_vec());
             let found = found.into_iter().collect();
-            let (truncated, left_out) = (false, false);
-            return Ok(SearchResult { path, found, files: 0, truncated, left_out });
+            return Ok(SearchResult { path, found, files: 0, omitted: Omitted::default() });
         }
         let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
         let walked = self.walk(
@@ -131,15 +127,15 @@ impl Files {
             },
         );
         match walked {
-            Ok(end) => {
-                let (truncated, left_out) = (end.truncated || cut, end.left_out);
-                Ok(SearchResult { path: end.path, found, files: 0, truncated, left_out })
+            Ok(ListEnd { path, mut omitted, .. }) => {
+                omitted.truncated |= cut;
+                Ok(SearchResult { path, found, files: 0, omitted })
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 let (path, _) = self.exists(written)?;
-                let (found, truncated, left_out) = (Vec::new(), false, false);
-                Ok(SearchResult { path, found, files: 0, truncated, left_out })
+                let omitted = Omitted::default();
+                Ok(SearchResult { path, found: Vec::new(), files: 0, omitted })
             }
             Err(error) => Err(error),
         }
@@ -174,19 +170,14 @@ impl Files {
             Ok(file) => {
                 search.file(&WireString::default(), file.fd, written)?;
                 let Search { lines, cut, .. } = search;
-                return Ok(SearchResult {
-                    path: file.path,
-                    found: lines,
-                    files: 1,
-                    truncated: cut,
-                    left_out: false,
-                });
+                let omitted = Omitted { truncated: cut, left_out: false };
+                return Ok(SearchResult { path: file.path, found: lines, files: 1, omitted });
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
             Err(error) => return Err(error),
         }
         let mut files = 0;
-        let end = self.walk(
+        let ListEnd { path, mut omitted, .. } = self.walk(
             written,
             EVERYTHING,
             watch,
@@ -216,8 +207,8 @@ impl Files {
                 })
             },
         )?;
-        let (truncated, left_out) = (end.truncated || search.cut, end.left_out);
-        Ok(SearchResult { path: end.path, found: search.lines, files, truncated, left_out })
+        omitted.truncated |= search.cut;
+        Ok(SearchResult { path, found: search.lines, files, omitted })
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {

@@ -73,7 +73,7 @@ pub(super) fn list(
             Ok(())
         })?;
     assert_eq!(end.entries, entries.len() as u64);
-    Ok((entries, end.truncated))
+    Ok((entries, end.omitted.truncated))
 }
 
 fn paths(entries: &[ListedEntry]) -> Vec<&str> {

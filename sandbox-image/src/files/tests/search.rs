@@ -20,7 +20,7 @@ fn fill(io: &Path, names: &[(&str, &[u8])]) {
 pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
     let options = GlobOptions { pattern, hidden: false, limit: None };
     let found = files.glob(path.as_bytes(), options, &watch())?;
-    assert!(!found.truncated);
+    assert!(!found.omitted.truncated);
     Ok(found.found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
 }
 
@@ -68,7 +68,7 @@ fn glob_returns_matching_paths_in_order() {
         assert_eq!(found.len(), 6, "{found:?}");
         let first = GlobOptions { pattern: "**/*.txt", hidden: false, limit: Some(1) };
         let found = files.glob(b".", first, &watch()).unwrap();
-        assert_eq!((found.found, found.truncated), (vec![b"a.txt".to_vec()], true));
+        assert_eq!((found.found, found.omitted.truncated), (vec![b"a.txt".to_vec()], true));
         for pattern in ["", "/", "[", "{a", &"x".repeat(5000), &"{a,".repeat(1000)] {
             let error = glob(&files, ".", pattern).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{pattern}");
@@ -204,7 +204,7 @@ fn glob_enters_only_directories_that_may_have_a_match() {
             let options = GlobOptions { pattern, hidden: false, limit: None };
             let found = files.glob(b".", options, &watch()).unwrap();
             let found_paths = found.found.into_iter().map(|path| String::from_utf8(path).unwrap());
-            (found_paths.collect::<Vec<_>>(), found.truncated)
+            (found_paths.collect::<Vec<_>>(), found.omitted.truncated)
         };
         let whole = |paths: &[&str]| (paths.iter().map(|&it| it.to_owned()).collect(), false);
         // The directory that is deeper than a list goes matches none of them.
@@ -283,7 +283,7 @@ fn grep_returns_matching_lines_and_their_context() {
         let found_alone = GrepOptions { context: 0, ..context };
         assert_eq!(grep(&files, "a.txt", found_alone).unwrap(), found);
         let first = files.grep(b".", GrepOptions { limit: Some(1), ..two }, &watch()).unwrap();
-        assert_eq!((first.found.len(), first.truncated), (1, true));
+        assert_eq!((first.found.len(), first.omitted.truncated), (1, true));
         let refused = [
             GrepOptions { pattern: "(", ..PLAIN },
             GrepOptions { pattern: r"(a)\1", ..PLAIN },
@@ -308,7 +308,7 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         let (files, _) = setup().open();
         let options = GrepOptions { pattern: "x", ..PLAIN };
         let found = files.grep(b"a", options, &watch()).unwrap();
-        assert!(found.truncated && found.found.len() > 400, "{}", found.found.len());
+        assert!(found.omitted.truncated && found.found.len() > 400, "{}", found.found.len());
         assert!(found.found.iter().all(|line| line.cut && line.text.len() == 2048));
         let stop = Arc::new(StopFlag::default());
         stop.stop(StopReason::Cancelled);

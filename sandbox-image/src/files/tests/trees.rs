@@ -6,6 +6,7 @@ use super::operations::{Disk, remove, watch};
 use super::search::PLAIN;
 use super::*;
 use crate::files::calls::counted;
+use crate::files::list::Omitted;
 use crate::files::{Absent, Existing, GlobOptions, ListOptions, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
@@ -290,12 +291,13 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         });
         let end = end.unwrap();
         assert_eq!((listed.as_slice(), end.entries), (&[name.clone().into_bytes()][..], 1));
-        assert_eq!((end.truncated, end.left_out), (false, true));
+        let omitted = Omitted { truncated: false, left_out: true };
+        assert_eq!(end.omitted, omitted);
         let options = GlobOptions { pattern: "**", hidden: false, limit: None };
         let found = files.glob(top.as_bytes(), options, &watch()).unwrap();
-        assert_eq!((found.found, found.truncated, found.left_out), (listed, false, true));
+        assert_eq!((found.found, found.omitted), (listed, omitted));
         let found = files.grep(top.as_bytes(), PLAIN, &watch()).unwrap();
-        assert_eq!((found.files, found.truncated, found.left_out), (0, false, true));
+        assert_eq!((found.files, found.omitted), (0, omitted));
         let copied =
             files.copy(top.as_bytes(), b"c", RemoveScope::Tree, Existing::Refuse, &watch());
         assert_eq!(kind(copied), ErrorKind::InvalidPath);

@@ -121,7 +121,7 @@ fn list(call: &mut Call<'_>) -> Results {
         })
     })?;
     let end = listed.map_err(|error| raised(&error))?;
-    if end.truncated {
+    if end.omitted.truncated {
         let limits = &call.host().limits;
         let reason = if end.entries == limits.list_entries {
             format!("too many entries to list (max {})", limits.list_entries)
@@ -229,13 +229,13 @@ fn glob(call: &mut Call<'_>) -> Results {
         files.glob(top.as_bytes(), options, &watch)
     })?;
     let found = found.map_err(|error| raised(&error))?;
-    refuse_part(found.truncated, limit, top.as_bytes())?;
+    refuse_part(found.omitted.truncated, limit, top.as_bytes())?;
     let array = call.push_table(found.found.len(), 0);
     for (index, name) in found.found.iter().enumerate() {
         call.push_string(join_written(directory.as_bytes(), name));
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.truncated || found.left_out);
+    call.push_boolean(found.omitted.any());
     Ok(call.results(2))
 }
 
@@ -262,7 +262,7 @@ fn grep(call: &mut Call<'_>) -> Results {
         files.grep(begin, options, &watch)
     })?;
     let found = found.map_err(|error| raised(&error))?;
-    refuse_part(found.truncated, limit, begin)?;
+    refuse_part(found.omitted.truncated, limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, line) in found.found.iter().enumerate() {
         let entry = call.push_table(0, 3);
@@ -280,7 +280,7 @@ fn grep(call: &mut Call<'_>) -> Results {
         }
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.truncated || found.left_out);
+    call.push_boolean(found.omitted.any());
     Ok(call.results(2))
 }
 
