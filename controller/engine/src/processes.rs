@@ -5,7 +5,7 @@
 
 pub mod unnamed_files;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,19 +48,23 @@ pub struct Processes {
     threads: PathBuf,
 }
 
-/// How much processes have written, and which they were.
+/// How many bytes each process has written, by its pid.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Written {
-    bytes: u64,
-    pids: BTreeSet<u32>,
-}
+pub struct Written(BTreeMap<u32, u64>);
 
 impl Written {
     /// How much they have written since; `None` if some have begun or ended meanwhile, whose writes nobody
     /// may count.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<u64> {
-        (self.pids == before.pids).then(|| self.bytes.saturating_sub(before.bytes))
+        self.0.keys().eq(before.0.keys()).then(|| self.known_since(before))
+    }
+
+    /// The same, as far as it is known: without what those have written that have ended meanwhile.
+    #[must_use]
+    pub fn known_since(&self, before: &Self) -> u64 {
+        let before = |pid| before.0.get(pid).copied().unwrap_or(0);
+        self.0.iter().map(|(pid, bytes)| bytes.saturating_sub(before(pid))).sum()
     }
 }
 
@@ -211,21 +215,23 @@ impl Processes {
         Some(Self { init, group: group.to_owned(), threads })
     }
 
-    /// How many bytes all of them have written so far with system calls and mappings, including
-    /// children that they have waited for; 0 if the kernel does not count them.
+    /// How much they have written so far with system calls and mappings, including children that they
+    /// have waited for; 0 if the kernel does not count it.
     #[must_use]
     pub fn written(&self) -> Written {
-        let pids: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
-        let bytes = pids.iter().map(|pid| counted(*pid, &["wchar", "write_bytes"])).sum();
-        Written { bytes, pids }
+        self.counted(&["wchar", "write_bytes"])
     }
 
-    /// How many bytes each of them has given to file systems to write. Unlike what
-    /// [`Processes::written`] counts too, calls in progress add to this at once.
+    /// How much they have given to file systems to write. Unlike what [`Processes::written`] counts too,
+    /// calls in progress add to this at once.
     #[must_use]
-    pub fn given_to_disks(&self) -> HashMap<u32, u64> {
+    pub fn given_to_disks(&self) -> Written {
+        self.counted(&["write_bytes"])
+    }
+
+    fn counted(&self, names: &[&str]) -> Written {
         let all = self.all().unwrap_or_default().into_iter();
-        all.map(|pid| (pid, counted(pid, &["write_bytes"]))).collect()
+        Written(all.map(|pid| (pid, counted(pid, names))).collect())
     }
 
     /// The ids of all their threads. A container that has ended has none.

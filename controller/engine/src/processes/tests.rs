@@ -90,12 +90,20 @@ fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
 
 #[test]
 fn what_processes_that_have_begun_or_ended_wrote_is_unknown() {
-    let written = |bytes, pids: &[u32]| Written { bytes, pids: pids.iter().copied().collect() };
+    let written = |bytes, pids: &[u32]| Written(pids.iter().map(|pid| (*pid, bytes)).collect());
     let before = written(3, &[1, 2]);
-    assert_eq!(written(5, &[1, 2]).since(&before), Some(2));
+    assert_eq!(written(4, &[1, 2]).since(&before), Some(2));
     for pids in [&[1][..], &[1, 2, 3], &[1, 3]] {
         assert_eq!(written(5, pids).since(&before), None, "{pids:?}");
     }
+}
+
+#[test]
+fn what_processes_write_is_counted_by_each_of_them() {
+    let before = Written([(1, 100), (2, 1000)].into());
+    // One has ended, and one has begun.
+    assert_eq!(Written([(1, 150), (3, 7)].into()).known_since(&before), 57);
+    assert_eq!(before.known_since(&before), 0);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! processes, whose unnamed files count too.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -432,7 +431,7 @@ impl StoppedScan {
             let now = space();
             taken.set(match gone(before, now).0 {
                 gone if gone < LEAST_SUSPICIOUS => 0,
-                gone => gone.min(written_since(&written_before, &processes.given_to_disks())),
+                gone => gone.min(processes.given_to_disks().known_since(&written_before)),
             });
             let is_short = now.is_some_and(|now| too_little(now, self.reserve).is_some());
             if is_short {
@@ -514,12 +513,6 @@ fn settle(space: impl Fn() -> Option<FreeSpace>) {
         }
         last = now;
     }
-}
-
-/// How much processes have written between two counts. Those that have died since are left out.
-fn written_since(before: &HashMap<u32, u64>, now: &HashMap<u32, u64>) -> u64 {
-    let before = |pid| before.get(pid).copied().unwrap_or(0);
-    now.iter().map(|(pid, written)| written.saturating_sub(before(pid))).sum()
 }
 
 /// Whether the commands have exceeded a limit, if they have used what is not explained.

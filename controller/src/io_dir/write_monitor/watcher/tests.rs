@@ -16,15 +16,6 @@ async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
 }
 
 #[test]
-fn what_processes_write_is_counted_by_each_of_them() {
-    let counts = |counts: &[(u32, u64)]| counts.iter().copied().collect::<HashMap<_, _>>();
-    let before = counts(&[(1, 100), (2, 1000)]);
-    // One has died, and one was started.
-    assert_eq!(written_since(&before, &counts(&[(1, 150), (3, 7)])), 57);
-    assert_eq!(written_since(&before, &before), 0);
-}
-
-#[test]
 fn programs_are_killed_only_if_every_run_is_being_ended() {
     let runs = Runs::new(true);
     let begin =
