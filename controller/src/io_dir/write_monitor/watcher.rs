@@ -2,7 +2,7 @@
 //! processes, whose unnamed files count too.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
@@ -118,20 +118,21 @@ impl Runs {
 
     fn begin(&self, bounds: Bounds) -> Arc<Bounds> {
         let bounds = Arc::new(bounds);
-        let _nothing_is_killed = lock(&self.killing);
-        let mut all = lock(&self.bounds);
+        let _nothing_is_killed = self.killing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|bounds| bounds.strong_count() > 0);
         all.push(Arc::downgrade(&bounds));
         bounds
     }
 
     fn all(&self) -> Vec<Arc<Bounds>> {
-        lock(&self.bounds).iter().filter_map(Weak::upgrade).collect()
+        let bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        bounds.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Kills the programs, if all runs are being ended: whose they are is not known.
     fn kill_programs(&self, processes: &Processes) {
-        let _nothing_begins = lock(&self.killing);
+        let _nothing_begins = self.killing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.may_kill && self.are_all_ending() {
             processes.kill();
         }
@@ -140,10 +141,6 @@ impl Runs {
     fn are_all_ending(&self) -> bool {
         self.all().iter().all(|run| run.is_ending())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Watcher {
