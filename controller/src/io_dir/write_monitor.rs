@@ -77,10 +77,8 @@ impl WriteMonitor {
             let reserve = watched.reserve;
             let now = Reading::new(snapshot.usage, snapshot.coverage, space);
             let watcher = baseline.watcher(watched, now, locality);
-            // Those of other runs in progress.
-            let unnamed = watcher.measured.borrow().unnamed;
-            let now = Reading { unnamed, ..Reading::new(snapshot.usage, snapshot.coverage, space) };
-            let usage = now.with_named((snapshot.usage, snapshot.coverage)).usage;
+            // With the unnamed files of other runs in progress.
+            let usage = snapshot.usage + watcher.measured.borrow().unnamed;
             let most = DiskUsage {
                 bytes: limits.max_write.as_u64(),
                 entries: limits.entries.get().into(),
@@ -144,10 +142,9 @@ impl WriteMonitor {
                     let most = before.bounds.entries.saturating_add(1);
                     let Some(again) = self.scanner.measure(most).await else { continue };
                     let again = reading.with_named(again);
-                    match before.baseline.passed(&again, &self.limits) {
-                        Some(limit) => limit,
-                        None => continue,
-                    }
+                    let passed = before.baseline.passed(&again, &self.limits);
+                    let Some(limit) = passed else { continue };
+                    limit
                 }
             };
             let message = format!("killed: {}", limit.message);

@@ -172,6 +172,21 @@ pub(crate) async fn find_processes(
     runtime.spawn_blocking(move || Processes::of(init, &container)).await.ok()?
 }
 
+/// A scan that is due.
+struct DueScan {
+    since: Instant,
+    space: Option<FreeSpace>,
+    /// The last one before it, and what the commands may still use since then.
+    last: Reading,
+    left: Room,
+    /// Whether more is gone than was found, by as much as would exceed a limit.
+    is_suspicious: bool,
+    /// Whether it belongs to a series of stops.
+    is_in_series: bool,
+    /// Whether it is due because the commands may have written half of what they may still write.
+    are_theirs: bool,
+}
+
 /// The task of a watcher.
 struct Watch {
     pace: Pace,
@@ -197,99 +212,112 @@ impl Watch {
         self.written = self.processes.get().map(Processes::written).unwrap_or_default();
         loop {
             tokio::time::sleep(self.pace.tick()).await;
-            let (space, cost) = self.free_space().await;
-            let now = Instant::now();
-            let last = *self.measured.borrow();
-            let bounds = self.runs.all();
-            let unexplained = self.ledger.unexplained(last.usage, space);
-            let left = room(&bounds, last.usage);
-            // Together with what was found, it may exceed the limit.
-            let is_suspicious = may_exceed(unexplained, left);
-            let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
-                && self.has_found;
-            let is_stopped_again = is_suspicious && self.pace.is_hiding();
-            let room = match just_found || last.unseen && is_suspicious || is_stopped_again {
-                // Unseen usage is believed after two consecutive scans, and a stop that was cut short
-                // is followed by another.
-                true => Room::NONE,
-                false => left,
-            };
-            let (bytes, inodes) = self.pace.gone(space);
-            let is_near = bytes >= room.bytes / 2 || inodes >= room.entries / 2;
-            if is_near || last.usage.entries >= MANY_ENTRIES {
+            if let Some(due) = self.due().await {
                 self.find();
+                let scan = self.carry_out(&due).await;
+                self.record(&due, scan);
             }
-            let theirs = (left.bytes / 2).max(LEAST_SUSPICIOUS);
-            let is_due = self.pace.is_due(now, cost, space, room)
-                || self.pace.is_due_if_theirs(now) && self.have_written(theirs).await;
-            if !is_due {
-                self.measured.send_if_modified(|last| {
-                    last.space = space;
-                    space.is_some_and(|space| too_little(space, self.reserve).is_some())
-                });
-                continue;
-            }
-            self.find();
-            let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
-            let most = bounds.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
-            let mut given_up = Duration::ZERO;
-            let mut scanned = match is_stopped_again {
-                true => self.scan(depth, most, Some(last.usage)).await,
-                false => tokio::select! {
-                    scanned = self.scan(depth, most, None) => scanned,
-                    () = self.worth_a_stop(now, last.usage.entries, left) => {
-                        given_up = now.elapsed();
-                        self.scan(depth, most, Some(last.usage)).await
-                    }
-                },
-            };
-            let hidden_by = |scan: &Option<Scan>| scan.as_ref().is_some_and(|it| self.hides(it));
-            let is_stoppable = is_suspicious && self.has_found && self.promptness.is_local();
-            let mut hides = hidden_by(&scanned);
-            let first =
-                scanned.as_ref().filter(|scan| hides && is_stoppable && scan.stop.is_none());
-            if let Some(&Scan { took, .. }) = first {
-                // A system call in progress keeps a file that nothing else shows, unless it is
-                // interrupted.
-                let stopped = self.scan(depth, most, first.map(Scan::usage)).await;
-                scanned = stopped.map(|scan| Scan { took: took + scan.took, ..scan });
-                hides = hidden_by(&scanned);
-            }
-            let ended = Instant::now();
-            let Some(scan) = scanned else {
-                let none = ScanRecord::none(ended, space);
-                self.pace.record(ScanRecord { took: ended - now, hides: true, ..none });
-                self.measured.send_modify(|last| last.is_missing = true);
-                continue;
-            };
-            let Scan { unnamed, named, space: [space, after], written, took, stop } = scan;
-            if let Some(stop) = stop {
-                tracing::debug!(?stop, ?unnamed, "stopped the commands for a scan");
-            }
-            let stopped = stop.map(|record| record.stop);
-            self.written = written;
-            let reading = Reading { unnamed: unnamed.usage, space, is_missing: false, ..last };
-            let mut reading = reading.with_named(named);
-            let is_all = depth == Depth::Everything;
-            // A thread that is slow to stop may be an honest one that waits for a disk.
-            let is_unseen = unnamed.has_unseen
-                || stopped == Some(Stop::Broken)
-                || hides && self.pace.is_hiding_for_long();
-            reading.unseen = is_all && is_unseen;
-            reading.stood_still = stopped == Some(Stop::Complete);
-            // Scans that are no evidence come between two that are.
-            let was_unseen = last.unseen || last.was_unseen && !reading.stood_still;
-            reading.was_unseen = is_all && was_unseen;
-            let is_whole = reading.stood_still || !self.promptness.is_local();
-            let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
-            reading.is_backed = reading.stood_still || self.ledger.backs(reading.usage, after);
-            reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
-            let took = took + given_up;
-            let waited = (ended - now).saturating_sub(took);
-            let has_grown = reading.has_grown_since(&last);
-            self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
-            self.measured.send_replace(reading);
         }
+    }
+
+    /// Checks the free space: whether a scan is due.
+    async fn due(&mut self) -> Option<DueScan> {
+        let (space, cost) = self.free_space().await;
+        let now = Instant::now();
+        let last = *self.measured.borrow();
+        let left = room(&self.runs.all(), last.usage);
+        // Together with what was found, it may exceed the limit.
+        let is_suspicious = may_exceed(self.ledger.unexplained(last.usage, space), left);
+        let just_found =
+            !std::mem::replace(&mut self.has_found, self.processes.initialized()) && self.has_found;
+        let is_in_series = is_suspicious && self.pace.is_hiding();
+        let room = match just_found || last.unseen && is_suspicious || is_in_series {
+            // Unseen usage is believed after two consecutive scans, and a stop that was cut short
+            // is followed by another.
+            true => Room::NONE,
+            false => left,
+        };
+        let (bytes, inodes) = self.pace.gone(space);
+        let is_near = bytes >= room.bytes / 2 || inodes >= room.entries / 2;
+        if is_near || last.usage.entries >= MANY_ENTRIES {
+            self.find();
+        }
+        let theirs = (left.bytes / 2).max(LEAST_SUSPICIOUS);
+        let is_due = self.pace.is_due(now, cost, space, room);
+        let are_theirs =
+            !is_due && self.pace.is_due_if_theirs(now) && self.have_written(theirs).await;
+        if !is_due && !are_theirs {
+            self.measured.send_if_modified(|last| {
+                last.space = space;
+                space.is_some_and(|space| too_little(space, self.reserve).is_some())
+            });
+            return None;
+        }
+        Some(DueScan { since: now, space, last, left, is_suspicious, is_in_series, are_theirs })
+    }
+
+    /// Carries out a scan, for which the commands are stopped if it needs that.
+    async fn carry_out(&self, due: &DueScan) -> Option<Scan> {
+        let used = Some(due.last.usage);
+        let scan = match due.is_in_series {
+            true => self.scan(due, used).await?,
+            false => tokio::select! {
+                scan = self.scan(due, None) => scan?,
+                () = self.worth_a_stop(due), if self.promptness.is_inline() => {
+                    let given_up = due.since.elapsed();
+                    self.scan(due, used).await?.after(given_up)
+                }
+            },
+        };
+        let is_stoppable = due.is_suspicious && self.has_found && self.promptness.is_local();
+        if !is_stoppable || scan.stop.is_some() || !self.hides(&scan) {
+            return Some(scan);
+        }
+        // A system call in progress keeps a file that nothing else shows, unless it is interrupted.
+        Some(self.scan(due, Some(scan.usage())).await?.after(scan.took))
+    }
+
+    /// Records a scan, and reports what it has found.
+    fn record(&mut self, due: &DueScan, scan: Option<Scan>) {
+        let ended = Instant::now();
+        let Some(scan) = scan else {
+            let none = ScanRecord::none(ended, due.space);
+            self.pace.record(ScanRecord { took: ended - due.since, hides: true, ..none });
+            self.measured.send_modify(|last| last.is_missing = true);
+            return;
+        };
+        let (hides, usage) = (self.hides(&scan), scan.usage());
+        let Scan { unnamed, named: (_, coverage), space: [space, after], written, took, stop } =
+            scan;
+        if let Some(stop) = stop {
+            tracing::debug!(?stop, ?unnamed, "stopped the commands for a scan");
+        }
+        let (last, is_all) = (due.last, due.is_suspicious);
+        let stopped = stop.map(|record| record.stop);
+        let stood_still = stopped == Some(Stop::Complete);
+        // A thread that is slow to stop may be an honest one that waits for a disk.
+        let is_unseen = unnamed.has_unseen
+            || stopped == Some(Stop::Broken)
+            || hides && self.pace.is_hiding_for_long();
+        // Scans that are no evidence come between two that are.
+        let was_unseen = last.unseen || last.was_unseen && !stood_still;
+        let is_whole = stood_still || !self.promptness.is_local();
+        let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
+        let is_backed = stood_still || self.ledger.backs(usage, after);
+        let reading = Reading {
+            unnamed: unnamed.usage,
+            unseen: is_all && is_unseen,
+            was_unseen: is_all && was_unseen,
+            unexplained: self.ledger.enter(usage, [space, after], is_clear),
+            is_backed,
+            stood_still,
+            ..Reading::new(usage, coverage, space)
+        };
+        self.written = written;
+        let waited = (ended - due.since).saturating_sub(took);
+        let has_grown = reading.has_grown_since(&last);
+        self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
+        self.measured.send_replace(reading);
     }
 
     /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
@@ -338,38 +366,39 @@ impl Watch {
         written.since(&self.written).is_none_or(|more| more >= least)
     }
 
-    /// Waits until, before or during a scan that began then, as much space is gone as the commands may
-    /// still write and they may have written it, or as many inodes as they may still create files, which
-    /// nobody counts: during a scan that takes long they could write many times as much.
-    async fn worth_a_stop(&self, began: Instant, entries: u64, left: Room) {
-        if !self.promptness.is_inline() {
-            return std::future::pending().await;
-        }
+    /// Waits until, before or during a scan, as much space is gone as the commands may still write and
+    /// they may have written it, or as many inodes as they may still create files, which nobody counts:
+    /// during a scan that takes long they could write many times as much.
+    async fn worth_a_stop(&self, due: &DueScan) {
+        let left = due.left;
         let (bytes, inodes) = loop {
             let gone = self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok());
-            let takes = self.pace.last_took().max(began.elapsed());
-            if is_worth_a_stop(entries, takes, gone, left) {
+            let takes = self.pace.last_took().max(due.since.elapsed());
+            if is_worth_a_stop(due.last.usage.entries, takes, gone, left) {
                 break gone;
             }
             tokio::time::sleep(STOP_TICK).await;
         };
         // They must have written half of what they may still write.
         let is_theirs = inodes >= left.entries
-            || bytes >= left.bytes && self.have_written(left.bytes / 2).await;
+            || bytes >= left.bytes && (due.are_theirs || self.have_written(left.bytes / 2).await);
         if !is_theirs {
             std::future::pending().await
         }
     }
 
     /// Scans named and unnamed files; if it is given what the commands use, while they are stopped.
-    async fn scan(&self, depth: Depth, most: u64, stopped: Option<DiskUsage>) -> Option<Scan> {
+    async fn scan(&self, due: &DueScan, stopped: Option<DiskUsage>) -> Option<Scan> {
+        let depth = if due.is_suspicious { Depth::Everything } else { Depth::Open };
+        let runs = self.runs.all();
+        let most = runs.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         let stop = stopped.map(|usage| StoppedScan {
             usage,
             longest_stop: self.pace.longest_stop(),
             taken_before: self.pace.taken(),
             reserve: self.reserve,
-            runs: self.runs.all(),
+            runs,
             users: Arc::downgrade(&self.runs),
             measured: self.measured.clone(),
         });
@@ -532,6 +561,11 @@ struct Scan {
 }
 
 impl Scan {
+    /// The same after another one that took this long.
+    fn after(self, took: Duration) -> Self {
+        Self { took: took + self.took, ..self }
+    }
+
     fn usage(&self) -> DiskUsage {
         self.named.0 + self.unnamed.usage
     }
