@@ -83,11 +83,7 @@ impl WriteMonitor {
                 bytes: limits.max_write.as_u64(),
                 entries: limits.entries.get().into(),
             };
-            let bounds = watcher.bound(Bounds::new(
-                usage.bytes.saturating_add(most.bytes),
-                usage.entries.saturating_add(most.entries),
-                most,
-            ));
+            let bounds = watcher.bound(Bounds::new(usage, most));
             let baseline = Baseline {
                 usage,
                 named: snapshot.usage,
@@ -126,7 +122,7 @@ impl WriteMonitor {
                 return std::future::pending().await;
             }
             let reading = *measured.borrow_and_update();
-            let ended = before.bounds.ended();
+            let ended = before.bounds.reason_to_end();
             let is_certain = ended.is_some() || reading.is_missing;
             let passed = ended.or_else(|| before.baseline.passed(&reading, &self.limits));
             let Some(limit) = passed else { continue };
@@ -139,7 +135,7 @@ impl WriteMonitor {
                 _ => {
                     // A scan may count files twice that are moved meanwhile: two results are
                     // believed.
-                    let most = before.bounds.entries.saturating_add(1);
+                    let most = before.bounds.limit.entries.saturating_add(1);
                     let Some(again) = self.scanner.measure(most).await else { continue };
                     let again = reading.with_named(again);
                     let passed = before.baseline.passed(&again, &self.limits);
@@ -156,7 +152,7 @@ impl WriteMonitor {
     /// processor time while their system calls use up the container's.
     pub fn kill_programs(&self) {
         if let Some(Before { watcher, bounds, .. }) = &self.before {
-            bounds.ending();
+            bounds.set_ending();
             let watcher = watcher.clone();
             self.scanner.runtime.spawn_blocking(move || watcher.kill_programs());
         }
@@ -188,7 +184,7 @@ impl WriteMonitor {
         let (usage, coverage) = (after.usage, after.coverage);
         let reading = Reading::new(usage, coverage, None);
         let passed = || before.baseline.of_names().passed(&reading, &self.limits);
-        let limit = before.bounds.ended().or_else(passed);
+        let limit = before.bounds.reason_to_end().or_else(passed);
         let snapshot = before.snapshot.clone();
         let changes = match usage.entries.max(snapshot.usage.entries) <= FEW_ENTRIES {
             true => Ok(snapshot.changes(&after)),

@@ -51,32 +51,31 @@ pub(super) struct Baseline {
 /// The limits of a run as absolute numbers.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    /// Of the io dir.
-    pub bytes: u64,
-    pub entries: u64,
+    /// How large the io dir may become.
+    pub limit: DiskUsage,
     /// How much it may grow.
-    pub most: DiskUsage,
+    most: DiskUsage,
     /// Whether calls in progress took too much: they end, and what they took may be there no more
     /// before anybody reads of it.
-    is_to_end: AtomicBool,
+    took_too_much: AtomicBool,
     /// Whether it is being ended, for whatever limit.
     is_ending: AtomicBool,
 }
 
 impl Bounds {
-    pub const fn new(bytes: u64, entries: u64, most: DiskUsage) -> Self {
-        let (is_to_end, is_ending) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { bytes, entries, most, is_to_end, is_ending }
+    pub fn new(before: DiskUsage, most: DiskUsage) -> Self {
+        let (took_too_much, is_ending) = (AtomicBool::default(), AtomicBool::default());
+        Self { limit: before + most, most, took_too_much, is_ending }
     }
 
-    /// Ends the run, for what its calls took.
+    /// Ends the run, because its calls took too much.
     pub fn end(&self) {
-        self.is_to_end.store(true, Ordering::Relaxed);
-        self.is_ending.store(true, Ordering::Relaxed);
+        self.took_too_much.store(true, Ordering::Relaxed);
+        self.set_ending();
     }
 
-    /// Says that the run is being ended.
-    pub fn ending(&self) {
+    /// Records that the run is being ended.
+    pub fn set_ending(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
@@ -84,22 +83,22 @@ impl Bounds {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Why the run is to end, if it is.
-    pub fn ended(&self) -> Option<ScriptError> {
+    /// Why the run is to end, if its calls took too much.
+    pub fn reason_to_end(&self) -> Option<ScriptError> {
         let message = format!(
             "calls in progress took more than what was left of {}, and 64 MiB",
             ByteSize::b(self.most.bytes)
         );
-        let is_to_end = self.is_to_end.load(Ordering::Relaxed);
-        is_to_end.then(|| failure(ErrorKind::WriteLimit, message))
+        let took_too_much = self.took_too_much.load(Ordering::Relaxed);
+        took_too_much.then(|| failure(ErrorKind::WriteLimit, message))
     }
 
     /// How much of them is left.
     pub fn room(&self, now: DiskUsage) -> Room {
         Room {
-            bytes: self.bytes.saturating_add(1).saturating_sub(now.bytes),
+            bytes: self.limit.bytes.saturating_add(1).saturating_sub(now.bytes),
             most_bytes: self.most.bytes,
-            entries: self.entries.saturating_add(1).saturating_sub(now.entries),
+            entries: self.limit.entries.saturating_add(1).saturating_sub(now.entries),
             most_entries: self.most.entries,
         }
     }

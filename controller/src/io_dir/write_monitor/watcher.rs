@@ -391,7 +391,7 @@ impl Watch {
     async fn scan(&self, due: &DueScan, stopped: Option<DiskUsage>) -> Option<Scan> {
         let depth = if due.is_suspicious { Depth::Everything } else { Depth::Open };
         let runs = self.runs.all();
-        let most = runs.iter().map(|it| it.entries).max().unwrap_or(0).saturating_add(1);
+        let most = runs.iter().map(|it| it.limit.entries).max().unwrap_or(0).saturating_add(1);
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         let stop = stopped.map(|usage| StoppedScan {
             usage,

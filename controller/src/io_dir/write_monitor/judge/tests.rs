@@ -155,14 +155,14 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
 #[test]
 fn calls_in_progress_take_too_much_beyond_what_is_left_and_what_honest_ones_write_in_place() {
     let most = DiskUsage { bytes: 50 << 20, entries: 10 };
-    let run = Bounds::new(50 << 20, 10, most);
+    let run = Bounds::new(DiskUsage::default(), most);
     let left = run.room(DiskUsage { bytes: (40 << 20) + 1, entries: 0 });
     assert_eq!((left.bytes, left.entries), (10 << 20, 11));
     let too_much = (10 << 20) + OTHERS + 1;
     assert!(is_too_much(too_much, left) && !is_too_much(too_much - 1, left));
-    assert!(run.ended().is_none());
+    assert!(run.reason_to_end().is_none());
     run.end();
-    let ended = run.ended().unwrap();
-    assert_eq!(ended.kind, ErrorKind::WriteLimit);
-    assert!(ended.message.contains("50MiB"), "{}", ended.message);
+    let reason = run.reason_to_end().unwrap();
+    assert_eq!(reason.kind, ErrorKind::WriteLimit);
+    assert!(reason.message.contains("50MiB"), "{}", reason.message);
 }

@@ -18,10 +18,10 @@ async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
 #[test]
 fn programs_are_killed_only_if_every_run_is_being_ended() {
     let runs = Runs::new(true);
-    let begin =
-        || runs.begin(Bounds::new(50 << 20, 10, DiskUsage { bytes: 50 << 20, entries: 10 }));
+    let most = DiskUsage { bytes: 50 << 20, entries: 10 };
+    let begin = || runs.begin(Bounds::new(DiskUsage::default(), most));
     let (one, other) = (begin(), begin());
-    one.ending();
+    one.set_ending();
     assert!(!runs.are_all_ending());
     other.end();
     assert!(runs.are_all_ending());
