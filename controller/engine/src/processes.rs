@@ -287,12 +287,12 @@ impl Processes {
             let is_everybody = all.iter().all(|pid| met.contains(pid));
             let since = began.elapsed();
             let is_in_time = since < PARENTS_FIRST;
-            let runs = |pid: &u32| *pid != self.init && all.contains(pid) && runs(*pid);
+            let is_program = |pid: &u32| *pid != self.init && all.contains(pid);
             for (number, &pid) in all.iter().enumerate() {
                 if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1 && !waits_on(Duration::ZERO) {
                     break 'stopping;
                 }
-                let is_early = || is_in_time && parent(pid).is_some_and(|parent| runs(&parent));
+                let is_early = || is_in_time && parent(pid).filter(is_program).is_some_and(runs);
                 if !met.contains(&pid) && !is_early() {
                     met.insert(pid);
                     stopped.stop_one(pid);
@@ -303,7 +303,7 @@ impl Processes {
             if is_everybody || since >= LONGEST_TELLING {
                 telling.get_or_insert(since);
             }
-            let have_stopped = is_everybody & stopped.look();
+            let have_stopped = stopped.look() && is_everybody;
             let is_over = have_stopped || stopped.is_broken || stopped.is_denied;
             let told = telling.map_or(Duration::ZERO, |telling| began.elapsed() - telling);
             if !waits_on(told) || is_over {

@@ -128,10 +128,10 @@ pub(crate) struct Pace {
     tick: Duration,
     /// The disk reserve.
     reserve: DiskReserve,
-    /// Whether the free space triggered the scan that is due, and the rest before such a scan, as a
-    /// multiple of the last one's duration.
+    /// Whether the free space triggered the scan that is due.
     is_urgent: bool,
-    urgent_rest: u32,
+    /// The rest before such a scan, as a multiple of the last one's duration.
+    rest_factor: u32,
     /// When it was looked last how much the commands have written, for such a scan.
     last_ask: Instant,
     hiding: Option<Hiding>,
@@ -146,7 +146,7 @@ impl Pace {
             tick: IDLE_TICK.0,
             reserve,
             is_urgent: false,
-            urgent_rest: 1,
+            rest_factor: 1,
             last_ask: now,
             hiding: None,
         }
@@ -165,7 +165,7 @@ impl Pace {
         space: Option<FreeSpace>,
         room: Room,
     ) -> bool {
-        let (bytes, inodes) = gone(self.last_scan.space, space);
+        let (bytes, inodes) = self.gone(space);
         self.is_urgent = bytes >= room.bytes || inodes >= room.entries;
         let lately = gone(self.last_check.1, space);
         let spare = space.map_or((u64::MAX, u64::MAX), |space| self.reserve.leaves(&space));
@@ -207,7 +207,7 @@ impl Pace {
         let ScanRecord { took, waited, .. } = self.last_scan;
         match is_much {
             true => took,
-            false => (took * self.urgent_rest).max(waited).min(LATEST).max(took),
+            false => (took * self.rest_factor).max(waited).min(LATEST).max(took),
         }
     }
 
@@ -244,10 +244,10 @@ impl Pace {
     /// Records a scan.
     pub fn record(&mut self, scan: ScanRecord) {
         self.last_scan = scan;
-        self.urgent_rest = match (scan.has_grown, self.is_urgent) {
+        self.rest_factor = match (scan.has_grown, self.is_urgent) {
             (true, _) => 1,
-            (false, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),
-            (false, false) => self.urgent_rest,
+            (false, true) => (self.rest_factor * 2).min(MOST_FRUITLESS),
+            (false, false) => self.rest_factor,
         };
         self.hiding = self.hiding_after(scan);
     }
