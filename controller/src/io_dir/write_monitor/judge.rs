@@ -12,7 +12,7 @@ use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::MAX_DEPTH;
 
-use super::pace::Room;
+use super::pace::{Room, gone};
 
 /// How much the io dir may grow over a sandbox's whole life if a single run has no lower limit: the
 /// same as the agent's own limits.
@@ -165,12 +165,6 @@ impl Baseline {
         Self { usage: self.named, ..self }
     }
 
-    /// By how much the free space has decreased since then.
-    fn fallen(&self, now: &Reading) -> u64 {
-        let (Some(before), Some(now)) = (self.space, now.space) else { return 0 };
-        before.bytes.saturating_sub(now.bytes)
-    }
-
     pub fn passed(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
         if now.is_missing {
             return Some(failure(ErrorKind::WriteLimit, UNMEASURED));
@@ -186,7 +180,7 @@ impl Baseline {
                 (true, grown) => format!(", of which the sandbox has taken at least {grown}"),
                 (false, _) => String::new(),
             };
-            let fallen = ByteSize::b(self.fallen(now) >> 20 << 20);
+            let fallen = ByteSize::b(gone(self.space, now.space).0 >> 20 << 20);
             let message = format!("{little}: {fallen} less than at the beginning{share}");
             Some(failure(ErrorKind::DiskFull, message))
         })
