@@ -79,7 +79,7 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 
 #[test]
 fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
-    let program = Program::shell("sleep 1000");
+    let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
     let look = |goes_on: &mut dyn FnMut() -> bool| {
         processes.unnamed_files([0; 3], unnamed_files::UnnamedDepth::Open, goes_on).has_unseen
