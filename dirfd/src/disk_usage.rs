@@ -1,9 +1,19 @@
 //! How much of a filesystem files use.
 
-use rustix::fs::Stat;
+use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{FileType, Stat};
+
+use crate::btrfs;
 
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
+/// XFS allocates space ahead of writes that append to a file of this size or more: about as much as the
+/// file has, until it is closed.
+const LEAST_AHEAD: u64 = 64 << 10;
+/// How many extents are looked at: some MiB of memory, and a second.
+const MOST_EXTENTS: usize = 1 << 18;
 
 /// How much of its filesystem a directory tree uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,13 +44,63 @@ impl std::ops::Add for DiskUsage {
     }
 }
 
-/// The disk usage of a file: the allocated part of its size, or more if more is allocated than its
-/// last block explains.
-#[must_use]
-pub fn bytes_of(stat: &Stat) -> u64 {
+/// Measures files of one filesystem.
+#[derive(Debug)]
+pub struct DiskMeter<'a> {
+    /// The directory, and the device of its files, if it is on Btrfs.
+    btrfs: Option<(BorrowedFd<'a>, u64)>,
+    /// The extents that were met there.
+    extents: HashSet<u64>,
+}
+
+impl<'a> DiskMeter<'a> {
+    /// A meter of files on the filesystem of a directory.
+    #[must_use]
+    pub fn new(directory: BorrowedFd<'a>) -> Self {
+        let is_btrfs =
+            rustix::fs::fstatfs(directory).is_ok_and(|it| it.f_type as u32 == btrfs::MAGIC);
+        let dev = is_btrfs.then(|| rustix::fs::fstat(directory).ok()).flatten();
+        Self { btrfs: dev.map(|stat| (directory, stat.st_dev)), extents: HashSet::new() }
+    }
+
+    /// The disk usage of a file. On Btrfs that includes what its extents keep beyond the blocks in use,
+    /// if this process is root; an extent counts once.
+    #[must_use]
+    pub fn bytes_of(&mut self, stat: &Stat) -> u64 {
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let bytes = bytes_of(stat);
+        let Some((directory, dev)) = self.btrfs.filter(|_| is_file) else { return bytes };
+        if stat.st_dev != dev || self.extents.len() >= MOST_EXTENTS {
+            return bytes;
+        }
+        let (mut kept, extents) = (0_u64, &mut self.extents);
+        let all = btrfs::extents(directory, stat.st_ino, |extent| {
+            if extents.insert(extent.start) {
+                kept = kept.saturating_add(extent.bytes);
+            }
+            extents.len() < MOST_EXTENTS
+        });
+        if all.is_err() {
+            self.btrfs = None;
+        }
+        bytes.saturating_add(kept.saturating_sub(allocated(stat)))
+    }
+}
+
+fn allocated(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
+/// The allocated part of a file's size, or all that is allocated if that is more than its size, and what
+/// a filesystem allocates ahead of writes, explain.
+fn bytes_of(stat: &Stat) -> u64 {
     // Their types depend on the platform.
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let allocated = allocated(stat);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
-    if allocated < size.saturating_add(block) { size.min(allocated) } else { allocated }
+    let ahead = if size < LEAST_AHEAD { 0 } else { size.saturating_add(LEAST_AHEAD) };
+    if allocated < size.saturating_add(block.max(ahead)) { size.min(allocated) } else { allocated }
 }
+
+#[cfg(test)]
+mod tests;

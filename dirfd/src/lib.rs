@@ -2,8 +2,9 @@
 //! directory, bounded walks, the identity of files, files with holes or several names, private and locked
 //! directories, free space, random names.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod btrfs;
 mod disk_usage;
 mod free_space;
 mod identity;
@@ -16,7 +17,7 @@ mod resolve;
 mod sparse;
 mod walk;
 
-pub use disk_usage::{DiskUsage, bytes_of};
+pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::FreeSpace;
 pub use identity::Identity;
 pub use lock::lock_directory;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, Stat};
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
-use sandbox_dirfd::{DiskUsage, Root, ScanCoverage, Visit, WalkBounds, bytes_of, join};
+use sandbox_dirfd::{DiskMeter, DiskUsage, Root, ScanCoverage, Visit, WalkBounds, join};
 
 use crate::overlay::{is_opaque, is_whiteout};
 
@@ -193,12 +193,13 @@ fn walk(
     mut see: impl FnMut(&[u8], &[u8], &Stat),
 ) -> (DiskUsage, ScanCoverage) {
     let bounds = WalkBounds { entries: most, depth: MAX_DEPTH, time: LONGEST };
-    let (mut bytes, mut linked) = (0_u64, HashSet::new());
+    let root = root.as_fd();
+    let (mut bytes, mut linked, mut meter) = (0_u64, HashSet::new(), DiskMeter::new(root));
     let (entries, coverage) = sandbox_dirfd::walk(root, bounds, |folder, name, stat| {
         let used = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => bytes_of_names(stat),
             _ if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,
-            _ => bytes_of(stat),
+            _ => meter.bytes_of(stat),
         };
         bytes = bytes.saturating_add(used);
         see(folder, name, stat);

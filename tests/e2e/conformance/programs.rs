@@ -522,6 +522,10 @@ fn a_program_that_takes_all_memory_is_told_of_as_such() {
             assert_eq!(result.signal, Some(9), "{attack}: {result:#?}");
             continue;
         }
+        if !has(Feature::SharedKernel) && matches!(result.outcome, Outcome::AgentLost { .. }) {
+            // The container's own kernel found no memory before the host's ended it.
+            continue;
+        }
         let Outcome::Limit(error) = &result.outcome else { panic!("{attack}: {result:#?}") };
         assert_eq!(error.kind, ErrorKind::OutOfMemory, "{attack}");
         assert_eq!(result.stdout.get(..6), Some(&b"begun\n"[..]), "{attack}");
