@@ -1,9 +1,9 @@
 //! How much of a filesystem files use.
 
 use std::collections::HashSet;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 use crate::btrfs;
 
@@ -46,21 +46,34 @@ impl std::ops::Add for DiskUsage {
 
 /// Measures files of one filesystem.
 #[derive(Debug)]
-pub struct DiskMeter<'a> {
+pub struct DiskMeter {
     /// The directory, and the device of its files, if it is on Btrfs.
-    btrfs: Option<(BorrowedFd<'a>, u64)>,
+    btrfs: Option<(OwnedFd, u64)>,
     /// The extents that were met there.
     extents: HashSet<u64>,
 }
 
-impl<'a> DiskMeter<'a> {
+impl DiskMeter {
     /// A meter of files on the filesystem of a directory.
     #[must_use]
-    pub fn new(directory: BorrowedFd<'a>) -> Self {
+    pub fn new(directory: impl AsFd) -> Self {
         let is_btrfs =
-            rustix::fs::fstatfs(directory).is_ok_and(|it| it.f_type as u32 == btrfs::MAGIC);
-        let dev = is_btrfs.then(|| rustix::fs::fstat(directory).ok()).flatten();
-        Self { btrfs: dev.map(|stat| (directory, stat.st_dev)), extents: HashSet::new() }
+            rustix::fs::fstatfs(&directory).is_ok_and(|it| it.f_type as u32 == btrfs::MAGIC);
+        // It may have been opened as a path alone.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || {
+            let opened = rustix::fs::openat(&directory, ".", flags, Mode::empty()).ok()?;
+            let dev = rustix::fs::fstat(&opened).ok()?.st_dev;
+            Some((opened, dev))
+        };
+        Self { btrfs: is_btrfs.then(open).flatten(), extents: HashSet::new() }
+    }
+
+    /// Whether the kernel names another device for a mapping of a file than for the file: each subvolume
+    /// has a device of its own.
+    #[must_use]
+    pub const fn has_subvolumes(&self) -> bool {
+        self.btrfs.is_some()
     }
 
     /// The disk usage of a file. On Btrfs that includes what its extents keep beyond the blocks in use,
@@ -69,8 +82,8 @@ impl<'a> DiskMeter<'a> {
     pub fn bytes_of(&mut self, stat: &Stat) -> u64 {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let bytes = bytes_of(stat);
-        let Some((directory, dev)) = self.btrfs.filter(|_| is_file) else { return bytes };
-        if stat.st_dev != dev || self.extents.len() >= MOST_EXTENTS {
+        let Some((directory, dev)) = self.btrfs.as_ref().filter(|_| is_file) else { return bytes };
+        if stat.st_dev != *dev || self.extents.len() >= MOST_EXTENTS {
             return bytes;
         }
         let (mut kept, extents) = (0_u64, &mut self.extents);

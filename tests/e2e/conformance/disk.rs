@@ -105,6 +105,31 @@ fn files_that_only_calls_in_progress_keep_are_held_to_the_write_limit() {
     }
 }
 
+/// Btrfs frees an extent only once no block of it is in use.
+#[test]
+fn what_truncated_files_keep_on_btrfs_counts_against_the_write_limit() {
+    if !has(Feature::SharedKernel) {
+        // The agent's kernel writes files itself, and truncates them before they are on the disk.
+        return;
+    }
+    let provided = rootfs();
+    let place = Fixture::new();
+    let disk = HostMount::disk(place.path("disk"), 1 << 30, "mkfs.btrfs");
+    let io_dir = disk.0.join("io");
+    let guest =
+        Guest::in_place(place, |spec| spec.io_dir(&io_dir).root(provided.root()).limits(limits()));
+    // It goes before the directory that it is mounted in.
+    let _disk = disk;
+    let write = "write() { dd if=/dev/zero of=$1 bs=$2 count=1 conv=fsync; }; ";
+    let removed = format!("{write} for i in 1 2 3; do write a 6000000; rm a; done; sleep 1");
+    let (status, _, message) = exec(&guest, Command::shell(removed));
+    assert_eq!(status, Status::Ok, "{message}");
+    let kept =
+        format!("{write} for i in $(seq 40); do write $i 5000000; truncate -s 4096 $i; done");
+    let (status, kind, message) = exec(&guest, Command::shell(kept));
+    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+}
+
 #[test]
 fn mapped_files_and_named_files_count_together_against_the_write_limit() {
     if !has(Feature::SharedKernel) {

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::ENGINE;
 use crate::engine::Engine;
-use crate::fixture::{Ended, Fixture, eventually, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
 use crate::library::{Guest, Library};
 use crate::rootfs::Rootfs;
 
@@ -36,6 +36,20 @@ impl HostMount {
         let mounted = Self::memory(at, c"size=1m");
         fs::write(mounted.0.join("inside"), "of the host").unwrap();
         mounted
+    }
+
+    /// An empty disk, in a file beside it, with the file system that a program of Debian's makes.
+    pub(super) fn disk(at: PathBuf, bytes: u64, make: &str) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        let image = at.with_extension("image");
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let mut made = std::process::Command::new(make);
+        made.arg("--quiet").arg(&image);
+        finish(made).assert_code(0);
+        let mut mounted = std::process::Command::new("mount");
+        mounted.args(["-o", "loop"]).args([&image, &at]);
+        finish(mounted).assert_code(0);
+        Self(at)
     }
 
     /// A directory of the same device.

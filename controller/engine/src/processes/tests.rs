@@ -1,4 +1,7 @@
 use std::fs::File;
+use std::os::fd::AsFd as _;
+
+use sandbox_dirfd::DiskMeter;
 
 use super::*;
 
@@ -81,8 +84,12 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
     let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
+    let directory = std::fs::File::open("/").unwrap();
     let look = |goes_on: &mut dyn FnMut() -> bool| {
-        processes.unnamed_files([0; 3], unnamed_files::UnnamedDepth::Open, goes_on).has_unseen
+        let meter = DiskMeter::new(directory.as_fd());
+        processes
+            .unnamed_files(meter, [0; 3], unnamed_files::UnnamedDepth::Open, goes_on)
+            .has_unseen
     };
     assert!(!look(&mut || true));
     assert!(look(&mut || false));

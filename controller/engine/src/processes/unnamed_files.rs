@@ -13,7 +13,7 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use sandbox_dirfd::{DiskUsage, bytes_of};
+use sandbox_dirfd::{DiskMeter, DiskUsage};
 
 use super::{Processes, folder_of, state};
 
@@ -41,16 +41,18 @@ pub enum UnnamedDepth {
 }
 
 impl Processes {
-    /// The unnamed files that they hold on the filesystem with these device numbers. What is not looked
-    /// at while it `goes_on` is unseen: they may have hundreds of thousands of descriptors.
+    /// The unnamed files that they hold on the filesystem of the meter, which has these device numbers.
+    /// What is not looked at while it `goes_on` is unseen: they may have hundreds of thousands of
+    /// descriptors.
     #[must_use]
     pub fn unnamed_files(
         &self,
+        meter: DiskMeter,
         devs: [u64; 3],
         depth: UnnamedDepth,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Unnamed {
-        let mut search = Search::new(devs, depth, goes_on);
+        let mut search = Search::new(meter, devs, depth, goes_on);
         let Ok(threads) = self.threads() else {
             return Unnamed { has_unseen: true, ..search.found };
         };
@@ -150,6 +152,7 @@ fn compare(one: u32, other: u32, part: Part) -> Option<Ordering> {
 }
 
 struct Search<'a> {
+    meter: DiskMeter,
     devs: Devices,
     depth: UnnamedDepth,
     goes_on: &'a mut dyn FnMut() -> bool,
@@ -162,8 +165,14 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(devs: Devices, depth: UnnamedDepth, goes_on: &'a mut dyn FnMut() -> bool) -> Self {
+    fn new(
+        meter: DiskMeter,
+        devs: Devices,
+        depth: UnnamedDepth,
+        goes_on: &'a mut dyn FnMut() -> bool,
+    ) -> Self {
         Self {
+            meter,
             devs,
             depth,
             goes_on,
@@ -233,8 +242,9 @@ impl<'a> Search<'a> {
         let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let maps = fs::read(format!("/proc/{thread}/maps")).map_err(errno)?;
         for line in maps.split(|&byte| byte == b'\n') {
-            let Some((range, inode)) = removed_mapping(line, self.devs) else { continue };
-            if self.met.contains(&inode) {
+            let Some((range, dev, inode)) = removed_mapping(line) else { continue };
+            let may_be_there = self.devs.contains(&dev) || self.meter.has_subvolumes();
+            if !may_be_there || self.met.contains(&inode) {
                 continue;
             }
             match rustix::fs::stat(format!("/proc/{thread}/map_files/{range}")) {
@@ -252,7 +262,7 @@ impl<'a> Search<'a> {
         // Directories and links too: a removed directory keeps the space of its entries.
         let is_removed = stat.st_nlink == 0 && self.devs.contains(&stat.st_dev);
         if is_removed && self.met.insert(stat.st_ino) {
-            let file = DiskUsage { bytes: bytes_of(stat), entries: 1 };
+            let file = DiskUsage { bytes: self.meter.bytes_of(stat), entries: 1 };
             self.found.usage = self.found.usage + file;
         }
     }
@@ -264,16 +274,15 @@ fn has_descriptors_in_flight(info: &str) -> bool {
     counts.any(|count| count.trim() != "0")
 }
 
-/// The address range and the inode of a mapping of a removed file on one of `devs`, from its line in
-/// `maps`.
-fn removed_mapping(line: &[u8], devs: Devices) -> Option<(&str, u64)> {
+/// The address range, the device and the inode of a mapping of a removed file, from its line in `maps`.
+fn removed_mapping(line: &[u8]) -> Option<(&str, u64, u64)> {
     let line = line.strip_suffix(b" (deleted)")?;
     let mut fields = line.splitn(6, |&byte| byte == b' ').take(5).map(std::str::from_utf8);
     let range = fields.next()?.ok()?;
     let (major, minor) = fields.nth(2)?.ok()?.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
     let inode = fields.next()?.ok()?.parse().ok()?;
-    devs.contains(&rustix::fs::makedev(number(major)?, number(minor)?)).then_some((range, inode))
+    Some((range, rustix::fs::makedev(number(major)?, number(minor)?), inode))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
-use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
+use sandbox_dirfd::{DiskMeter, DiskUsage, FreeSpace, ScanCoverage};
 use sandbox_engine::{
     Container, Processes, Stop, Unnamed, UnnamedDepth as Depth, Written, free_lost_sockets,
 };
@@ -411,7 +411,10 @@ impl Watch {
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
                 // or by the next scan.
                 let unnamed = match processes {
-                    Some(processes) => processes.unnamed_files(io_dir.devices(), depth, goes_on),
+                    Some(processes) => {
+                        let meter = DiskMeter::new(io_dir.fd());
+                        processes.unnamed_files(meter, io_dir.devices(), depth, goes_on)
+                    }
                     None => Unnamed::default(),
                 };
                 let named = measure(io_dir.fd(), most);

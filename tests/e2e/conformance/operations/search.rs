@@ -99,7 +99,7 @@ fn directory_that_cannot_be_read_is_left_out_of_a_search() {
     let closed = guest.place.path("sandbox-files/src/lib");
     // Without reading, and without searching.
     for mode in [0o444, 0] {
-        std::fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
         let found = guest.data(json!({"operation": "glob", "pattern": "**/*.rs", "hidden": true}));
         let names = found["matches"].as_array().unwrap().iter().map(|it| &it["path"]);
         assert_eq!(names.collect::<Vec<_>>(), ["/io/src/.cache/b.rs", "/io/src/main.rs"]);
@@ -111,7 +111,7 @@ fn directory_that_cannot_be_read_is_left_out_of_a_search() {
         let asked = json!({"operation": operation, "pattern": "a", "path": "src/lib"});
         assert_eq!(guest.kind(asked), "permission_denied", "{operation}");
     }
-    std::fs::set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]

@@ -1,0 +1,171 @@
+//! What files on Btrfs keep allocated. An extent there is freed only once no block of it is in use: a
+//! file that is written and then truncated keeps all of it, and neither its size nor its blocks tell.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Result;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+/// The file system's magic number.
+pub const MAGIC: u32 = 0x9123_683e;
+
+/// The type of items that describe a file's extents.
+const EXTENT_DATA: u32 = 108;
+/// The length of such an item, but for extents that are stored in the item itself.
+const ITEM: usize = 53;
+/// The length of the header in front of each item.
+const HEADER: usize = 32;
+/// `BTRFS_IOC_TREE_SEARCH`.
+const TREE_SEARCH: Opcode = opcode::read_write::<Search>(0x94, 17);
+
+/// Where a search begins and ends, and how many items it has found.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Key {
+    tree: u64,
+    objects: [u64; 2],
+    offsets: [u64; 2],
+    transactions: [u64; 2],
+    types: [u32; 2],
+    items: u32,
+    unused: u32,
+    unused_too: [u64; 4],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Search {
+    key: Key,
+    found: [u8; 4096 - size_of::<Key>()],
+}
+
+/// An extent that a file uses a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it is: its identity.
+    pub start: u64,
+    /// How much of the file system it takes, whatever the file uses of it.
+    pub bytes: u64,
+}
+
+/// Calls `see` with the extents of a file for as long as that returns true. The file is on the
+/// subvolume of `there`; a hole or what is not written to the disk yet has none.
+///
+/// # Errors
+///
+/// `EPERM` without `CAP_SYS_ADMIN`, and `ENOTTY` on other file systems.
+pub fn extents(there: impl AsFd, inode: u64, mut see: impl FnMut(Extent) -> bool) -> Result<()> {
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let key = Key {
+            objects: [inode; 2],
+            offsets: [from, u64::MAX],
+            transactions: [0, u64::MAX],
+            types: [EXTENT_DATA; 2],
+            items: u32::MAX,
+            ..Key::default()
+        };
+        let mut search = Search { key, found: [0; _] };
+        #[expect(unsafe_code, reason = "no library has this request")]
+        // SAFETY: the request reads and writes a structure of this layout and length, and no other.
+        unsafe {
+            ioctl(&there, Updater::<TREE_SEARCH, _>::new(&mut search))?;
+        }
+        next = read(&search.found, search.key.items, &mut see);
+    }
+    Ok(())
+}
+
+/// Reads the items that a search has found. Returns where in the file the next search begins, if there
+/// may be more.
+fn read(found: &[u8], items: u32, see: &mut impl FnMut(Extent) -> bool) -> Option<u64> {
+    let number = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 8).and_then(|it| it.try_into().ok()).map(u64::from_ne_bytes)
+    };
+    let (mut rest, mut next) = (found, None);
+    for _ in 0..items {
+        let (header, items) = rest.split_at_checked(HEADER)?;
+        let length = u32::from_ne_bytes(header.get(28..)?.try_into().ok()?);
+        let (item, others) = items.split_at_checked(length as usize)?;
+        rest = others;
+        next = number(header, 16)?.checked_add(1);
+        // On the disk numbers are little-endian. A hole has no start.
+        let (start, bytes) =
+            (number(item, 21).map(u64::from_le), number(item, 29).map(u64::from_le));
+        if let (Some(start @ 1..), Some(bytes)) = (start, bytes)
+            && item.len() == ITEM
+            && !see(Extent { start, bytes })
+        {
+            return None;
+        }
+    }
+    // Where another one would have found room there is none.
+    next.filter(|_| rest.len() < HEADER + ITEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(offset: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut item = Vec::new();
+        for number in [7, 257, offset] {
+            item.extend(u64::to_ne_bytes(number));
+        }
+        item.extend(u32::to_ne_bytes(EXTENT_DATA));
+        item.extend(u32::to_ne_bytes(u32::try_from(bytes.len()).unwrap()));
+        item.extend(bytes);
+        item
+    }
+
+    fn extent(start: u64, bytes: u64) -> Vec<u8> {
+        let mut item = vec![0; ITEM];
+        item[20] = 1;
+        item[21..29].copy_from_slice(&start.to_le_bytes());
+        item[29..37].copy_from_slice(&bytes.to_le_bytes());
+        item
+    }
+
+    fn read_all(found: &[u8], items: u32) -> (Vec<Extent>, Option<u64>) {
+        let mut all = Vec::new();
+        let next = read(found, items, &mut |extent| {
+            all.push(extent);
+            true
+        });
+        (all, next)
+    }
+
+    #[test]
+    fn extents_are_told_whole_and_holes_and_inline_ones_are_not() {
+        let inline = [vec![0; 20], vec![0], vec![b'x'; 40]].concat();
+        let mut found =
+            [item(0, &extent(4096, 40 << 20)), item(8192, &extent(0, 1 << 20)), item(0, &inline)]
+                .concat();
+        found.resize(3992, 0);
+        let expected = vec![Extent { start: 4096, bytes: 40 << 20 }];
+        assert_eq!(read_all(&found, 3), (expected, None));
+    }
+
+    #[test]
+    fn full_answer_is_followed_by_a_search_behind_its_last_item() {
+        let items = (0..46).map(|at| item(at * 4096, &extent(at + 1, 4096)));
+        let mut found: Vec<u8> = items.flatten().collect();
+        found.resize(3992, 0);
+        let (all, next) = read_all(&found, 46);
+        assert_eq!((all.len(), next), (46, Some(45 * 4096 + 1)));
+    }
+
+    #[test]
+    fn answer_that_is_cut_off_is_not_read_beyond_its_end() {
+        let found = item(0, &extent(4096, 4096));
+        for length in 0..found.len() {
+            assert_eq!(read_all(&found[..length], 1), (vec![], None), "{length}");
+        }
+    }
+
+    #[test]
+    fn other_file_systems_have_no_extents_to_tell() {
+        let memory = rustix::fs::memfd_create("", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(extents(&memory, 1, |_| true).is_err());
+    }
+}

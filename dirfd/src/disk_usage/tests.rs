@@ -1,0 +1,39 @@
+use super::*;
+
+fn stat(size: i64, allocated: i64) -> Stat {
+    let mut stat = rustix::fs::fstat(std::fs::File::open("/").unwrap()).unwrap();
+    stat.st_size = size;
+    stat.st_blocks = allocated / 512;
+    stat.st_blksize = 4096;
+    stat
+}
+
+#[test]
+fn what_a_file_system_allocates_ahead_of_writes_does_not_count() {
+    const MIB: i64 = 1 << 20;
+    let counted = [
+        // Within the last block, and holes.
+        (1, 4096, 1),
+        (MIB, 4096, 4096),
+        // XFS allocates a power of two for a file that grows.
+        (34 * MIB, 64 * MIB, 34 * MIB),
+        (65 << 10, 128 << 10, 65 << 10),
+        // Nothing but a reservation of space explains that.
+        (4096, 64 << 10, 64 << 10),
+        (34 * MIB, 69 * MIB, 69 * MIB),
+        (0, MIB, MIB),
+    ];
+    for (size, allocated, bytes) in counted {
+        assert_eq!(bytes_of(&stat(size, allocated)), bytes as u64, "{size} {allocated}");
+    }
+}
+
+#[test]
+fn meter_of_another_file_system_counts_files_by_themselves() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let opened = std::fs::File::open(directory.path()).unwrap();
+    std::fs::write(directory.path().join("file"), vec![1; 10_000]).unwrap();
+    let stat = rustix::fs::stat(directory.path().join("file")).unwrap();
+    let mut meter = DiskMeter::new(&opened);
+    assert_eq!([meter.bytes_of(&stat), meter.bytes_of(&stat)], [10_000; 2]);
+}
