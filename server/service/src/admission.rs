@@ -17,6 +17,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, Phase, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
+use crate::records::stored_events;
 use crate::room::Room;
 use crate::runner::Cancel;
 use crate::sandboxes::registry::SandboxTarget;
@@ -227,6 +228,12 @@ impl Core {
         });
         // Its sandbox is started while it is stored. If it is not accepted, nothing runs in it.
         let begun = plan.map(|plan| Box::new(self.begin(&live, plan)));
+        // Its first events are as durable as its acceptance: their numbers are not used again.
+        live.feed.push(EventBody::Queued);
+        if start.is_some() {
+            live.feed.push(EventBody::Start);
+        }
+        let events = live.feed.unsaved();
         let record = NewExecution {
             id: id.clone(),
             subject: subject.clone(),
@@ -240,21 +247,18 @@ impl Core {
             metadata,
             sandbox: live.sandbox.clone(),
             generation,
+            events: stored_events(&events),
         };
         match self.records.accept(record).await? {
             Accepted::New => {}
             other => return submitted(other),
         }
-        live.feed.push(EventBody::Queued);
-        if start.is_some() {
-            live.feed.push(EventBody::Start);
-        }
+        live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         let work = match begun {
             Some(begun) => Waits::Begun(begun),
             None => Waits::Queued { request: (!is_large).then(|| Box::new(request)), secrets },
         };
         reserved.fill_with(Waiting { live, work, room });
-        self.events_due.notify_one();
         Ok(Submitted { id, is_new: true })
     }
 

@@ -389,6 +389,7 @@ mod tests {
             metadata: Map::new(),
             sandbox: None,
             generation: None,
+            events: Vec::new(),
         };
         records.accept(new).await.unwrap();
         let event = |seq, body| Arc::new(ExecutionEvent { seq, time, name: None, body });

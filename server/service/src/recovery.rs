@@ -131,6 +131,7 @@ impl Core {
             used: OnceLock::new(),
             feed: match phase {
                 Phase::Running(_) => Feed::after_crash(last_event, max_event_bytes),
+                // It has told nothing but that it is queued, which was stored when it was accepted.
                 _ => Feed::new(last_event, max_event_bytes),
             },
             cancel: watch::Sender::new(Cancel::No),

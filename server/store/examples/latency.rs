@@ -79,6 +79,7 @@ fn execution(id: String) -> Result<NewExecution, String> {
         metadata: serde_json::Map::new(),
         sandbox: None,
         generation: None,
+        events: Vec::new(),
     })
 }
 

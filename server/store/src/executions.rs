@@ -47,6 +47,8 @@ pub struct NewExecution {
     pub sandbox: Option<String>,
     /// The generation of it that was asked for.
     pub generation: Option<u64>,
+    /// Its first events: whoever is told that it was accepted may have seen them.
+    pub events: Vec<StoredEvent>,
 }
 
 /// What became of a request.
@@ -498,8 +500,8 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
             (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-             started_at, generation, engine, limits)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+             started_at, generation, engine, limits, last_event)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
     let seq = insert.insert(params![
         id,
@@ -515,7 +517,9 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         new.generation.map(signed),
         new.start.map(|start| start.engine.as_str()),
         new.start.map(|start| limits_json(&start.limits)).transpose()?,
+        last_number(&new.events).unwrap_or(0),
     ])?;
+    insert_events(connection, seq, &new.events)?;
     if let Some((key, digest)) = key {
         // That of an execution that is about to be forgotten is free.
         let mut insert = connection

@@ -36,6 +36,7 @@ fn new(id: &str, created: i64) -> NewExecution {
         metadata: Map::new(),
         sandbox: None,
         generation: None,
+        events: Vec::new(),
     }
 }
 

@@ -311,6 +311,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
             metadata: serde_json::Map::new(),
             sandbox: None,
             generation: None,
+            events: Vec::new(),
         },
         |accepted| assert_eq!(accepted.unwrap(), Accepted::New),
     );
@@ -557,6 +558,9 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     let lost = world.wait(&with_secret);
     assert_eq!(lost.summary.status, ExecutionStatus::Error);
     assert!(failure(&lost).1.contains("secrets"), "{lost:?}");
+    // Whoever has seen at once that it is queued sees the end too.
+    assert_eq!(world.events(&with_secret, 0), [(1, "queued"), (2, "end")]);
+    assert_eq!(world.events(&with_secret, 1), [(2, "end")]);
     assert_eq!(world.runner.runs.load(Ordering::SeqCst), 2 + waiting.len());
     assert!(!unknown.exists());
     let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
