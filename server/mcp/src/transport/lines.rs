@@ -240,6 +240,11 @@ fn no_id() -> ErrorData {
     ErrorData::invalid_request("the id of a request is a string or an integer, never null", None)
 }
 
+/// What a second request with an id in use is answered.
+pub(super) fn id_in_progress() -> ErrorData {
+    ErrorData::invalid_request("a request with this id is in progress", None)
+}
+
 /// How a text is answered that is no message of the protocol; `None` if it is one.
 pub(crate) fn error_of_no_message(text: &[u8]) -> Option<Value> {
     let (id, error) = match parse(text) {
@@ -372,9 +377,7 @@ where
                 let is_known = self.shared.in_flight().contains_key(&id)
                     || self.queue.iter().any(|waiting| waiting.id == id);
                 if is_known {
-                    let error =
-                        ErrorData::invalid_request("a request with this id is in progress", None);
-                    self.refuse(None, error);
+                    self.refuse(None, id_in_progress());
                 } else {
                     self.queue.push_back(Waiting { id, lane, message, bytes });
                     self.queued_bytes += bytes;

@@ -7,11 +7,12 @@
 //! There is a most of sessions, and none of one subject takes the room of another's: a session that
 //! would, ends the one that its subject has not used for the longest time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, stream};
 use rmcp::model::{
     CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, JsonRpcMessage,
     RequestId, ServerJsonRpcMessage,
@@ -26,6 +27,8 @@ use sandbox_api::service::{Subject, has_room};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::lines::id_in_progress;
+
 /// The most sessions.
 const MAX_SESSIONS: usize = 1024;
 /// How long a client may take to resume a stream. It is told to do so after 3 s.
@@ -39,6 +42,7 @@ pub(crate) struct Sessions {
     local: Arc<LocalSessionManager>,
     owned: Mutex<HashMap<SessionId, Owned>>,
     calls: Arc<Calls>,
+    in_progress: Arc<InProgress>,
 }
 
 /// What is known of a session beside itself.
@@ -62,6 +66,29 @@ pub(crate) const fn has_room_for_one(own: usize, all: usize, most: usize) -> boo
 
 /// The calls that may be resumed.
 type Calls = Mutex<HashMap<StreamName, watch::Sender<CallState>>>;
+
+/// The ids of the requests in progress, by session.
+type InProgress = Mutex<HashSet<(SessionId, RequestId)>>;
+
+/// An id that is in use, until this is dropped.
+struct IdInUse {
+    in_progress: Arc<InProgress>,
+    id: (SessionId, RequestId),
+}
+
+impl IdInUse {
+    /// None if it is in use already.
+    fn begin(in_progress: &Arc<InProgress>, id: (SessionId, RequestId)) -> Option<Self> {
+        let is_free = lock(in_progress).insert(id.clone());
+        is_free.then(|| Self { in_progress: in_progress.clone(), id })
+    }
+}
+
+impl Drop for IdInUse {
+    fn drop(&mut self) {
+        lock(&self.in_progress).remove(&self.id);
+    }
+}
 
 /// A stream is known by its session, and by what the ids of its events end with.
 type StreamName = (SessionId, String);
@@ -183,9 +210,9 @@ async fn follow(
     mut call: watch::Receiver<CallState>,
     calls: Arc<Calls>,
     local: Arc<LocalSessionManager>,
-    session: SessionId,
-    request: RequestId,
+    in_use: IdInUse,
 ) {
+    let (session, request) = &in_use.id;
     loop {
         // Its streams hold the sender: an error is their end, too.
         let alone = call.wait_for(|call| call.streams == 0 || call.is_answered).await;
@@ -195,11 +222,11 @@ async fn follow(
         let resumed = call.wait_for(|call| call.streams > 0);
         if !matches!(tokio::time::timeout(RESUME_WAIT, resumed).await, Ok(Ok(_))) {
             let reason = "its client has gone away".to_owned();
-            let param = CancelledNotificationParam::new(Some(request), Some(reason));
+            let param = CancelledNotificationParam::new(Some(request.clone()), Some(reason));
             let cancelled = CancelledNotification::new(param);
             let message = ClientJsonRpcMessage::notification(cancelled.into());
             // A session that has ended has ended its calls.
-            _ = local.accept_message(&session, message).await;
+            _ = local.accept_message(session, message).await;
             break;
         }
     }
@@ -243,18 +270,27 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        let request = match &message {
-            JsonRpcMessage::Request(request) => Some(request.id.clone()),
+        let in_use = match &message {
+            JsonRpcMessage::Request(request) => {
+                let of_request = (id.clone(), request.id.clone());
+                let Some(in_use) = IdInUse::begin(&self.in_progress, of_request) else {
+                    // It has a stream of its own, so that the first one is not answered by it.
+                    let error =
+                        ServerJsonRpcMessage::error(id_in_progress(), Some(request.id.clone()));
+                    let refused = ServerSseMessage::from_message(error);
+                    return Ok(stream::once(ready(refused)).left_stream());
+                };
+                Some(in_use)
+            }
             _ => None,
         };
         let (call, state) = watch::channel(CallState::default());
         let events = self.local.create_stream(id, message).await?;
         let events = self.open(id, call, events);
-        if let Some(request) = request {
-            let (calls, local) = (self.calls.clone(), self.local.clone());
-            tokio::spawn(follow(state, calls, local, id.clone(), request));
+        if let Some(in_use) = in_use {
+            tokio::spawn(follow(state, self.calls.clone(), self.local.clone(), in_use));
         }
-        Ok(events)
+        Ok(events.right_stream())
     }
 
     async fn create_standalone_stream(
@@ -309,7 +345,8 @@ mod tests {
 
     use super::*;
 
-    /// Its tool `wait` runs until it is cancelled, and says so; another is answered at once.
+    /// Its tool `wait` runs until it is cancelled, and says so; `slow` takes a minute; another is answered
+    /// at once.
     struct Waits(mpsc::UnboundedSender<Instant>);
 
     impl ServerHandler for Waits {
@@ -321,6 +358,9 @@ mod tests {
             if request.name == "wait" {
                 context.ct.cancelled().await;
                 _ = self.0.send(Instant::now());
+            }
+            if request.name == "slow" {
+                tokio::time::sleep(Duration::from_secs(60)).await;
             }
             Ok(CallToolResult::success(Vec::new()).into())
         }
@@ -397,6 +437,29 @@ mod tests {
         tokio::time::sleep(RESUME_WAIT * 2).await;
         assert!(lock(&sessions.calls).is_empty());
         assert!(sessions.local.sessions.read().await.is_empty());
+    }
+
+    /// The last message of a stream.
+    async fn answer(events: impl Stream<Item = ServerSseMessage>) -> Value {
+        let events: Vec<_> = events.collect().await;
+        let message = events.last().and_then(|event| event.message.as_deref()).unwrap();
+        serde_json::to_value(message).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_request_with_an_id_in_progress_is_refused_and_the_first_is_answered() {
+        let (sessions, id, _cancelled) = session().await;
+        let first = sessions.create_stream(&id, call(1, "slow")).await.unwrap();
+        let second = answer(sessions.create_stream(&id, call(1, "other")).await.unwrap()).await;
+        assert_eq!((&second["id"], &second["error"]["code"]), (&json!(1), &json!(-32600)));
+        let (other, _transport) = sessions.create_session().await.unwrap();
+        let of_another = (other, RequestId::Number(1));
+        assert!(IdInUse::begin(&sessions.in_progress, of_another).is_some());
+        assert!(answer(first).await["result"].is_object());
+        tokio::task::yield_now().await;
+        assert!(lock(&sessions.in_progress).is_empty());
+        let again = answer(sessions.create_stream(&id, call(1, "other")).await.unwrap()).await;
+        assert!(again["result"].is_object(), "{again}");
     }
 
     /// Begins a session of this subject.
