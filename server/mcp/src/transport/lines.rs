@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcError,
-    JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    JsonRpcMessage, PaginatedRequestParams, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -235,6 +235,24 @@ fn is_without_id(text: &[u8]) -> bool {
     serde_json::from_slice::<Message>(text).is_ok_and(|it| it.id && it.method.is_some())
 }
 
+/// A request for a list whose params have another form: it would be read as one without any, and
+/// answered with the whole list.
+fn has_wrong_params(request: &ClientRequest, text: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(rename = "params")]
+        _params: Option<PaginatedRequestParams>,
+    }
+    let has_none = match request {
+        ClientRequest::ListToolsRequest(list) => list.params.is_none(),
+        ClientRequest::ListPromptsRequest(list) => list.params.is_none(),
+        ClientRequest::ListResourcesRequest(list) => list.params.is_none(),
+        ClientRequest::ListResourceTemplatesRequest(list) => list.params.is_none(),
+        _ => false,
+    };
+    has_none && serde_json::from_slice::<Message>(text).is_err()
+}
+
 /// What it is answered.
 fn no_id() -> ErrorData {
     ErrorData::invalid_request("the id of a request is a string or an integer, never null", None)
@@ -269,6 +287,10 @@ fn parse(line: &[u8]) -> Line {
     }
     match serde_json::from_slice(text) {
         Ok(JsonRpcMessage::Notification(_)) if is_without_id(text) => Line::Refused(None, no_id()),
+        Ok(JsonRpcMessage::Request(request)) if has_wrong_params(&request.request, text) => {
+            let message = format!("invalid params of {}", request.request.method());
+            Line::Refused(Some(request.id), ErrorData::invalid_params(message, None))
+        }
         Ok(message) => Line::Message(Box::new(message), text.len()),
         Err(error) if error.is_data() && is_without_id(text) => Line::Refused(None, no_id()),
         Err(error) if error.is_data() => {
@@ -479,7 +501,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::{ListPromptsResult, PaginatedRequestParams, Prompt};
+    use rmcp::model::{ListPromptsResult, Prompt};
     use rmcp::service::RequestContext;
     use tokio::io::{DuplexStream, duplex};
     use tokio::time::Instant;
@@ -530,6 +552,28 @@ mod tests {
         drop(input);
         // The request that was read is in progress; there is nothing else.
         assert!(lines.receive().await.is_none());
+    }
+
+    /// They got the whole list.
+    #[test]
+    fn list_with_params_of_a_wrong_type_is_refused() {
+        let ask = |method: &str, params: Value| {
+            let message = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+            error_of_no_message(message.to_string().as_bytes())
+        };
+        for list in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+            for wrong in [json!({ "cursor": 5 }), json!({ "cursor": ["a"] })] {
+                let error = ask(list, wrong.clone()).unwrap_or_else(|| panic!("{list} {wrong}"));
+                assert_eq!((&error["id"], &error["error"]["code"]), (&json!(7), &json!(-32602)));
+                assert_eq!(error["error"]["message"], format!("invalid params of {list}"));
+            }
+            for right in [json!({}), json!({ "cursor": "a" }), json!({ "_meta": {} }), json!(null)]
+            {
+                assert_eq!(ask(list, right.clone()), None, "{list} {right}");
+            }
+        }
+        let message = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list" }).to_string();
+        assert_eq!(error_of_no_message(message.as_bytes()), None);
     }
 
     #[tokio::test]
