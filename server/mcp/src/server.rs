@@ -90,9 +90,13 @@ impl McpServer {
     ) -> Result<Arc<Workspace>, ErrorData> {
         match self.shared.has_files {
             true => self.workspace(&context.extensions),
-            false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+            false => Err(method_not_found(method)),
         }
     }
+}
+
+fn method_not_found(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("method not found: {method}"), None)
 }
 
 /// Whether a text has the form of W3C's `traceparent`.
@@ -342,7 +346,7 @@ impl ServerHandler for McpServer {
         let method: String = request.method.chars().take(64).collect();
         Err(match known.contains(&&*request.method) {
             true => ErrorData::invalid_params(format!("invalid params of {method}"), None),
-            false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
+            false => method_not_found(&method),
         })
     }
 }

@@ -269,6 +269,9 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
     assert_eq!(unknown["error"]["code"], -32602, "{unknown:#}");
     let unknown = client.ask("no/such", json!({}));
     assert_eq!(unknown["error"]["code"], -32601, "{unknown:#}");
+    assert_eq!(unknown["error"]["message"], "method not found: no/such");
+    let listed = client.ask("tools/list", json!({ "cursor": 5 }));
+    assert_eq!(listed["error"]["code"], -32602, "{listed:#}");
 
     let script = "print('before') io.open('kept', 'w'):write('x') error('boom')";
     let result = client.call("execute_script", json!({ "script": script }));

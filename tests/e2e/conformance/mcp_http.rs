@@ -276,6 +276,9 @@ fn bad_input_over_http_is_answered_and_the_next_call_works() {
     assert_eq!(unknown.message()["error"]["code"], -32602, "{unknown:?}");
     let unknown = client.ask("no/such", json!({}));
     assert_eq!(unknown.message()["error"]["code"], -32601, "{unknown:?}");
+    assert_eq!(unknown.message()["error"]["message"], "method not found: no/such");
+    let listed = client.ask("tools/list", json!({ "cursor": 5 }));
+    assert_eq!(listed.message()["error"]["code"], -32602, "{listed:?}");
     let other_name = named(&request("tools/call", call("stat")), "tools/call", "remove");
     assert_eq!(other_name.status, 400, "the headers are of another call: {other_name:?}");
     let wrong = named(&request("tools/call", json!({ "name": 7 })), "tools/call", "stat");

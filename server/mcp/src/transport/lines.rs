@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorData, JsonRpcError,
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData, JsonRpcError,
     JsonRpcMessage, PaginatedRequestParams, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
@@ -144,6 +144,8 @@ struct Lines<R, W> {
     line: Vec<u8>,
     /// The rest of the line is skipped.
     skips: bool,
+    /// There was an `initialize`.
+    is_initialized: bool,
     /// Cancelled when the stream has ended: ends the calls.
     ended: CancellationToken,
     queue: VecDeque<Waiting>,
@@ -160,6 +162,9 @@ struct Waiting {
     message: ClientJsonRpcMessage,
     bytes: usize,
 }
+
+/// How the SDK's refusal of a request outside of a session begins.
+const NO_METADATA: &str = "request _meta is missing";
 
 /// What is shared with the answers on their way.
 struct Shared<W> {
@@ -314,6 +319,7 @@ where
             reader: BufReader::with_capacity(BUFFER_BYTES, reader),
             line: Vec::new(),
             skips: false,
+            is_initialized: false,
             ended,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -396,6 +402,8 @@ where
         match &message {
             JsonRpcMessage::Request(request) => {
                 let (id, lane) = (request.id.clone(), Lane::of(&request.request));
+                self.is_initialized |=
+                    matches!(request.request, ClientRequest::InitializeRequest(_));
                 let is_known = self.shared.in_flight().contains_key(&id)
                     || self.queue.iter().any(|waiting| waiting.id == id);
                 if is_known {
@@ -441,9 +449,17 @@ where
 
     fn send(
         &mut self,
-        item: TxJsonRpcMessage<RoleServer>,
+        mut item: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
         let shared = self.shared.clone();
+        if let JsonRpcMessage::Error(JsonRpcError { error, .. }) = &mut item
+            && !self.is_initialized
+            && error.code == ErrorCode::INVALID_PARAMS
+            && error.message.starts_with(NO_METADATA)
+        {
+            // The SDK names what a request without a session lacks, and most clients want one.
+            error.message = format!("there was no `initialize`, and the {}", error.message).into();
+        }
         async move {
             let written = shared.write(&item).await;
             let id = match &item {
@@ -653,6 +669,23 @@ mod tests {
         assert_eq!(id(&lines.receive().await.unwrap()), 2);
         let refused = answer(&mut output).await;
         assert_eq!(refused["error"]["message"], "a request with this id is in progress");
+    }
+
+    #[tokio::test]
+    async fn request_before_initialize_is_told_what_is_missing() {
+        let ((mut input, reader), (writer, output)) = (duplex(1 << 20), duplex(1 << 20));
+        let mut output = BufReader::new(output);
+        let stop = std::future::pending();
+        let served = tokio::spawn(serve(Long, CancellationToken::new(), reader, writer, stop));
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        let refused = answer(&mut output).await;
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("there was no `initialize`, and the request _meta"),
+            "{message}"
+        );
+        drop(input);
+        served.await.unwrap().unwrap();
     }
 
     #[tokio::test]
