@@ -108,7 +108,10 @@ impl Runner {
     /// `busy` while another one is in progress; `internal` if a thread cannot be started.
     pub fn start(&self, job: Job) -> Result<(), WireError> {
         let mut state = self.shared.state.lock().unwrap();
-        if state.running.is_some() || state.shutdown.is_some() {
+        if state.shutdown.is_some() {
+            return Err(WireError::new(ErrorKind::Busy, "the session is ending"));
+        }
+        if state.running.is_some() {
             return Err(WireError::new(ErrorKind::Busy, "another run is under way"));
         }
         let (sender, events) = channel();
@@ -134,7 +137,7 @@ impl Runner {
     pub fn shutdown(&self, id: u64) {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
-            let error = WireError::new(ErrorKind::Busy, "the session ends already");
+            let error = WireError::new(ErrorKind::Busy, "the session is ending");
             return self.shared.replier.answer::<ShutdownReply>(id, Err(error));
         }
         state.shutdown = Some(id);

@@ -113,6 +113,25 @@ impl Live {
     }
 }
 
+/// Cancels executions and waits for their ends, each time this long: those that have not ended then are
+/// killed.
+pub(crate) async fn cancel_all(all: &[Arc<Live>], patience: Duration) {
+    for _ in 0..2 {
+        all.iter().for_each(|live| live.cancel());
+        if tokio::time::timeout(patience, all_ended(all)).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Waits for the ends of executions.
+pub(crate) async fn all_ended(all: &[Arc<Live>]) {
+    for live in all {
+        let mut phase = live.phase.subscribe();
+        _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
+    }
+}
+
 /// What an execution that waits needs to run.
 #[derive(Debug)]
 pub(crate) struct Waiting {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandbox_api::service::ShutdownReport;
 
-use crate::live::{Live, Phase};
+use crate::live::{Live, Phase, all_ended, cancel_all};
 use crate::service::Service;
 
 /// How long cancelled executions have to end at a shutdown.
@@ -24,21 +24,10 @@ impl Service {
         _ = tokio::time::timeout(deadline, all_ended(&running)).await;
         let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
         let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
-        cancelled.iter().for_each(|live| live.cancel());
-        if tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await.is_err() {
-            cancelled.iter().for_each(|live| live.cancel());
-            _ = tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&cancelled)).await;
-        }
+        cancel_all(&cancelled, CANCEL_TIMEOUT).await;
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
         report.left = core.close_kept().await;
         report
-    }
-}
-
-async fn all_ended(all: &[Arc<Live>]) {
-    for live in all {
-        let mut phase = live.phase.subscribe();
-        _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
     }
 }

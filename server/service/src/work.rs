@@ -238,7 +238,8 @@ impl Core {
                 self.report(live, body);
                 std::future::ready(()).boxed()
             })
-            .await?;
+            .await
+            .map_err(|failed| used.gone().map_or_else(|| failed.into(), NotRun::from))?;
         let Ran { document, status, exit_code, usage } = ran;
         let usage = Some(usage);
         Ok(Ended { document, status, exit_code, usage, keeps_files: false, machine: None })

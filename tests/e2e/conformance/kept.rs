@@ -172,6 +172,34 @@ fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
     service.stop();
 }
 
+/// They ended with `agent_lost`, or because another run was under way.
+#[test]
+fn scripts_of_a_sandbox_that_is_deleted_are_cancelled() {
+    let place = Fixture::new();
+    let token = token(&place, "alice");
+    let service = start(&place);
+    let caller = Caller { service: &service, token: &token };
+    let id = caller.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
+    let submit = |script: &str| {
+        let accepted = caller.run(&id, 0, script).json(202);
+        let execution = accepted["id"].as_str().unwrap().to_owned();
+        caller.until(&execution, "running");
+        execution
+    };
+    let looping = submit("fs.write('first', '') while true do end");
+    eventually("it runs", || (caller.file(&id, "first").status == 200).then_some(()));
+    let waiting: Vec<_> = (0..3).map(|_| submit("return 1")).collect();
+    assert_eq!(caller.send("DELETE", &format!("/v1/sandboxes/{id}"), "").status, 204);
+    caller.until(&looping, "cancelled");
+    for waiting in &waiting {
+        caller.until(waiting, "cancelled");
+    }
+    let put = caller.send("PUT", &format!("/v1/sandboxes/{id}/files/a.txt"), "late");
+    assert_eq!(put.status, 410, "{put:?}");
+    service.stop();
+    eventually("nothing of it is left", || ENGINE.remains(&place).is_empty().then_some(()));
+}
+
 #[test]
 fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_end() {
     let place = Fixture::new();

@@ -13,10 +13,13 @@ use super::registry::{Due, KeptSandbox, SandboxTarget, Use};
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::live::{Live, cancel_all};
 use crate::runner::Machine;
 
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// How long executions may take to end, once and once more, when their sandbox is removed.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the removal of a container may take at a shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -144,6 +147,7 @@ impl Core {
         if !self.kept.take(&kept) {
             return Ok(());
         }
+        self.end_executions_in(&kept).await;
         let machine = kept.container.lock().await.take();
         if let Some(machine) = machine
             && let Err(error) = machine.close().await
@@ -156,6 +160,20 @@ impl Core {
             core.files.remove(&id).map_err(|error| ServiceError::Files(Arc::new(error)))
         })
         .await
+    }
+
+    /// Ends the executions in a sandbox that is being removed. What waits in the queue does not run; what
+    /// has had its turn is cancelled before the container is gone, which would look like a failure.
+    async fn end_executions_in(self: &Arc<Self>, kept: &KeptSandbox) {
+        let mut begun = Vec::new();
+        let is_in = |live: &Arc<Live>| live.sandbox.as_ref() == Some(&kept.record.id);
+        for live in self.all_live().into_iter().filter(is_in) {
+            match self.unqueue(&live) {
+                Some(_waiting) => self.end_not_run(&live, kept.gone().failure()).await,
+                None => begun.push(live),
+            }
+        }
+        cancel_all(&begun, CANCEL_TIMEOUT).await;
     }
 
     /// Removes all containers. Those that could not be removed, and why.

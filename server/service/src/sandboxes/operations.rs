@@ -81,9 +81,10 @@ impl KeptWriter {
     /// # Errors
     ///
     /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
+    /// [`ServiceError::SandboxGone`] if the sandbox was removed meanwhile.
     pub async fn finish(self) -> Result<UseOutcome<WriteData>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
-        let value = written.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
+        let value = written.map_err(|failed| self.in_use.failed(failed))?;
         self.in_use.grew(self.written);
         Ok(done(value, &self.in_use))
     }
@@ -118,7 +119,8 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError`] if the sandbox cannot be used: nothing was performed.
+    /// [`ServiceError`] if the sandbox cannot be used: nothing was performed, but for one that is
+    /// [gone](ServiceError::SandboxGone) meanwhile.
     pub async fn perform(
         &self,
         subject: &Subject,
@@ -136,8 +138,10 @@ impl Service {
         };
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let envelope = in_use.machine().perform(operation).await;
-        if envelope.success {
-            in_use.grew(bytes);
+        match (envelope.success, in_use.gone()) {
+            (false, Some(gone)) => return Err(gone),
+            (false, None) => {}
+            (true, _) => in_use.grew(bytes),
         }
         Ok(done(envelope, &in_use))
     }
@@ -158,7 +162,7 @@ impl Service {
     ) -> Result<UseOutcome<KeptReader>, ServiceError> {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
-        let reader = reader.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
+        let reader = reader.map_err(|failed| in_use.failed(failed))?;
         let UseOutcome { value: (), generation, restarted } = done((), &in_use);
         Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
@@ -181,7 +185,7 @@ impl Service {
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let writer = in_use.machine().writer(path.to_vec(), options).await;
-        let writer = writer.map_err(|failed| ServiceError::Sandbox(*failed.failure))?;
+        let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }
 

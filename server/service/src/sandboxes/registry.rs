@@ -14,7 +14,7 @@ use crate::error::ServiceError;
 use crate::files::Files;
 use crate::plan::plan_kept;
 use crate::records::{KeptRecord, Records};
-use crate::runner::Machine;
+use crate::runner::{Failed, Machine};
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -111,6 +111,16 @@ impl Use {
     /// started it may have gone away.
     pub const fn is_restart(&self) -> bool {
         self.is_restart
+    }
+
+    /// Why whatever fails in it fails, if its sandbox was removed meanwhile.
+    pub fn gone(&self) -> Option<ServiceError> {
+        self.kept.is_deleted.load(Ordering::Acquire).then(|| self.kept.gone())
+    }
+
+    /// The failure of something in it.
+    pub fn failed(&self, failed: Failed) -> ServiceError {
+        self.gone().unwrap_or(ServiceError::Sandbox(*failed.failure))
     }
 
     /// Ends it, and gives the sandbox as it is then.

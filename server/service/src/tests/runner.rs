@@ -14,7 +14,7 @@ use sandbox_api::{
     ResultDocument, SandboxSpec, Status, Usage,
 };
 use sandbox_controller::files::{FileReader, FileWriter};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::runner::{Cancel, Failed, Job, Machine, Ran, Runner, Sink};
 use sandbox_server::execution::Work;
@@ -71,6 +71,15 @@ impl Default for FakeRunner {
 
 struct FakeMachine {
     runner: Arc<FakeRunner>,
+    is_closed: watch::Sender<bool>,
+}
+
+impl FakeMachine {
+    /// What is in it fails when it is closed.
+    async fn closed(&self) -> Failed {
+        _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
+        Failed::new(ErrorKind::AgentLost, "the agent is gone")
+    }
 }
 
 impl Drop for FakeMachine {
@@ -98,7 +107,9 @@ impl Runner for Shared {
             self.0.launches.fetch_add(1, Ordering::SeqCst);
             self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
-            Ok(Arc::new(FakeMachine { runner: self.0.clone() }) as Arc<dyn Machine>)
+            let machine =
+                FakeMachine { runner: self.0.clone(), is_closed: watch::Sender::new(false) };
+            Ok(Arc::new(machine) as Arc<dyn Machine>)
         }
         .boxed()
     }
@@ -160,8 +171,10 @@ impl Machine for FakeMachine {
                         _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
                             status = Status::Cancelled;
                         }
+                        failed = self.closed() => return Err(failed),
                     }
                 }
+                "until-closed" => return Err(self.closed().await),
                 "panic" => panic!("as it was told"),
                 "fail" => return Err(Failed::new(ErrorKind::AgentLost, "the agent is gone")),
                 other => panic!("nobody knows what '{other}' is"),
@@ -196,6 +209,10 @@ impl Machine for FakeMachine {
 
     fn perform(&self, operation: Operation) -> BoxFuture<'_, Envelope> {
         async move {
+            if let Operation::Exists(_) = operation {
+                let failed = self.closed().await;
+                return Envelope::failed(std::time::Duration::ZERO, *failed.failure);
+            }
             let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
             Envelope::failed(std::time::Duration::ZERO, failure)
         }
@@ -222,6 +239,7 @@ impl Machine for FakeMachine {
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         async {
             self.runner.closed.fetch_add(1, Ordering::SeqCst);
+            self.is_closed.send_replace(true);
             Ok(())
         }
         .boxed()

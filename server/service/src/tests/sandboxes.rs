@@ -305,6 +305,40 @@ fn sandbox_outlives_its_server_with_its_files_and_without_its_processes() {
     assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
 }
 
+/// They ended as if the sandbox had failed.
+#[test]
+fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone() {
+    let world = World::with(|config| config.concurrency = 2);
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    let submit = |source| {
+        let submitted = world.service().submit_in(me(), &id, None, script(source), None);
+        world.block_on(submitted).unwrap().id
+    };
+    let (cancelled, lost) = (submit("wait"), submit("until-closed"));
+    for running in [&cancelled, &lost] {
+        world.until(running, ExecutionStatus::Running);
+    }
+    let queued = submit("return 1");
+    let (service, of) = (world.service().clone(), id.clone());
+    let operation = serde_json::from_str(r#"{"operation":"exists","path":"a"}"#).unwrap();
+    let operation =
+        world.spawn(async move { service.perform(me(), &of, None, operation).await.map(drop) });
+    let uses = || world.service().core.kept.find(me(), &id).unwrap().info().uses;
+    world.until_true(|| uses() == 3);
+    world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
+    let is_gone = (ErrorKind::NotFound, format!("the sandbox {id} is gone"));
+    assert_eq!(world.wait(&cancelled).summary.status, ExecutionStatus::Cancelled);
+    for execution in [&lost, &queued] {
+        let execution = world.wait(execution);
+        assert_eq!(execution.summary.status, ExecutionStatus::Error);
+        assert_eq!(failure(&execution), is_gone);
+    }
+    let error = world.block_on(operation).unwrap().unwrap_err();
+    assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
+    assert_eq!(world.runner.closed.load(Ordering::SeqCst), 1);
+    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+}
+
 #[test]
 fn idle_sandbox_has_no_container_until_its_next_use() {
     let world = World::new();
