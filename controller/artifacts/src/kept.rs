@@ -72,8 +72,9 @@ impl<'a> KeptFiles<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error`] if something cannot be read or written or changes meanwhile, if there are more
-    /// entries than may be looked at, or if it was cancelled. The archive is incomplete then.
+    /// [`Error::TooMany`] if there are more entries than may be looked at: nothing was written then.
+    /// [`Error`] if something cannot be read or written or changes meanwhile, or if it was cancelled: the
+    /// archive is incomplete then.
     pub fn archive(
         &self,
         format: ArchiveFormat,
@@ -82,7 +83,7 @@ impl<'a> KeptFiles<'a> {
     ) -> Result<(), Error> {
         let (entries, truncated) = self.entries();
         if truncated {
-            return Err(failed(io::Error::other(format!("more than {} entries", self.most))));
+            return Err(Error::TooMany { most: self.most });
         }
         let to = BufWriter::with_capacity(64 << 10, to);
         let fill = |archive: &mut dyn Archive| self.fill(&entries, archive, proceed);
@@ -253,8 +254,9 @@ mod tests {
         assert_eq!(zstd[..4], [0x28, 0xb5, 0x2f, 0xfd]);
         let cancelled = kept.archive(ArchiveFormat::TarGzip, io::sink(), &|| false);
         assert!(matches!(cancelled, Err(Error::Cancelled)));
-        KeptFiles::new(root.as_fd(), 2)
-            .archive(ArchiveFormat::TarGzip, io::sink(), &|| true)
-            .unwrap_err();
+        let mut nothing = Vec::new();
+        let few = KeptFiles::new(root.as_fd(), 2);
+        let refused = few.archive(ArchiveFormat::TarGzip, &mut nothing, &|| true);
+        assert!(matches!(refused, Err(Error::TooMany { most: 2 })) && nothing.is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! All files of an execution as one archive, which is written as it is read.
 
+use std::future::ready;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ impl Service {
     /// # Errors
     ///
     /// As of [`files`](Self::files); [`ServiceError::Invalid`] for a format that cannot be streamed;
-    /// [`ServiceError::TooFast`] if too many are read already.
+    /// [`ServiceError::TooManyFiles`]; [`ServiceError::TooFast`] if too many are read already.
     pub async fn archive(
         &self,
         subject: &Subject,
@@ -38,7 +39,7 @@ impl Service {
             return Err(ServiceError::invalid("format", "it is one of tar.zst and tar.gz"));
         }
         let core = self.core.with_files(subject, id).await?;
-        let (sender, receiver) = mpsc::channel(PIECES);
+        let (sender, mut receiver) = mpsc::channel(PIECES);
         let id = id.to_owned();
         let reading = core.clone();
         core.readers.start(subject, move || {
@@ -49,10 +50,14 @@ impl Service {
                 _ = sender.blocking_send(Err(error));
             }
         })?;
-        let pieces = stream::unfold(receiver, |mut receiver| async {
+        // What fails before it has begun is an error of the request, and not of an archive.
+        let panicked = ServiceError::Internal { detail: "the reader of files panicked" };
+        let first = receiver.recv().await.ok_or(panicked)??;
+        let rest = stream::unfold(receiver, |mut receiver| async {
             receiver.recv().await.map(|piece| (piece, receiver))
         });
-        Ok(pieces.boxed())
+        let pieces = stream::once(ready(Ok(first))).chain(rest);
+        Ok(pieces.map(|piece| piece.map_err(io::Error::other)).boxed())
     }
 
     /// The change manifest of an execution's own files: everything in it was created by it.
@@ -89,7 +94,7 @@ impl Drop for CancelOnDrop {
 }
 
 /// Sends what is written, and waits while nobody reads.
-struct Pieces(mpsc::Sender<io::Result<Bytes>>);
+struct Pieces(mpsc::Sender<Result<Bytes, ServiceError>>);
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -42,6 +42,16 @@ pub enum ServiceError {
         /// Its id.
         id: String,
     },
+    /// An execution left more than an archive has.
+    #[error(
+        "the execution {id} left more than {most} files and directories, the most for an archive"
+    )]
+    TooManyFiles {
+        /// Its id.
+        id: String,
+        /// The most.
+        most: u64,
+    },
     /// Files of an execution that has not ended.
     #[error("the execution {id} has not ended")]
     NotEnded {
@@ -232,6 +242,7 @@ impl ServiceError {
             Self::Invalid { .. }
             | Self::OverCeiling(_)
             | Self::FileRefused { .. }
+            | Self::TooManyFiles { .. }
             | Self::KeyReused => Kind::Invalid,
             Self::Forbidden { .. } => Kind::Forbidden,
             Self::TooFast { .. } | Self::QuotaExceeded { .. } => Kind::TooMany,
@@ -261,6 +272,7 @@ impl ServiceError {
             | Self::StaleGeneration { .. }
             | Self::SandboxGone { .. } => ErrorKind::NotFound,
             Self::Invalid { kind, .. } | Self::FileRefused { kind, .. } => *kind,
+            Self::TooManyFiles { .. } => ErrorKind::TooManyFiles,
             Self::KeyReused => ErrorKind::InvalidRequest,
             Self::NotEnded { .. } | Self::KeyInFlight => ErrorKind::Busy,
             Self::NameTaken { .. } => ErrorKind::Conflict,
@@ -312,6 +324,7 @@ impl ServiceError {
             }
             Self::DiskFull { .. } => "results and files that are deleted or expire make room",
             Self::QuotaExceeded { retry_after: None, .. } => "delete what is not needed any more",
+            Self::TooManyFiles { .. } => "download its files one by one",
             Self::FileRefused { .. } => "the list of files names those that can be read",
             _ => return None,
         };

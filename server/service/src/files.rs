@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 use sandbox_api::ErrorKind;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
-use sandbox_controller::artifacts::{ArchiveFormat, KeptFiles};
+use sandbox_controller::artifacts::{ArchiveFormat, Error, KeptFiles};
 use sandbox_dirfd::{
     FreeSpace, Root, Visit, WalkBounds, create_private_dir, hex, remove_tree, walk,
 };
@@ -27,7 +28,7 @@ use sha2::{Digest as _, Sha256};
 use crate::error::ServiceError;
 
 /// The maximum number of files in a list, a change manifest and an archive.
-const MAX_ENTRIES: u64 = 10_000;
+pub(crate) const MAX_ENTRIES: u64 = 10_000;
 /// How much of a directory is looked at to know its size.
 const SIZE: WalkBounds =
     WalkBounds { entries: 1_000_000, depth: 128, time: Duration::from_secs(10) };
@@ -143,22 +144,26 @@ impl Files {
         format: ArchiveFormat,
         to: impl Write + Send,
         proceed: &(dyn Fn() -> bool + Sync),
-    ) -> io::Result<()> {
-        let empty;
+    ) -> Result<(), ServiceError> {
         let directory = match self.directory(id) {
-            Ok(directory) => directory,
-            Err(Errno::NOENT) => {
-                // An archive of nothing, of a directory that cannot get anything.
-                empty = format!("{}.empty", sandbox_dirfd::random_hex::<8>());
-                mkdirat(&self.root, &empty, Mode::RWXU)?;
-                let directory = self.directory(&empty);
-                unlinkat(&self.root, &empty, AtFlags::REMOVEDIR)?;
-                directory?
-            }
-            Err(errno) => return Err(errno.into()),
+            Err(Errno::NOENT) => self.empty_directory(),
+            directory => directory,
         };
+        let directory = directory.map_err(failed)?;
         let kept = KeptFiles::new(directory.as_fd(), MAX_ENTRIES);
-        kept.archive(format, to, proceed).map_err(io::Error::other)
+        kept.archive(format, to, proceed).map_err(|error| match error {
+            Error::TooMany { most } => ServiceError::TooManyFiles { id: id.to_owned(), most },
+            error => ServiceError::Files(Arc::new(io::Error::other(error))),
+        })
+    }
+
+    /// A directory that cannot get anything.
+    fn empty_directory(&self) -> rustix::io::Result<OwnedFd> {
+        let empty = format!("{}.empty", sandbox_dirfd::random_hex::<8>());
+        mkdirat(&self.root, &empty, Mode::RWXU)?;
+        let directory = self.directory(&empty);
+        unlinkat(&self.root, &empty, AtFlags::REMOVEDIR)?;
+        directory
     }
 
     /// Opens a regular file.
@@ -307,7 +312,7 @@ fn failed(errno: Errno) -> ServiceError {
 
 fn io_failed(error: io::Error) -> ServiceError {
     tracing::error!(%error, "cannot use the files");
-    ServiceError::Files(std::sync::Arc::new(error))
+    ServiceError::Files(Arc::new(error))
 }
 
 #[cfg(test)]

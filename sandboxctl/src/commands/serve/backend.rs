@@ -49,6 +49,7 @@ pub fn refusal(error: ServiceError) -> Refusal {
         (ServiceError::QuotaExceeded { .. }, _) => ProblemKind::QuotaExceeded,
         (ServiceError::Sandbox(failure), _) => failure.kind.into(),
         (ServiceError::FileRefused { kind, .. }, _) => (*kind).into(),
+        (ServiceError::TooManyFiles { .. }, _) => ErrorKind::TooManyFiles.into(),
         (_, Kind::NotFound) => ProblemKind::NotFound,
         (_, Kind::Conflict) => ProblemKind::Conflict,
         (_, Kind::Gone) => ProblemKind::Gone,
@@ -443,6 +444,7 @@ mod tests {
                 [BY_SANDBOX, USE, CREATE].concat()
             }
             Error::FileNotFound { .. } | Error::FileRefused { .. } => vec!["get_file"],
+            Error::TooManyFiles { .. } => vec!["get_archive"],
             Error::NoFiles { .. } | Error::NotEnded { .. } => FILES.to_vec(),
             Error::KeyReused
             | Error::KeyInFlight
@@ -477,6 +479,7 @@ mod tests {
             Error::NotFound { what: "sandbox", id: text() },
             Error::FileNotFound { path: text() },
             Error::NoFiles { id: text() },
+            Error::TooManyFiles { id: text(), most: 1 },
             Error::NotEnded { id: text() },
             Error::KeyReused,
             Error::KeyInFlight,

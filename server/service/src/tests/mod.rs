@@ -213,6 +213,13 @@ fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
         let archive = service.archive(me(), &id, ArchiveFormat::TarGzip).await.unwrap();
         let pieces: Vec<_> = archive.map(Result::unwrap).collect().await;
         assert_eq!(pieces.concat()[..2], [0x1f, 0x8b]);
+        // It was an archive that broke off before it began.
+        let directory = world.data_dir().join("files").join(&id);
+        for number in 0..crate::files::MAX_ENTRIES {
+            std::fs::File::create(directory.join(number.to_string())).unwrap();
+        }
+        let refused = service.archive(me(), &id, ArchiveFormat::TarGzip).await;
+        assert!(matches!(refused.err(), Some(ServiceError::TooManyFiles { most: 10_000, .. })));
         let usage = service.usage(me()).await.unwrap();
         assert_eq!((usage.executions, usage.cpu_ms, usage.written_bytes), (1, 7, 3));
         assert!(usage.stored_bytes > 0);
