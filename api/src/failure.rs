@@ -37,6 +37,15 @@ impl Failure {
     pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
         Self { kind, message: message.into(), line: None, traceback: None, value: None, hint }
     }
+
+    /// The same with how to get [a part](crate::Operation::part_hint) of what is too large.
+    #[must_use]
+    pub fn with_part(mut self, part: Option<&str>) -> Self {
+        if let (ErrorKind::TooLarge, Some(part), Some(hint)) = (self.kind, part, &mut self.hint) {
+            *hint = format!("{part}; {hint}");
+        }
+        self
+    }
 }
 
 impl From<ScriptError> for Failure {
@@ -113,10 +122,7 @@ pub fn operation_hint(kind: ErrorKind) -> Option<String> {
         ErrorKind::NotAllowed => "filesystem.allowed_paths says which paths may be used",
         ErrorKind::Protected => "filesystem.protected names what no operation may change",
         ErrorKind::Symlink => "links are never followed: name what the link leads to",
-        ErrorKind::TooLarge => {
-            let limit = LimitKey::MaxFileSize.hint();
-            return Some(format!("`offset` and `limit` read a part of a file; {limit}"));
-        }
+        ErrorKind::TooLarge => return Some(LimitKey::MaxFileSize.hint()),
         ErrorKind::WriteLimit => return Some(LimitKey::MaxWrite.hint()),
         ErrorKind::TooManyFiles => return Some(LimitKey::Entries.hint()),
         ErrorKind::Encoding => "the encoding base64 takes and gives any bytes",

@@ -384,6 +384,16 @@ impl Operation {
         matches!(self, Self::Write(_) | Self::Edit(_) | Self::Copy(_))
     }
 
+    /// How to get a part of a file that is too large to be got whole; `None` for what gets none.
+    #[must_use]
+    pub const fn part_hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Read(_) => Some("`offset` and `limit` read a part of a file"),
+            Self::View(_) => Some("`read` gets a part of a file, by `offset` and `limit`"),
+            _ => None,
+        }
+    }
+
     /// Parses an operation.
     ///
     /// # Errors
@@ -512,6 +522,19 @@ mod tests {
         let error = Operation::from_json(json).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidRequest);
         error.to_string()
+    }
+
+    #[test]
+    fn part_of_a_file_is_a_hint_for_what_reads() {
+        let hint = |json: &str| {
+            let part = Operation::from_json(json).unwrap().part_hint();
+            let hint = crate::operation_hint(ErrorKind::TooLarge);
+            Failure::new(ErrorKind::TooLarge, "", hint).with_part(part).hint.unwrap()
+        };
+        let read = hint(r#"{"operation":"read","path":"a"}"#);
+        assert!(read.starts_with("`offset` and `limit` read a part of a file; "), "{read}");
+        let write = hint(r#"{"operation":"write","path":"a","content":"x"}"#);
+        assert!(!write.contains("`offset`") && read.ends_with(&write), "{write}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::size_text;
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
@@ -331,7 +332,11 @@ impl<'f> Writing<'f> {
     /// Whether the file would be too large with `more` bytes of content.
     fn refuse_size(&self, more: u64) -> Result<(), FileError> {
         let size = self.before.saturating_add(self.bytes).saturating_add(more);
-        self.files.refuse_size(size, &self.written)?;
+        // More of it may be to come: nobody knows how large it would be.
+        if size > self.files.file_bytes {
+            let reason = format!("more than {} are too many", size_text(self.files.file_bytes));
+            return Err(FileError::rule(ErrorKind::TooLarge, reason, &self.written));
+        }
         if matches!(self.stage, Stage::Memory(_)) && self.bytes + more > SINGLE_FILE_BYTES {
             let reason = format!(
                 "a mount that is a single file takes at most {SINGLE_FILE_BYTES} bytes at once"

@@ -7,6 +7,7 @@
 pub(crate) mod body;
 mod excess;
 mod listener;
+mod rest;
 mod slots;
 mod stall;
 mod tls;
@@ -21,7 +22,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::header::EXPECT;
+use axum::http::{Request, Version as HttpVersion};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -36,6 +38,7 @@ use tower::Service as _;
 use self::excess::Excess;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
+use self::rest::{Asks, ReadOn};
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
 pub use self::tls::{Tls, TlsError};
@@ -214,8 +217,19 @@ impl Server {
                 let busy = activity.begin();
                 let mut router = router.clone();
                 let activity = Arc::clone(&activity);
-                let mut request =
-                    request.map(|inner| Body::new(ActiveBody { inner, activity, _busy: None }));
+                let asks = match request.headers().contains_key(EXPECT) {
+                    true => Asks::First,
+                    false => Asks::No,
+                };
+                let is_alone = request.version() < HttpVersion::HTTP_2;
+                let mut request = request.map(|inner| match is_alone {
+                    true => {
+                        let inner = ReadOn::new(inner, asks);
+                        Body::new(ActiveBody { inner, activity, _busy: None })
+                    }
+                    // A request of HTTP/2 ends without its connection.
+                    false => Body::new(ActiveBody { inner, activity, _busy: None }),
+                });
                 request.extensions_mut().insert(peer);
                 async move {
                     let response = router.call(request).await?;

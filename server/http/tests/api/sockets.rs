@@ -64,6 +64,31 @@ fn serve(limits: ConnectionLimits) -> Running {
     serve_at(&"127.0.0.1:0".parse().unwrap(), limits, None)
 }
 
+/// The connection was closed on what was not read, and its peer saw that in place of the answer.
+#[tokio::test]
+async fn peer_that_sends_on_after_a_refusal_gets_it_and_may_ask_again() {
+    let server = serve(ConnectionLimits::default());
+    let mut stream = server.connect().await;
+    let piece = [b'x'; 64 << 10];
+    let head = format!(
+        "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        32 * piece.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut refused = [0; 12];
+    stream.read_exact(&mut refused).await.unwrap();
+    assert_eq!(refused, *b"HTTP/1.1 401");
+    for _ in 0..32 {
+        stream.write_all(&piece).await.unwrap();
+    }
+    let next = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(next.as_bytes()).await.unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).await.unwrap();
+    assert!(answers.contains("HTTP/1.1 200"), "{answers}");
+    server.stop().await;
+}
+
 fn health() -> Request<Empty<bytes::Bytes>> {
     Request::get("http://localhost/healthz").body(Empty::new()).unwrap()
 }

@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::service::Subject;
-use sandbox_api::{Envelope, Operation};
+use sandbox_api::{Envelope, ErrorKind, Failure, Operation, operation_hint};
 use sandbox_controller::files::{FileReader, FileWriter};
+use sandbox_protocol::limits::size_text;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::registry::{SandboxTarget, Use};
@@ -182,6 +183,14 @@ impl Service {
         bytes: Option<u64>,
     ) -> Result<KeptWriter, ServiceError> {
         let core = self.core.clone();
+        let most = core.kept.find(subject, sandbox)?.spec()?.limits.max_file_size.as_u64();
+        if bytes.is_some_and(|bytes| bytes > most) {
+            // Nothing of it is waited for.
+            let (path, most) = (String::from_utf8_lossy(path), size_text(most));
+            let message = format!("{path}: more than {most} are too many");
+            let hint = operation_hint(ErrorKind::TooLarge);
+            return Err(ServiceError::Sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
+        }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;
         let writer = in_use.machine().writer(path.to_vec(), options).await;

@@ -305,6 +305,26 @@ fn sandbox_outlives_its_server_with_its_files_and_without_its_processes() {
     assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
 }
 
+#[test]
+fn file_that_is_announced_as_too_large_is_refused_before_it_comes() {
+    let world = World::new();
+    let mut small = request(None);
+    small.spec.limits =
+        serde_json::from_value(serde_json::json!({ "file_bytes": 1 << 20 })).unwrap();
+    let id = world.create(small).unwrap().sandbox.id;
+    let write = |bytes| {
+        let options = sandbox_api::files::WriteOptions::default();
+        let writing = world.service().write_file(me(), &id, None, b"big", options, Some(bytes));
+        world.block_on(writing).unwrap_err().failure()
+    };
+    let refused = write((1 << 20) + 1);
+    assert_eq!(refused.kind, ErrorKind::TooLarge);
+    assert_eq!(refused.message, "big: more than 1 MiB are too many");
+    assert!(!refused.hint.unwrap().contains("read a part"));
+    // The sandbox itself says what is wrong with another.
+    assert_eq!(write(1 << 20).kind, ErrorKind::NotFound);
+}
+
 /// They ended as if the sandbox had failed.
 #[test]
 fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone() {
