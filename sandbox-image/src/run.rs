@@ -188,7 +188,8 @@ impl Shared {
         if end.is_none()
             && let Some(files) = &files
         {
-            files.flush_all_best_effort();
+            // The run has failed anyway.
+            _ = files.flush_all_best_effort();
         }
         let given_up = end.is_none();
         let reply = RunReply {

@@ -19,7 +19,11 @@ use super::touched::{Announce, TouchedEntry, TouchedPaths};
 /// An open handle with bytes that are not yet written.
 pub trait Flush: Send {
     /// Writes what is buffered, as far as possible.
-    fn flush_best_effort(&mut self);
+    ///
+    /// # Errors
+    ///
+    /// OS errors that nobody has been given before.
+    fn flush_best_effort(&mut self) -> Result<(), FileError>;
 }
 
 /// The announcement made by [`Files::touch_before_write`].
@@ -99,15 +103,21 @@ impl Files {
         handles.push(handle);
     }
 
-    /// Flushes every handle that is not in use at this moment. For an abandoned run, whose thread
-    /// may never return.
-    pub fn flush_all_best_effort(&self) {
-        let Ok(handles) = self.handles.try_lock() else { return };
+    /// Flushes every handle that is not in use at this moment: in an abandoned run, whose thread
+    /// may never return, some may be.
+    ///
+    /// # Errors
+    ///
+    /// The first one; the other handles are flushed all the same.
+    pub fn flush_all_best_effort(&self) -> Result<(), FileError> {
+        let Ok(handles) = self.handles.try_lock() else { return Ok(()) };
+        let mut result = Ok(());
         for handle in handles.iter().filter_map(Weak::upgrade) {
             if let Ok(mut handle) = handle.try_lock() {
-                handle.flush_best_effort();
+                result = result.and(handle.flush_best_effort());
             }
         }
+        result
     }
 
     /// Passes on the result of a script's operation, and reports it to the controller if a rule of

@@ -72,6 +72,8 @@ pub struct Handle {
     touch: Option<Touch>,
     /// A byte has reached the file.
     changed: bool,
+    /// The last attempt to write failed. Whoever made it has the error.
+    failed: bool,
 }
 
 impl Handle {
@@ -93,6 +95,7 @@ impl Handle {
             ahead: BUFFER_BYTES,
             touch: None,
             changed: false,
+            failed: false,
         }
     }
 
@@ -100,6 +103,12 @@ impl Handle {
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// Whether the last attempt to write failed.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// The path as the script wrote it.
@@ -369,6 +378,7 @@ impl Handle {
                 }
             }
             self.changed |= done > 0;
+            self.failed = failure.is_some();
             if failure.is_some()
                 && !self.changed
                 && let Some(touch) = self.touch.take()
@@ -420,8 +430,9 @@ impl Handle {
 }
 
 impl Flush for Handle {
-    fn flush_best_effort(&mut self) {
-        _ = self.flush();
+    fn flush_best_effort(&mut self) -> Result<(), FileError> {
+        let is_known = self.failed;
+        self.flush().or_else(|error| if is_known { Ok(()) } else { Err(error) })
     }
 }
 
@@ -551,6 +562,21 @@ mod tests {
         assert!(write(&mut handle, &[0; BUFFER_BYTES]).is_err());
         assert!(handle.close().is_err());
         assert!(!handle.is_open() && handle.close().is_ok());
+    }
+
+    #[test]
+    fn best_effort_flush_reports_only_an_error_that_the_writer_has_not_seen() {
+        let fixture = Fixture::new(b"");
+        let mut handle = fixture.unwritable(OpenMode::Write);
+        assert_eq!(handle.flush_best_effort(), Ok(()));
+        write(&mut handle, b"lost").unwrap();
+        assert_eq!(handle.flush_best_effort().unwrap_err().kind, ErrorKind::ReadOnly);
+        assert_eq!(handle.flush_best_effort(), Ok(()));
+        assert!(handle.has_failed());
+        let mut handle = fixture.unwritable(OpenMode::Write);
+        write(&mut handle, b"lost").unwrap();
+        handle.flush().unwrap_err();
+        assert_eq!(handle.flush_best_effort(), Ok(()));
     }
 
     fn rest(handle: &mut Handle) -> Vec<u8> {

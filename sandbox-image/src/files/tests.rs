@@ -610,8 +610,9 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
 fn abandoned_handles_are_flushed_unless_in_use() {
     struct Buffered(std::sync::mpsc::Sender<u8>, u8);
     impl super::Flush for Buffered {
-        fn flush_best_effort(&mut self) {
+        fn flush_best_effort(&mut self) -> Result<(), FileError> {
             self.0.send(self.1).unwrap();
+            Err(FileError::system(rustix::io::Errno::NOSPC, &[b'0' + self.1]))
         }
     }
     let directory = tempfile::tempdir().unwrap();
@@ -625,7 +626,8 @@ fn abandoned_handles_are_flushed_unless_in_use() {
         files.register(weak);
     }
     let in_use = handles[1].lock().unwrap();
-    files.flush_all_best_effort();
+    let error = files.flush_all_best_effort().unwrap_err();
+    assert_eq!(error.to_string(), "0: No space left on device");
     drop(in_use);
     assert_eq!(flushed.try_iter().collect::<Vec<_>>(), [0, 2]);
 }
@@ -634,7 +636,9 @@ fn abandoned_handles_are_flushed_unless_in_use() {
 fn the_list_of_handles_does_not_grow_with_those_that_are_closed() {
     struct Nothing;
     impl super::Flush for Nothing {
-        fn flush_best_effort(&mut self) {}
+        fn flush_best_effort(&mut self) -> Result<(), FileError> {
+            Ok(())
+        }
     }
     let directory = tempfile::tempdir().unwrap();
     let (files, _) = Setup::io(directory.path()).open();

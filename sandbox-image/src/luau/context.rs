@@ -8,8 +8,8 @@ use sandbox_protocol::limits::MAX_MESSAGE_BYTES;
 use sandbox_protocol::message::{IoErrors, Limits, LogLevel, Secret};
 
 use crate::exec::Programs;
-use crate::files::Files;
 use crate::files::handle::Handle;
+use crate::files::{FileError, Files};
 use crate::log::LogSink;
 use crate::stop::{StopFlag, StopReason};
 
@@ -52,6 +52,8 @@ pub(super) struct Host {
     pub seed: Option<u32>,
     pub now: Option<u64>,
     pub open_handles: Cell<u64>,
+    /// The first error that closing a forgotten handle gave, unless the script knew it.
+    pub lost_write: RefCell<Option<FileError>>,
     /// Whether a test case runs, and the reason that it gave for being skipped.
     pub test_case: RefCell<TestProgress>,
     /// The metatable that marks a table as a JSON array, as an identity.
@@ -85,6 +87,7 @@ impl Host {
             seed: context.seed,
             now: context.now,
             open_handles: Cell::new(0),
+            lost_write: RefCell::default(),
             test_case: RefCell::default(),
             array_mark: Cell::new(0),
             raised_rules: RefCell::default(),
@@ -120,14 +123,18 @@ impl Host {
         texts_of(error).find_map(kind_of).map(|(kind, _)| *kind)
     }
 
-    /// Closes a handle that no script can reach any more. Data that cannot be written is lost, and
-    /// the log reports it.
+    /// Closes a handle that no script can reach any more. Data that cannot be written is lost: the
+    /// log reports it, and it is remembered for the end of the script.
     pub fn forget(&self, handle: &Mutex<Handle>) {
         let mut handle = handle.lock().unwrap();
         if handle.is_open() {
             self.open_handles.set(self.open_handles.get() - 1);
+            let is_known = handle.has_failed();
             if let Err(error) = handle.close() {
                 self.log.log(LogLevel::Warn, error.to_string().as_bytes());
+                if !is_known {
+                    self.lost_write.borrow_mut().get_or_insert(error);
+                }
             }
         }
     }

@@ -60,6 +60,17 @@ pub(super) fn install(call: &mut Call<'_>) {
     fs::install(call);
 }
 
+/// Writes what the handles of a script that has returned have buffered. Raises, also where `io`
+/// returns OS errors, what the script has not seen: the first error of a write for a handle that it
+/// has not closed.
+pub(super) fn finish(call: &Call<'_>) -> Result<(), Raise> {
+    let host = call.host();
+    let flushed = host.files.as_ref().map_or(Ok(()), |files| files.flush_all_best_effort());
+    let Some(error) = host.lost_write.take().or(flushed.err()) else { return Ok(()) };
+    let reason = format!("{} (the script did not close the file)", error.reason);
+    Err(raised(&FileError { reason, ..error }))
+}
+
 // --- io --------------------------------------------------------------------------------------
 
 fn mode(text: &[u8]) -> Option<OpenMode> {

@@ -67,11 +67,13 @@ fn try_run(
     begun.map_err(|thrown| own_failure(&vm, thrown))?;
     drop(bytecode);
     match vm.run() {
-        Ended::Returned(count) => match vm.protect(|call| Ok(json::encode_result(call, count))) {
-            Ok(Ok(json)) => Ok(json),
-            Ok(Err(error)) => Err(error),
-            Err(thrown) => Err(own_failure(&vm, thrown)),
-        },
+        Ended::Returned(count) => {
+            let encoded = vm.protect(|call| {
+                io::finish(call)?;
+                Ok(json::encode_result(call, count))
+            });
+            encoded.unwrap_or_else(|thrown| Err(own_failure(&vm, thrown)))
+        }
         failed => Err(failure(&mut vm, failed, source)),
     }
 }

@@ -27,6 +27,8 @@ struct Sandbox {
     directory: Option<tempfile::TempDir>,
     /// What is at `/in/d`.
     input: Option<tempfile::TempDir>,
+    /// Whether the process's directory in procfs is at `/proc`.
+    has_proc: bool,
     io_errors: IoErrors,
     limits: Limits,
     args: Map<String, Value>,
@@ -43,6 +45,7 @@ impl Sandbox {
         Self {
             directory: Some(tempfile::tempdir().unwrap()),
             input: None,
+            has_proc: false,
             io_errors: IoErrors::Raise,
             limits: LIMITS,
             args: Map::new(),
@@ -67,7 +70,11 @@ impl Sandbox {
         let limits = self.limits.clone();
         let files = self.directory.as_ref().map(|directory| {
             let protected = self.protected.clone();
+            let proc = format!("/proc/{}", std::process::id());
             let mut setup = Setup::io(directory.path());
+            if self.has_proc {
+                setup.mounts.push(("/proc", Access::Write, Path::new(&proc)));
+            }
             setup.mounts.extend(self.input.iter().map(|it| ("/in/d", Access::Read, it.path())));
             Setup { limits: limits.clone(), protected, ..setup }.open().0
         });

@@ -10,7 +10,7 @@ use crate::ENGINE;
 use crate::agent::attacker;
 use crate::engine::Engine;
 use crate::engines::{Feature, has};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, finish};
 use crate::library::{Guest, Library};
 use crate::rootfs::{Provided, Rootfs};
 
@@ -284,4 +284,22 @@ fn programs_beside_many_files_are_held_to_the_write_limit_and_continue_within_it
     let beyond = "i=0; while :; do head -c 1000000 /dev/zero > big-$i; i=$((i + 1)); done";
     let (status, kind, message) = exec(&guest, Command::shell(beyond));
     assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+}
+
+#[test]
+fn script_whose_unclosed_file_does_not_fit_on_the_disk_fails() {
+    let place = Fixture::new();
+    let mounted = HostMount::memory(place.path("small"), c"size=256k");
+    std::fs::write(mounted.0.join("full"), vec![0; 250_000]).unwrap();
+    let code = "io.open('out.csv', 'w'):write(string.rep('x', 60000)) return 'saved'";
+    for errors in ["raise", "return"] {
+        let mut command =
+            place.command(["run", "--io-dir", "small", "--io-errors", errors, "-c", code]);
+        command.env("SANDBOXCTL_LIMITS_DISK_RESERVE", "0B");
+        let ended = finish(command);
+        ended.assert_code(1);
+        assert!(!ended.stdout.contains("saved"), "{ended:#?}");
+        let expected = "out.csv: No space left on device (the script did not close the file)";
+        ended.assert_stderr_has(expected);
+    }
 }

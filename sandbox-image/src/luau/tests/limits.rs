@@ -317,3 +317,37 @@ fn handles_are_flushed_whatever_the_end() {
     );
     assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"kept");
 }
+
+/// A file that opens, and refuses the bytes.
+const OPEN_LOST: &str = "local f = io.open('/proc/oom_score_adj', 'w') f:write('x')";
+
+#[test]
+fn write_that_fails_after_a_script_returned_is_its_error() {
+    let forgotten = format!(
+        "do {OPEN_LOST} end for i = 1, 63 do io.open('f', 'a') end io.open('f', 'a') return 1"
+    );
+    for source in [format!("{OPEN_LOST} return 1"), format!("{OPEN_LOST} return f"), forgotten] {
+        for io_errors in [IoErrors::Raise, IoErrors::Return] {
+            // The log has no room for a warning.
+            let limits = Limits { log_lines: 0, ..LIMITS };
+            let sandbox = Sandbox { has_proc: true, io_errors, limits, ..Sandbox::new() };
+            let error = sandbox.error(&source);
+            let expected =
+                "/proc/oom_score_adj: Invalid argument (the script did not close the file)";
+            assert_eq!((error.kind, &*error.message), (ErrorKind::Runtime, expected), "{source}");
+        }
+    }
+}
+
+#[test]
+fn write_error_that_a_script_has_seen_or_a_failed_script_stays_a_warning() {
+    let sandbox = Sandbox { has_proc: true, ..Sandbox::new() };
+    let warning = (LogLevel::Warn, "/proc/oom_score_adj: Invalid argument".to_owned());
+    let seen = format!("{OPEN_LOST} return (pcall(f.flush, f))");
+    assert_eq!(sandbox.value(&seen), json!(false));
+    assert_eq!(sandbox.logs(), std::slice::from_ref(&warning));
+    let closed = format!("{OPEN_LOST} return (pcall(f.close, f))");
+    assert_eq!(sandbox.value(&closed), json!(false));
+    assert_eq!(sandbox.error(&format!("{OPEN_LOST} error('own', 0)")).message, "own");
+    assert_eq!(sandbox.logs(), [warning.clone(), warning]);
+}
