@@ -115,9 +115,9 @@ impl Host {
         all.push((kind, raised.into()));
     }
 
-    /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are
-    /// values, so equal ones are the same.
-    pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
+    /// The kind of an error that was raised for a remembered rule or limit. Strings are values, so
+    /// equal ones are the same.
+    pub fn remembered_rule(&self, error: &[u8]) -> Option<ErrorKind> {
         let all = self.raised_rules.borrow();
         let kind_of = |text: &[u8]| all.iter().find(|(_, raised)| **raised == *text);
         texts_of(error).find_map(kind_of).map(|(kind, _)| *kind)

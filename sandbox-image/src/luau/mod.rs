@@ -91,11 +91,7 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         Ended::Failed | Ended::Returned(_) => {
             let described = vm.protect(|call| Ok(globals::describe_error(call)));
             let error = described.unwrap_or_else(|_| b"(error object cannot be shown)".to_vec());
-            if vm.was_out_of_memory() {
-                let message = out_of_memory().message;
-                vm.host().remember_rule(ErrorKind::OutOfMemory, message.as_bytes());
-            }
-            (vm.host().rule_of(&error), String::from_utf8_lossy(&error).into_owned())
+            (vm.rule_of(&error), String::from_utf8_lossy(&error).into_owned())
         }
     };
     let line = line_of(message.as_bytes())
@@ -117,7 +113,7 @@ fn own_failure(vm: &Vm, thrown: Thrown) -> ScriptError {
     match thrown {
         Thrown::OutOfMemory => out_of_memory(),
         Thrown::Error(message) => ScriptError {
-            kind: vm.host().rule_of(&message).unwrap_or(ErrorKind::Runtime),
+            kind: vm.rule_of(&message).unwrap_or(ErrorKind::Runtime),
             message: String::from_utf8_lossy(&message).into_owned(),
             line: None,
             traceback: None,

@@ -46,11 +46,7 @@ fn case(call: &mut Call<'_>) -> Results {
     let progress = host.test_case.take();
     // A case does not survive the end of the run: that is not its own failure.
     call.check_stop()?;
-    let error = match ended {
-        Ok(()) => None,
-        Err(Raise::OutOfMemory) => return Err(Raise::OutOfMemory),
-        Err(_) => Some(error_text(call)),
-    };
+    let error = ended.is_err().then(|| error_text(call));
     let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (status, message, line) = match (&error, progress) {
         (None, _) => (TestStatus::Passed, None, None),
@@ -72,7 +68,7 @@ fn case(call: &mut Call<'_>) -> Results {
     }
     // A limit ends the script, as it does outside of a case.
     if let Some(error) = &error
-        && let Some(kind) = host.rule_of(error).filter(|kind| kind.is_limit())
+        && let Some(kind) = call.rule_of(error).filter(|kind| kind.is_limit())
     {
         let text = split_position(error).map_or(&error[..], |(_, rest)| rest);
         return Err(Raise::Rule(kind, String::from_utf8_lossy(text).into_owned()));

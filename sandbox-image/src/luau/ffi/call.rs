@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
+use sandbox_protocol::ErrorKind;
 
 use super::super::context::{Host, shown};
 use super::abort::AbortOnPanic;
@@ -77,6 +78,12 @@ impl<'a> Call<'a> {
     /// The state shared by the functions in this VM.
     pub const fn host(&self) -> &'a Host {
         self.host
+    }
+
+    /// The rule or limit that an error was raised for.
+    pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
+        // SAFETY: `new`'s promise.
+        unsafe { shared(self.state) }.rule_of(error)
     }
 
     // --- reading -----------------------------------------------------------------------------

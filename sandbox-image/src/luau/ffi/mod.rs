@@ -32,6 +32,7 @@ use std::sync::Once;
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
+use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::encoded_len;
 
 pub use call::{Call, Function, Pushed, Results};
@@ -136,11 +137,10 @@ impl Vm {
         unsafe { &(*self.shared).host }
     }
 
-    /// Whether the memory limit was reached. The VM reports it only by the error's status, which
-    /// does not survive a coroutine.
-    pub fn was_out_of_memory(&self) -> bool {
+    /// The rule or limit that an error was raised for.
+    pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
         // SAFETY: as `host`.
-        unsafe { (*self.shared).memory.refused.get() }
+        unsafe { &*self.shared }.rule_of(error)
     }
 
     /// Runs our own work in the VM; returns an error that is thrown in it.

@@ -4,8 +4,10 @@ use std::cell::Cell;
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
+use sandbox_protocol::ErrorKind;
 
 use super::super::context::Host;
+use super::error::OUT_OF_MEMORY;
 
 /// The allocator's accounting.
 pub(super) struct Memory {
@@ -44,6 +46,18 @@ impl Memory {
 pub(super) struct Shared {
     pub(super) memory: Memory,
     pub(super) host: Host,
+}
+
+impl Shared {
+    /// The rule or limit that an error was raised for, of a script or of a test case. The VM tells
+    /// that its memory ran out only by the status of the error, which does not survive a coroutine
+    /// or `pcall`; its message does.
+    pub(super) fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
+        if self.memory.refused.get() {
+            self.host.remember_rule(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
+        }
+        self.host.remembered_rule(error)
+    }
 }
 
 /// The shared state of the VM of `state`. The caller must bound the lifetime.

@@ -120,9 +120,33 @@ fn limits_and_the_deadline_end_a_script_in_a_case_too() {
     let sandbox = Sandbox::new();
     assert_eq!(sandbox.stopped(source, StopReason::Timeout).kind, ErrorKind::Timeout);
     assert_eq!(sandbox.cases(), []);
+}
 
-    let memory = "test.case('c', function() local t = {} while true do table.insert(t, string.rep('x', 1e6) .. #t) end end)";
-    assert_eq!(super::error(memory).kind, ErrorKind::OutOfMemory);
+#[test]
+fn memory_that_runs_out_in_a_case_fails_it_and_ends_the_script() {
+    let fill = "local t = {} while true do table.insert(t, string.rep('x', 1e6) .. #t) end";
+    for body in [
+        fill.to_owned(),
+        "string.rep('x', 1e8)".to_owned(),
+        format!("coroutine.wrap(function() {fill} end)()"),
+        format!("local _, e = pcall(function() {fill} end) error(e)"),
+        format!("local _, e = pcall(function() {fill} end) error(e, 0)"),
+    ] {
+        let sandbox = Sandbox::new();
+        let error = sandbox.error(&format!(
+            "test.case('ok', function() end) test.case('oom', function() {body} end)
+             test.case('later', function() end)"
+        ));
+        assert_eq!(error.kind, ErrorKind::OutOfMemory, "{body}: {error:?}");
+        assert!(error.message.ends_with("not enough memory"), "{body}: {error:?}");
+        let cases = sandbox.cases();
+        let told: Vec<_> = cases.iter().map(|it| (it.name.as_str(), it.status)).collect();
+        assert_eq!(told, [("ok", TestStatus::Passed), ("oom", TestStatus::Failed)], "{body}");
+        assert!(cases[1].message.as_deref().unwrap().ends_with("not enough memory"), "{cases:?}");
+    }
+    // A case that catches the error has passed.
+    let (value, told) = cases("return test.case('c', function() pcall(string.rep, 'x', 1e8) end)");
+    assert_eq!((value, told[0].status), (json!(true), TestStatus::Passed));
 }
 
 #[test]
