@@ -4,8 +4,7 @@ use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
 use sandbox_protocol::message::{LogLevel, Secret};
 use serde_json::{Map, Value};
 
-use super::context::shown;
-use super::ffi::{self, Call, Kind, Raise, Results, Slot};
+use super::ffi::{self, Call, Raise, Results, Slot};
 use super::{io, json, names, process, secrets, test};
 
 /// Globals of Luau's libraries that scripts must not have.
@@ -142,32 +141,6 @@ fn clock_from_zero(call: &mut Call<'_>) -> Results {
     call.call(0)?;
     let (now, begun) = (call.number(call.top()), call.number(Slot::upvalue(2)));
     call.push_number(now.unwrap_or_default() - begun.unwrap_or_default());
-    Ok(call.results(1))
-}
-
-/// The text of an uncaught error: the `tostring` of a string, a number, or an object with
-/// `__tostring`, which is the script's own code and may fail.
-pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
-    call.push_function(c"tostring", display, 0);
-    call.push_outcome(0);
-    let error = call.top();
-    let kind = call.kind(error);
-    let type_name = call.type_name(error);
-    let own_text =
-        matches!(kind, Kind::String | Kind::Number | Kind::Nil | Kind::Boolean | Kind::Null)
-            || call.metatable_identity(error) != 0;
-    if own_text && call.call(1).is_ok() {
-        let text = call.string(call.top()).unwrap_or_default();
-        // An object without `__tostring` would return its address, which is not useful.
-        if kind != Kind::Table || !text.starts_with(b"table: 0x") {
-            return shown(text).to_vec();
-        }
-    }
-    format!("(error object is a {type_name} value)").into_bytes()
-}
-
-fn display(call: &mut Call<'_>) -> Results {
-    call.push_display(Slot::arg(1));
     Ok(call.results(1))
 }
 

@@ -89,7 +89,11 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         Ended::Yielded => (None, "attempt to yield from outside a coroutine".to_owned()),
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
         Ended::Failed | Ended::Returned(_) => {
-            let described = vm.protect(|call| Ok(globals::describe_error(call)));
+            let described = vm.protect(|call| {
+                call.push_outcome(0);
+                let raised = call.top();
+                Ok(call.describe_error(raised))
+            });
             let error = described.unwrap_or_else(|_| b"(error object cannot be shown)".to_vec());
             (vm.rule_of(&error), String::from_utf8_lossy(&error).into_owned())
         }

@@ -43,10 +43,11 @@ fn case(call: &mut Call<'_>) -> Results {
     call.truncate(2);
     let since = Instant::now();
     let ended = call.call(0);
+    let raised = call.top();
+    let error = ended.is_err().then(|| call.describe_error(raised));
     let progress = host.test_case.take();
     // A case does not survive the end of the run: that is not its own failure.
     call.check_stop()?;
-    let error = ended.is_err().then(|| error_text(call));
     let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (status, message, line) = match (&error, progress) {
         (None, _) => (TestStatus::Passed, None, None),
@@ -75,15 +76,6 @@ fn case(call: &mut Call<'_>) -> Results {
     }
     call.push_boolean(status != TestStatus::Failed);
     Ok(call.results(1))
-}
-
-/// The text of the error on top.
-fn error_text(call: &mut Call<'_>) -> Vec<u8> {
-    let error = call.top();
-    match call.text(error) {
-        Some(text) => shown(text).to_vec(),
-        None => format!("(error object is a {} value)", call.type_name(error)).into_bytes(),
-    }
 }
 
 /// `test.equal(actual, expected, message?)`: raises where they differ, also in tables.

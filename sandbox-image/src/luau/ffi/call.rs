@@ -430,6 +430,36 @@ impl<'a> Call<'a> {
         unsafe { ffi::luaL_tolstring_(self.state, slot.0, ptr::null_mut()) };
     }
 
+    /// The text of an error: the `tostring` of a string, a number, or an object with `__tostring`, which
+    /// is the script's own code and may fail.
+    pub fn describe_error(&mut self, error: Slot) -> Vec<u8> {
+        // A string takes no memory of the VM, which may have none left.
+        if let Some(text) = self.string(error) {
+            return shown(text).to_vec();
+        }
+        let kind = self.kind(error);
+        let type_name = self.type_name(error);
+        let has_text = matches!(kind, Kind::Number | Kind::Nil | Kind::Boolean | Kind::Null)
+            || self.metatable_identity(error) != 0;
+        self.push_function(
+            c"tostring",
+            |call| {
+                call.push_display(Slot::arg(1));
+                Ok(call.results(1))
+            },
+            0,
+        );
+        self.push(error);
+        if has_text && self.call(1).is_ok() {
+            let text = self.string(self.top()).unwrap_or_default();
+            // An object without `__tostring` would return its address, which is not useful.
+            if kind != Kind::Table || !text.starts_with(b"table: 0x") {
+                return shown(text).to_vec();
+            }
+        }
+        format!("(error object is a {type_name} value)").into_bytes()
+    }
+
     /// Calls the function below the last `arguments` values, pops all of them, and pushes one
     /// result. A string error is returned with the caller's position in front.
     pub fn call(&mut self, arguments: c_int) -> Result<(), Raise> {

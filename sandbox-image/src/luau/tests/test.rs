@@ -98,6 +98,35 @@ fn misuse_is_an_error_of_its_caller() {
 }
 
 #[test]
+fn failed_case_shows_an_error_object_as_an_uncaught_error_shows_it() {
+    let object = "error(setmetatable({}, { __tostring = function() return 'own words' end }))";
+    for (raise, message) in [
+        (object, "own words"),
+        (
+            "error(setmetatable({}, { __tostring = function() error('x') end }))",
+            "(error object is a table value)",
+        ),
+        (
+            "error(setmetatable({}, { __tostring = function() test.skip('x') end }))",
+            "(error object is a table value)",
+        ),
+        ("error({ code = 7 })", "(error object is a table value)"),
+        ("error(json.null)", "null"),
+        ("error(12, 0)", "12"),
+        ("error()", "nil"),
+    ] {
+        let told = case(raise);
+        assert_eq!((told.status, &*told.message.unwrap()), (TestStatus::Failed, message));
+        assert_eq!(error(raise).message, message);
+    }
+    // The next case is not affected.
+    let (value, cases) = cases(&format!(
+        "test.case('a', function() {object} end) return test.case('b', function() end)"
+    ));
+    assert_eq!((value, cases.len()), (json!(true), 2));
+}
+
+#[test]
 fn a_skip_passes_through_what_adds_a_position_to_it() {
     for body in [
         "coroutine.wrap(function() test.skip('later') end)()",
