@@ -126,7 +126,7 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<WireString>, Raise> {
         let element = call.top();
         if call.is_nil(element) {
             call.truncate(top);
-            return Ok(words);
+            break;
         }
         let Some(word) = call.text(element) else {
             let (number, got) = (words.len() + 1, call.type_name(element));
@@ -139,6 +139,17 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<WireString>, Raise> {
         call.truncate(top);
         bounded(bytes)?;
     }
+    // What is behind a nil, or has another key, would be lost.
+    let (mut entries, mut position) = (0, 0);
+    while let Some(next) = call.next(array, position) {
+        (entries, position) = (entries + 1, next);
+        call.truncate(top);
+        if entries > words.len() {
+            let problem = "array expected, got a table with holes or keys that are not indices";
+            return Err(Raise::argument(array, "exec", problem));
+        }
+    }
+    Ok(words)
 }
 
 /// The variables in the option `env`.

@@ -554,6 +554,17 @@ fn a_script_runs_programs() {
         value("return {select(2, pcall(process.exec, 'true', {}, {shell = true}))}"),
         serde_json::json!(["unknown option: 'shell'"])
     );
+    // No argument is lost without a word.
+    for args in ["{'a', nil, 'c'}", "{x = 'a'}", "{'a', x = 'b'}", "{[0] = 'a'}", "{[2] = 'a'}"] {
+        assert_eq!(
+            value(&format!("return select(2, pcall(process.exec, 'echo', {args}))")),
+            serde_json::json!(
+                "invalid argument #2 to 'exec' (array expected, got a table with holes or keys \
+                 that are not indices)"
+            ),
+            "{args}"
+        );
+    }
     assert_eq!(
         value(
             "io.open('s', 'w'):write('#!/bin/sh\\necho ran\\n'):close() \
