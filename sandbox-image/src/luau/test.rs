@@ -1,6 +1,7 @@
 //! `test`: test cases of a script. Each is reported when it has ended; a failed one does not end the
 //! script, and makes it fail at its end.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use sandbox_protocol::limits::{MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, cut_encoded};
@@ -87,13 +88,13 @@ fn equal(call: &mut Call<'_>) -> Results {
         Kind::None | Kind::Nil => None,
         _ => Some(note(call, Slot::arg(3), "equal")?),
     };
-    let mut path = Vec::new();
-    let Some(what) = difference(call, Slot::arg(1), Slot::arg(2), &mut path)? else {
+    let mut comparison = Comparison::default();
+    let Some(what) = difference(call, Slot::arg(1), Slot::arg(2), &mut comparison)? else {
         return Ok(call.results(0));
     };
-    let place = match path.is_empty() {
+    let place = match comparison.path.is_empty() {
         true => String::new(),
-        false => format!(" at {}", path.concat()),
+        false => format!(" at {}", comparison.path.concat()),
     };
     let message = message.map(|message| format!("{message}: ")).unwrap_or_default();
     Err(Raise::Error(format!("{message}{what}{place}")))
@@ -130,12 +131,45 @@ fn note(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<String, Raise
     }
 }
 
-/// How two values differ, if they do; `path` leads to the difference.
+/// A comparison of two values, up to their first difference.
+#[derive(Default)]
+struct Comparison {
+    /// Leads to the values that are compared, and in the end to the difference.
+    path: Vec<String>,
+    /// Tables that have been found equal, or will be unless a difference is found: each leads to
+    /// another one of its class, and in the end to one that stands for all of them. So tables that
+    /// are shared or cyclic are compared once, in memory for as many entries as there are tables.
+    equal: HashMap<usize, usize>,
+}
+
+impl Comparison {
+    /// The table that stands for all that equal `table`.
+    fn class_of(&mut self, mut table: usize) -> usize {
+        while let Some(&next) = self.equal.get(&table) {
+            if let Some(&after) = self.equal.get(&next) {
+                self.equal.insert(table, after);
+            }
+            table = next;
+        }
+        table
+    }
+
+    /// Counts two tables as equal. False if they have been already.
+    fn unite(&mut self, one: usize, other: usize) -> bool {
+        let (one, other) = (self.class_of(one), self.class_of(other));
+        if one != other {
+            self.equal.insert(one, other);
+        }
+        one != other
+    }
+}
+
+/// How two values differ, if they do.
 fn difference(
     call: &mut Call<'_>,
     actual: Slot,
     expected: Slot,
-    path: &mut Vec<String>,
+    comparison: &mut Comparison,
 ) -> Result<Option<String>, Raise> {
     if call.is_same(actual, expected) {
         return Ok(None);
@@ -144,7 +178,10 @@ fn difference(
         let (actual, expected) = (described(call, actual), described(call, expected));
         return Ok(Some(format!("expected {expected}, got {actual}")));
     }
-    if path.len() == MAX_DEPTH {
+    if !comparison.unite(call.identity(actual), call.identity(expected)) {
+        return Ok(None);
+    }
+    if comparison.path.len() == MAX_DEPTH {
         return Err(Raise::Error(format!("tables are nested deeper than {MAX_DEPTH}")));
     }
     call.check_stop()?;
@@ -158,11 +195,11 @@ fn difference(
         call.push_value_of(actual);
         let found = call.top();
         let step = step(call, key);
-        path.push(step);
-        if let Some(what) = difference(call, found, value, path)? {
+        comparison.path.push(step);
+        if let Some(what) = difference(call, found, value, comparison)? {
             return Ok(Some(what));
         }
-        path.pop();
+        comparison.path.pop();
         call.truncate(top);
     }
     position = 0;
@@ -173,7 +210,7 @@ fn difference(
         let missing = call.top();
         if call.is_nil(missing) {
             let step = step(call, key);
-            path.push(step);
+            comparison.path.push(step);
             return Ok(Some(format!("expected nil, got {}", described(call, value))));
         }
         call.truncate(top);
@@ -226,4 +263,20 @@ fn cut(text: &[u8], max: usize) -> String {
     let mut head = cut_encoded(&text, max - CUT.len()).to_owned();
     head.push_str(CUT);
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Comparison;
+
+    #[test]
+    fn comparison_remembers_tables_and_not_their_pairs() {
+        let mut comparison = Comparison::default();
+        for (one, other) in (0..100).flat_map(|one| (100..200).map(move |other| (one, other))) {
+            comparison.unite(one, other);
+            assert!(!comparison.unite(other, one));
+        }
+        assert_eq!(comparison.equal.len(), 199);
+        assert!(!comparison.unite(0, 50) && comparison.unite(0, 200));
+    }
 }

@@ -72,8 +72,43 @@ fn values_are_equal_by_their_content() {
         let expected = difference.map(|text| format!("script:1: {text}"));
         assert_eq!(told.message.map(|it| it.replace("-nan", "nan")), expected, "{one}, {other}");
     }
-    let cyclic = case("local a, b = {}, {}; a.x = a; b.x = b; test.equal(a, b)");
-    assert_eq!(cyclic.message.unwrap(), "script:1: tables are nested deeper than 64");
+    let deep = "local function deep() local t = {} for i = 1, 100 do t = { t } end return t end \
+                test.equal(deep(), deep())";
+    assert_eq!(case(deep).message.unwrap(), "script:1: tables are nested deeper than 64");
+}
+
+#[test]
+fn cyclic_and_shared_tables_are_compared_once() {
+    for (body, difference) in [
+        ("local a, b = {}, {}; a.x = a; b.x = b; test.equal(a, b)", None),
+        // A cycle of two tables looks from within like one of a single table.
+        ("local a, b = { x = {} }, {}; a.x.x = a; b.x = b; test.equal(a, b)", None),
+        (
+            "local a, b = { n = 1 }, { n = 2 }; a.x = a; b.x = b; test.equal(a, b)",
+            Some("expected 2, got 1 at .n"),
+        ),
+        (
+            "local a, b = {}, {}; a.x = a; b.x = { x = 1 }; test.equal(a, b)",
+            Some("expected 1, got a table at .x.x"),
+        ),
+        // 2^60 paths to one leaf.
+        (
+            "local function twice(leaf) local t = { leaf } \
+             for i = 1, 60 do t = { t, t } end return t end \
+             test.equal(twice(1), twice(1)) test.equal({ twice(1) }, { twice(2) })",
+            Some("expected 2, got 1 at [1][1]"),
+        ),
+    ] {
+        let told = case(body);
+        let message = told.message.as_deref();
+        match difference {
+            None => assert_eq!(message, None, "{body}"),
+            Some(text) => {
+                let message = message.unwrap();
+                assert!(message.starts_with(&format!("script:1: {text}")), "{body}: {message}");
+            }
+        }
+    }
 }
 
 #[test]
