@@ -67,7 +67,7 @@ pub(crate) enum KillReason {
     Deadline,
     /// The caller cancelled, and the agent did not end the run in time.
     Cancel,
-    /// The agent broke the protocol.
+    /// The agent broke the protocol, or worked on a file operation for longer than it may.
     Breach(String),
     /// The sandbox's lifetime was over.
     Lifetime,

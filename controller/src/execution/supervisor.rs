@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
-use crate::sandbox::Inner;
+use crate::sandbox::{EndCause, Inner};
 use crate::step::Step;
 
 /// How long the agent's output may take to end once its container has.
@@ -225,9 +225,13 @@ impl Supervisor {
     async fn lost(&mut self) {
         if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
             self.give_up(KillReason::Breach(detail)).await;
-        } else if self.inner.lifetime_is_over() {
-            self.our_kill = Some(KillReason::Lifetime);
+            return;
         }
+        self.our_kill = match self.inner.end_cause() {
+            Some(EndCause::Outlived(_)) => Some(KillReason::Lifetime),
+            Some(EndCause::Unanswered(why)) => Some(KillReason::Breach((*why).to_owned())),
+            Some(EndCause::MountLost(_)) | None => return,
+        };
     }
 
     /// The answer has arrived, or the session has ended without it.

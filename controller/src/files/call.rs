@@ -313,7 +313,7 @@ impl<T: Send + 'static> Drop for PendingReply<T> {
                 _ = reply.wait().await;
             };
             if in_time(&inner, cancelled).await.is_err() {
-                inner.session().breach("a file operation was cancelled, and never answered");
+                inner.abandon("a file operation did not stop after its timeout or cancel").await;
             }
         });
     }

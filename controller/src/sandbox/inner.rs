@@ -158,15 +158,16 @@ impl Inner {
         }
     }
 
-    pub fn lifetime_is_over(&self) -> bool {
-        matches!(self.end_cause.get(), Some(EndCause::Outlived(_)))
+    /// Why the controller has ended it without a request, if it has.
+    pub fn end_cause(&self) -> Option<&EndCause> {
+        self.end_cause.get()
     }
 
     /// The mount because of which it was ended.
     pub fn lost_mount(&self) -> Option<&MountLost> {
         match self.end_cause.get()? {
             EndCause::MountLost(lost) => Some(lost),
-            EndCause::Outlived(_) => None,
+            EndCause::Outlived(_) | EndCause::Unanswered(_) => None,
         }
     }
 
@@ -269,7 +270,7 @@ impl Inner {
                 "its container was killed".to_owned()
             }
             (None, _) => return None,
-            (Some(SessionEnd::Eof), Some(EndCause::Outlived(why))) => (*why).to_owned(),
+            (_, Some(EndCause::Outlived(why) | EndCause::Unanswered(why))) => (*why).to_owned(),
             (Some(SessionEnd::Eof), None) => "its agent is gone".to_owned(),
         };
         self.redactions.text(&mut detail);
@@ -320,6 +321,16 @@ impl Inner {
             if let Ok(Err(error)) = kill.await {
                 tracing::debug!(%error, "cannot kill a container that lost a mount");
             }
+        }
+    }
+
+    /// Ends the sandbox, whose agent answers too late.
+    pub async fn abandon(&self, why: &'static str) {
+        _ = self.end_cause.set(EndCause::Unanswered(why));
+        tracing::warn!(why, "a sandbox is ended");
+        self.session.abandon();
+        if let Err(error) = self.kill().await {
+            tracing::debug!(%error, "cannot kill a container that is to be removed");
         }
     }
 
@@ -439,9 +450,11 @@ impl Inner {
 
 /// Why the controller ends a sandbox without a request.
 #[derive(Debug)]
-pub(super) enum EndCause {
+pub(crate) enum EndCause {
     /// A time limit has passed.
     Outlived(&'static str),
+    /// Its agent works on a request for longer than it may.
+    Unanswered(&'static str),
     /// A mount appeared below one of its mounts.
     MountLost(MountLost),
 }

@@ -19,8 +19,8 @@ mod removal;
 pub(crate) mod tests;
 pub(crate) mod user;
 
-pub(crate) use self::inner::Inner;
 pub use self::inner::LaunchInfo;
+pub(crate) use self::inner::{EndCause, Inner};
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -14,6 +14,7 @@ mod copy;
 mod edit;
 mod entries;
 mod error;
+mod expression;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod handle;

@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
-use regex::bytes::{Regex, RegexBuilder};
 use sandbox_protocol::limits::{
     MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
     encoded_len,
@@ -15,9 +14,10 @@ use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::error::FileError;
+use super::expression::Expression;
 use super::list::{ListEnd, ListOptions, ListedEntry, Omitted, Unreadable, Visit};
 use super::open_mode::OpenMode;
-use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, Pattern, cause};
+use super::pattern::Pattern;
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
@@ -154,7 +154,7 @@ impl Files {
         options: GrepOptions<'_>,
         watch: &Watch,
     ) -> Result<SearchResult<GrepLine>, FileError> {
-        let regex = expression(&options, written)?;
+        let expression = expression(&options, written)?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(invalid(&reason, written));
@@ -165,7 +165,7 @@ impl Files {
         let limit = self.search_limit(options.limit, written)?;
         let context = usize::try_from(options.context).unwrap_or(usize::MAX);
         let mut search =
-            Search { regex, context, limit, watch, lines: Vec::new(), bytes: 0, cut: false };
+            Search { expression, context, limit, watch, lines: Vec::new(), bytes: 0, cut: false };
         match self.open(written, OpenMode::Read) {
             Ok(file) => {
                 search.file(&WireString::default(), file.fd, written)?;
@@ -272,24 +272,19 @@ fn too_long(written: &[u8]) -> FileError {
     invalid(&format!("the pattern is longer than {MAX_PATTERN_BYTES} bytes"), written)
 }
 
-fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Regex, FileError> {
+fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Expression, FileError> {
     if options.pattern.len() > MAX_PATTERN_BYTES {
         return Err(too_long(written));
     }
-    RegexBuilder::new(options.pattern)
-        .case_insensitive(options.ignore_case)
-        .nest_limit(MAX_NESTING)
-        .size_limit(MAX_COMPILED_BYTES)
-        .build()
-        .map_err(|error| {
-            let reason = format!("not a regular expression: {}", cause(&error));
-            invalid(&reason, options.pattern.as_bytes())
-        })
+    Expression::new(options.pattern, options.ignore_case).map_err(|cause| {
+        let reason = format!("not a regular expression: {cause}");
+        invalid(&reason, options.pattern.as_bytes())
+    })
 }
 
 /// The lines that a search has found so far.
 struct Search<'a> {
-    regex: Regex,
+    expression: Expression,
     context: usize,
     /// How many more lines may match.
     limit: u64,
@@ -309,9 +304,8 @@ impl Search<'_> {
         let mut after = 0;
         let mut number = 0;
         while let Some(line) = lines.next().map_err(|errno| FileError::system(errno, written))? {
-            self.watch.check()?;
             number += 1;
-            let is_match = self.regex.is_match(line);
+            let is_match = self.expression.is_match(line, self.watch)?;
             if is_match {
                 if self.limit == 0 {
                     self.cut = true;

@@ -2,9 +2,10 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use sandbox_api::files::{CopyOptions, GlobOptions, GrepOptions};
-use sandbox_api::{Outcome, Script};
+use sandbox_api::{Limits, Outcome, Script};
 use serde_json::{Value, json};
 
 use crate::library::{Guest, kind_of};
@@ -199,4 +200,21 @@ fn command_line_prints_paths_and_lines() {
     let refused = fs(&["cp", "-r", "src", ":copy"]);
     refused.assert_code(2);
     assert!(refused.stderr.contains("within the sandbox only"), "{}", refused.stderr);
+}
+
+#[test]
+fn grep_of_a_long_line_by_a_large_expression_ends_at_its_timeout() {
+    let limits = Limits { operation_timeout: Duration::from_secs(1), ..Limits::default() };
+    let guest = Guest::with(|spec| spec.limits(limits));
+    guest.place.write("sandbox-files/line", "ab".repeat(130_000));
+    let pattern = "(?-u)[ab]*a[ab]{12000}c";
+    let grep = json!({"operation": "grep", "pattern": pattern, "path": "line"});
+    let error = guest.perform(&grep)["error"].take();
+    assert_eq!(error["kind"], "timeout", "{error:#}");
+    assert_eq!(error["message"], "not done within 1000 ms");
+    // It has stopped, and the sandbox is as good as before.
+    for _ in 0..20 {
+        let line = guest.data(json!({"operation": "exists", "path": "line"}));
+        assert_eq!(line["exists"], true);
+    }
 }
