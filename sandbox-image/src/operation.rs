@@ -356,7 +356,7 @@ impl Task<'_> {
     fn rename(&self, request: &Rename) -> Result<RenameReply, FileError> {
         let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
         let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
-        let (from, to) = self.files.rename_entry(from, to, existing)?;
+        let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
         Ok(RenameReply { from: (&from).into(), to: (&to).into() })
     }
 

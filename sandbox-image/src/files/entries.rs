@@ -18,6 +18,7 @@ use super::error::{FileError, beneath, not_allowed, protected};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::special;
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
+use super::touched::Pending;
 use super::watch::Watch;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
@@ -126,8 +127,8 @@ impl Files {
     ///
     /// [`FileError`], and nothing was moved; of a directory on an overlay perhaps a part, as the error
     /// then says.
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
-        self.rename_entry(from, to, Existing::Replace).map(drop)
+    pub fn rename(&self, from: &[u8], to: &[u8], watch: &Watch) -> Result<(), FileError> {
+        self.rename_entry(from, to, Existing::Replace, watch).map(drop)
     }
 
     /// The same with options; returns the two paths.
@@ -140,6 +141,7 @@ impl Files {
         from: &[u8],
         to: &[u8],
         existing: Existing,
+        watch: &Watch,
     ) -> Result<(GuestPath, GuestPath), FileError> {
         let source = self.locate_to_write(from)?;
         let target = self.locate_to_write(to)?;
@@ -184,7 +186,7 @@ impl Files {
             return Ok((source.path, target.path));
         }
         let moved = if is_directory {
-            self.files_below(&old, &source.path, "rename", from, None)?
+            self.files_below(&old, &source.path, "rename", from, watch)?
         } else {
             vec![Vec::new()]
         };
@@ -208,6 +210,11 @@ impl Files {
                 ]
             })
             .collect();
+        // The search and the announcements may have taken all of the time.
+        if let Err(error) = watch.check() {
+            withdraw(pending);
+            return Err(error);
+        }
         let rename = || retry(|| renameat(&old.directory, old.name, &new.directory, new.name));
         let renamed = match existing {
             Existing::Replace => rename(),
@@ -219,27 +226,26 @@ impl Files {
         let renamed = match renamed {
             Err(Errno::XDEV) if is_directory => {
                 let to = (new.directory.as_fd(), new.name);
-                move_directory((old.directory.as_fd(), old.name), to, existing, &mut in_part)
+                move_directory((old.directory.as_fd(), old.name), to, existing, watch, &mut in_part)
             }
             renamed => renamed,
         };
         match renamed {
             Ok(()) => {
-                pending.into_iter().for_each(super::touched::Pending::done);
+                pending.into_iter().for_each(Pending::done);
                 drop((old, new, paths));
                 Ok((source.path, target.path))
             }
             Err(errno) if in_part => {
                 // Each entry is at one of its two paths, which the controller looks at.
-                pending.into_iter().for_each(super::touched::Pending::done);
-                let error = fail(errno);
+                pending.into_iter().for_each(Pending::done);
+                let stopped = watch.check().err().filter(|_| errno == Errno::TIMEDOUT);
+                let error = stopped.unwrap_or_else(|| fail(errno));
                 let reason = format!("{} (the directory has been moved in part)", error.reason);
                 Err(FileError { reason, ..error })
             }
             Err(errno) => {
-                // In reverse order: each announcement can be withdrawn only while it is the last
-                // one for its path.
-                pending.into_iter().rev().for_each(super::touched::Pending::failed);
+                withdraw(pending);
                 // These errors name what is in the way.
                 let is_of_target =
                     matches!(errno, Errno::EXIST | Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY);
@@ -261,7 +267,7 @@ impl Files {
         path: &GuestPath,
         verb: &str,
         written: &[u8],
-        watch: Option<&Watch>,
+        watch: &Watch,
     ) -> Result<Vec<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fail = |errno| beneath(errno, written);
@@ -272,7 +278,7 @@ impl Files {
         let mut files = Vec::new();
         let mut seen = 0;
         loop {
-            watch.map_or(Ok(()), Watch::check)?;
+            watch.check()?;
             let mut level = LookedLevel { id: identity(&here).map_err(fail)?, inner: Vec::new() };
             let depth = levels.len() + 1;
             let mut found = None;
@@ -335,6 +341,12 @@ impl Files {
     }
 }
 
+/// Withdraws announcements, the last one first: each can be withdrawn only while it is the last one
+/// for its path.
+fn withdraw(pending: Vec<Pending<'_>>) {
+    pending.into_iter().rev().for_each(Pending::failed);
+}
+
 /// Moves a directory entry by entry: a filesystem that is an overlay renames no directory that was
 /// there before. An error leaves each entry at one of the two paths, and `in_part` true if anything
 /// has changed. Nothing is moved back: that would fail where the move has failed.
@@ -342,6 +354,7 @@ fn move_directory(
     (parent, name): (BorrowedFd<'_>, &[u8]),
     (target, new_name): (BorrowedFd<'_>, &[u8]),
     existing: Existing,
+    watch: &Watch,
     in_part: &mut bool,
 ) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -364,10 +377,12 @@ fn move_directory(
         Ok(())
     })?;
     for name in &names {
+        // The caller asks the watch itself.
+        watch.check().map_err(|_| Errno::TIMEDOUT)?;
         match retry(|| renameat(&from, &name[..], &to, &name[..])) {
             Err(Errno::XDEV) => {
                 let to = (to.as_fd(), &name[..]);
-                move_directory((from.as_fd(), name), to, Existing::Refuse, in_part)?;
+                move_directory((from.as_fd(), name), to, Existing::Refuse, watch, in_part)?;
             }
             renamed => renamed?,
         }

@@ -21,7 +21,11 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Limits;
 
 use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
-use super::{FileError, Files, OpenMode};
+use super::{FileError, Files, OpenMode, Watch};
+
+fn watch() -> Watch {
+    Watch::new(Arc::default(), Duration::from_millis(LIMITS.operation_timeout_ms))
+}
 
 /// The minimum number of attempts of each operation against a swapper.
 const ROUNDS: usize = 1500;
@@ -240,12 +244,12 @@ fn a_directory_that_turns_into_a_link_lets_nothing_in_or_out() {
                 if let Some(names) = below.note(|| files.list(b"d/d/.")) {
                     assert!(!names.contains(&b"empty".to_vec()));
                 }
-                over.note(|| files.rename(b"d/file", b"d/d/file"));
+                over.note(|| files.rename(b"d/file", b"d/d/file", &watch()));
                 remove.note(|| files.remove(b"d/d/file"));
                 make.note(|| files.open(b"d/n/n/n/file", OpenMode::WriteUpdate));
                 deep.note(|| files.remove(b"d/n/n/n/file"));
-                away.note(|| files.rename(b"d/d", b"d/moved"));
-                back.note(|| files.rename(b"d/moved", b"d/d"));
+                away.note(|| files.rename(b"d/d", b"d/moved", &watch()));
+                back.note(|| files.rename(b"d/moved", b"d/d", &watch()));
                 if round % 64 == 0 {
                     // So that parents must be created again, and no name is missing for good.
                     for at in [&a, &b] {
@@ -278,7 +282,7 @@ fn a_file_that_turns_into_a_link_is_not_followed() {
                     use_file(tally.note(|| files.open(b"d/file", mode)));
                 }
                 // A link is moved and removed itself.
-                rename.note(|| files.rename(b"d/file", b"d/other"));
+                rename.note(|| files.rename(b"d/file", b"d/other", &watch()));
                 remove.note(|| files.remove(b"d/other"));
                 tallies.iter().all(Tally::both)
             },
@@ -319,8 +323,8 @@ fn a_name_that_is_everything_in_turn_is_answered_at_once() {
                     use_file(tally.note(|| files.open(b"x/file", mode)));
                 }
                 tally.note(|| files.list(b"x"));
-                tally.note(|| files.rename(b"x", b"y"));
-                tally.note(|| files.rename(b"y", b"x"));
+                tally.note(|| files.rename(b"x", b"y", &watch()));
+                tally.note(|| files.rename(b"y", b"x", &watch()));
                 tally.note(|| files.remove(b"x/file"));
                 tally.note(|| files.remove(b"x"));
                 tally.both()
@@ -345,8 +349,8 @@ fn a_tree_that_is_moved_is_announced_without_what_lies_behind_a_link() {
                 }
             },
             |_| {
-                tally.note(|| files.rename(b"top", b"moved"));
-                tally.note(|| files.rename(b"moved", b"top"));
+                tally.note(|| files.rename(b"top", b"moved", &watch()));
+                tally.note(|| files.rename(b"moved", b"top", &watch()));
                 for (path, ..) in arena.announced.take() {
                     assert!(!path.contains("file") && !path.contains("empty"), "{path}");
                 }
@@ -461,8 +465,8 @@ fn every_byte_makes_a_name_like_others() {
             assert_eq!(file.path.name(), name);
             assert_eq!(files.open(&written, OpenMode::Read).unwrap().size, 0);
             let moved = [b"./m", &name[..name.len().min(254)]].concat();
-            files.rename(&written, &moved).unwrap();
-            files.rename(&moved, &written).unwrap();
+            files.rename(&written, &moved, &watch()).unwrap();
+            files.rename(&moved, &written, &watch()).unwrap();
         }
         assert_eq!(files.list(b".").unwrap(), names);
         let host: BTreeSet<Vec<u8>> = fs::read_dir(&arena.io)
@@ -505,7 +509,10 @@ fn devices_of_every_kind_are_special_files_to_every_operation() {
             }
             assert_eq!(files.list(written).unwrap_err().kind, ErrorKind::NotADirectory);
             assert_eq!(files.remove(written).unwrap_err().kind, ErrorKind::SpecialFile);
-            assert_eq!(files.rename(written, b"x").unwrap_err().kind, ErrorKind::SpecialFile);
+            assert_eq!(
+                files.rename(written, b"x", &watch()).unwrap_err().kind,
+                ErrorKind::SpecialFile
+            );
         }
         assert_eq!(arena.announced.take(), []);
     });
@@ -532,7 +539,7 @@ fn a_tree_deeper_than_any_path_is_neither_walked_nor_moved_without_end() {
         let deeper = [name.as_str(); 41].join("/");
         let error = arena.files.list(deeper.as_bytes()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidPath);
-        let error = arena.files.rename(top, b"moved").unwrap_err();
+        let error = arena.files.rename(top, b"moved", &watch()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);
         assert_eq!(arena.announced.take(), []);
         // From the top, one level at a time: a path that is too long cannot be removed by path.

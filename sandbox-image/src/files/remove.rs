@@ -106,7 +106,7 @@ impl Files {
         if !self.policy.has_protected() {
             return Ok(());
         }
-        match self.files_below(entry, path, "remove", written, Some(watch)) {
+        match self.files_below(entry, path, "remove", written, watch) {
             Err(error) if error.kind != ErrorKind::TooLarge => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }

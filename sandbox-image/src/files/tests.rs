@@ -15,6 +15,7 @@ use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, Limits};
 
+use self::operations::watch;
 use super::open::OpenFile;
 use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::{FileError, Files, OpenMode};
@@ -167,8 +168,11 @@ fn a_link_is_followed_nowhere() {
         }
         for written in ["middle/file", "alias/real"] {
             assert_eq!(kind(files.remove(written.as_bytes())), ErrorKind::Symlink, "{written}");
-            assert_eq!(kind(files.rename(written.as_bytes(), b"x")), ErrorKind::Symlink);
-            assert_eq!(kind(files.rename(b"sub/real", written.as_bytes())), ErrorKind::Symlink);
+            assert_eq!(kind(files.rename(written.as_bytes(), b"x", &watch())), ErrorKind::Symlink);
+            assert_eq!(
+                kind(files.rename(b"sub/real", written.as_bytes(), &watch())),
+                ErrorKind::Symlink
+            );
         }
         assert_eq!(announced.take(), [], "nothing was changed");
         assert_eq!(fs::read(outside.join("file")).unwrap(), b"secret");
@@ -187,7 +191,7 @@ fn a_link_is_removed_and_moved_itself() {
         symlink("directory", io.join("three")).unwrap();
         let (files, announced) = setup().open();
         files.remove(b"one").unwrap();
-        files.rename(b"two", b"moved").unwrap();
+        files.rename(b"two", b"moved", &watch()).unwrap();
         files.remove(b"three").unwrap();
         assert_eq!(names(io), ["directory", "moved", "target"]);
         assert_eq!(fs::read_link(io.join("moved")).unwrap(), Path::new("target"));
@@ -218,8 +222,8 @@ fn special_files_are_refused_at_once() {
             fs::write(io.join("f"), b"").unwrap();
             for refused in [
                 files.remove(name.as_bytes()),
-                files.rename(name.as_bytes(), b"moved"),
-                files.rename(b"f", name.as_bytes()),
+                files.rename(name.as_bytes(), b"moved", &watch()),
+                files.rename(b"f", name.as_bytes(), &watch()),
             ] {
                 let error = refused.unwrap_err();
                 assert_eq!(error.to_string(), format!("{name}: not a regular file"));
@@ -287,8 +291,8 @@ fn paths_that_the_rules_refuse_reach_no_file() {
                 files.open(written, OpenMode::Write).map(drop).unwrap_err(),
                 files.list(written).map(drop).unwrap_err(),
                 files.remove(written).unwrap_err(),
-                files.rename(written, b"x").unwrap_err(),
-                files.rename(b"x", written).unwrap_err(),
+                files.rename(written, b"x", &watch()).unwrap_err(),
+                files.rename(b"x", written, &watch()).unwrap_err(),
             ];
             for error in errors {
                 assert_eq!((error.kind, error.errno.is_some()), (kind, false), "{error}");
@@ -336,7 +340,7 @@ fn a_deep_tree_is_reached() {
         write(files.open(deep.as_bytes(), OpenMode::Write).unwrap(), b"x");
         assert_eq!(files.open(deep.as_bytes(), OpenMode::Read).unwrap().size, 1);
         files.remove(deep.as_bytes()).unwrap();
-        assert_eq!(kind(files.rename(b"d", b"e")), ErrorKind::TooLarge);
+        assert_eq!(kind(files.rename(b"d", b"e", &watch())), ErrorKind::TooLarge);
     });
 }
 
@@ -367,23 +371,23 @@ fn rename_does_what_posix_does() {
         fs::create_dir(io.join("full")).unwrap();
         fs::write(io.join("full/x"), b"").unwrap();
         fs::create_dir(io.join("empty")).unwrap();
-        assert_eq!(text(files.rename(b"no", b"x")), "no: No such file or directory");
-        assert_eq!(text(files.rename(b"a", b"empty")), "empty: Is a directory");
-        assert_eq!(text(files.rename(b"full", b"a")), "a: Not a directory");
-        assert_eq!(text(files.rename(b"empty", b"full")), "full: Directory not empty");
-        assert_eq!(text(files.rename(b"full", b"full/in")), "full: Invalid argument");
-        assert_eq!(text(files.rename(b"a", b"no/a")), "no/a: No such file or directory");
-        assert_eq!(text(files.rename(b"a", b"c/")), "a: Not a directory");
-        assert_eq!(kind(files.rename(b".", b"x")), ErrorKind::PermissionDenied);
+        assert_eq!(text(files.rename(b"no", b"x", &watch())), "no: No such file or directory");
+        assert_eq!(text(files.rename(b"a", b"empty", &watch())), "empty: Is a directory");
+        assert_eq!(text(files.rename(b"full", b"a", &watch())), "a: Not a directory");
+        assert_eq!(text(files.rename(b"empty", b"full", &watch())), "full: Directory not empty");
+        assert_eq!(text(files.rename(b"full", b"full/in", &watch())), "full: Invalid argument");
+        assert_eq!(text(files.rename(b"a", b"no/a", &watch())), "no/a: No such file or directory");
+        assert_eq!(text(files.rename(b"a", b"c/", &watch())), "a: Not a directory");
+        assert_eq!(kind(files.rename(b".", b"x", &watch())), ErrorKind::PermissionDenied);
         assert_eq!(names(io), ["a", "b", "empty", "full"]);
         announced.take();
-        files.rename(b"a", b"b").unwrap();
+        files.rename(b"a", b"b", &watch()).unwrap();
         assert_eq!(fs::read(io.join("b")).unwrap(), b"a");
-        files.rename(b"full", b"empty").unwrap();
+        files.rename(b"full", b"empty", &watch()).unwrap();
         assert_eq!(names(io), ["b", "empty"]);
-        files.rename(b"b", b"b").unwrap();
+        files.rename(b"b", b"b", &watch()).unwrap();
         fs::hard_link(io.join("b"), io.join("twin")).unwrap();
-        files.rename(b"b", b"twin").unwrap();
+        files.rename(b"b", b"twin", &watch()).unwrap();
         assert_eq!(
             announced.take(),
             [
@@ -427,7 +431,7 @@ fn changes_are_announced_before_they_happen_and_failures_taken_back() {
         assert_eq!(seen(), one("/io/new", true, Change::Remove));
         assert_eq!(kind(files.remove(b"new")), ErrorKind::NotFound);
         assert_eq!(seen(), []);
-        assert_eq!(kind(files.rename(b"old", b"old/x")), ErrorKind::NotADirectory);
+        assert_eq!(kind(files.rename(b"old", b"old/x", &watch())), ErrorKind::NotADirectory);
         assert_eq!(seen(), []);
     });
 }
@@ -505,9 +509,9 @@ fn each_mount_is_a_root_of_its_own() {
         }
         assert_eq!(kind(files.remove(b"/in/data/f")), ErrorKind::ReadOnly);
         fs::write(io.join("a"), b"").unwrap();
-        assert_eq!(kind(files.rename(b"a", b"/in/data/a")), ErrorKind::ReadOnly);
+        assert_eq!(kind(files.rename(b"a", b"/in/data/a", &watch())), ErrorKind::ReadOnly);
         assert_eq!(kind(files.remove(b"/out.txt")), ErrorKind::PermissionDenied);
-        let error = files.rename(b"a", b"/out.txt").unwrap_err();
+        let error = files.rename(b"a", b"/out.txt", &watch()).unwrap_err();
         assert_eq!(error.to_string(), "a: Invalid cross-device link");
         assert_eq!(announced.take(), []);
         write(files.open(b"/out.txt", OpenMode::Write).unwrap(), b"new");
@@ -569,8 +573,8 @@ fn the_owners_policy_binds_every_operation() {
             files.list(b"hidden").map(drop),
             files.list(b".").map(drop),
             files.remove(b"keep/f"),
-            files.rename(b"x", b"keep/x"),
-            files.rename(b"x", b"hidden/x"),
+            files.rename(b"x", b"keep/x", &watch()),
+            files.rename(b"x", b"hidden/x", &watch()),
             files.open(b"deep/er/f", OpenMode::Write).map(drop),
         ] {
             assert_eq!(kind(result), ErrorKind::NotAllowed);
@@ -578,9 +582,9 @@ fn the_owners_policy_binds_every_operation() {
         for result in [
             files.open(b"out/.bashrc", OpenMode::Write).map(drop),
             files.open(b".git/hooks/pre-commit", OpenMode::Write).map(drop),
-            files.rename(b"x", b"out/.bashrc"),
-            files.rename(b".git", b"y"),
-            files.rename(b"x", b".git"),
+            files.rename(b"x", b"out/.bashrc", &watch()),
+            files.rename(b".git", b"y", &watch()),
+            files.rename(b"x", b".git", &watch()),
             files.remove(b".git/hooks"),
         ] {
             assert_eq!(kind(result), ErrorKind::Protected);
@@ -600,9 +604,9 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
         fs::create_dir_all(io.join("d/keep")).unwrap();
         let allowed = vec![("/io", Access::Write), ("/io/d/keep", Access::Read)];
         let (files, _) = Setup { allowed, ..setup() }.open();
-        assert_eq!(kind(files.rename(b"d", b"e")), ErrorKind::NotAllowed);
+        assert_eq!(kind(files.rename(b"d", b"e", &watch())), ErrorKind::NotAllowed);
         fs::create_dir(io.join("n")).unwrap();
-        assert_eq!(kind(files.rename(b"n", b"d")), ErrorKind::NotAllowed);
+        assert_eq!(kind(files.rename(b"n", b"d", &watch())), ErrorKind::NotAllowed);
     });
 }
 

@@ -134,7 +134,8 @@ fn os_remove(call: &mut Call<'_>) -> Results {
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let renamed = audited(call, ScriptOperation::Rename, |files| files.rename(&from, &to))?;
+    let watch = fs::watch(call);
+    let renamed = audited(call, ScriptOperation::Rename, |files| files.rename(&from, &to, &watch))?;
     done(call, renamed)
 }
 

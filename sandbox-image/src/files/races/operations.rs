@@ -1,12 +1,9 @@
 //! The whole-file and tree operations in the same races.
 
-use std::sync::Arc;
-
 use sandbox_protocol::message::{EntryKind, WriteMode};
 
 use super::super::{
-    Absent, Existing, ListOptions, Overwrite, Parents, Range, RemoveScope, Viewed, Watch,
-    WriteOptions,
+    Absent, Existing, ListOptions, Overwrite, Parents, Range, RemoveScope, Viewed, WriteOptions,
 };
 use super::*;
 
@@ -16,10 +13,6 @@ const OVERWRITE: WriteOptions = WriteOptions {
     parents: Parents::Make,
     overwrite: Overwrite::Atomic,
 };
-
-fn watch() -> Watch {
-    Watch::new(Arc::default(), Duration::from_millis(LIMITS.operation_timeout_ms))
-}
 
 fn put(files: &Files, path: &[u8], mode: WriteMode, overwrite: Overwrite) -> Result<(), FileError> {
     let mut writing = files.write(path, WriteOptions { mode, overwrite, ..OVERWRITE })?;
@@ -112,7 +105,9 @@ fn operations_below_a_directory_that_turns_into_a_link_stay_inside() {
             ("list", &|| list(files, b"d")),
             ("exists", &|| files.exists(b"d/file").map(drop)),
             ("stat", &|| stat(files, b"d/d")),
-            ("rename", &|| files.rename_entry(b"d/file", b"d/new", Existing::Replace).map(drop)),
+            ("rename", &|| {
+                files.rename_entry(b"d/file", b"d/new", Existing::Replace, &watch()).map(drop)
+            }),
             ("remove", &|| remove(files, b"d/new")),
             ("remove tree", &|| remove(files, b"d/n")),
         ];
@@ -223,8 +218,10 @@ fn operations_on_a_link_itself_never_reach_its_target() {
                 let made =
                     new.note(|| put(files, b"d/file", WriteMode::CreateNew, Overwrite::Atomic));
                 assert_eq!(made, None);
-                away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse));
-                back.note(|| files.rename_entry(b"d/moved", b"d/link", Existing::Replace));
+                away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse, &watch()));
+                back.note(|| {
+                    files.rename_entry(b"d/moved", b"d/link", Existing::Replace, &watch())
+                });
                 remove.note(|| {
                     files.remove_entry(b"d/link", RemoveScope::Tree, Absent::Refuse, &watch())
                 });
@@ -265,8 +262,8 @@ fn a_name_that_is_everything_in_turn_is_answered_at_once_by_every_operation() {
                     tally.note(|| stat(files, path));
                     tally.note(|| files.exists(path));
                     tally.note(|| files.mkdir(path, Parents::Make));
-                    tally.note(|| files.rename_entry(path, b"y", Existing::Refuse));
-                    tally.note(|| files.rename_entry(b"y", path, Existing::Replace));
+                    tally.note(|| files.rename_entry(path, b"y", Existing::Refuse, &watch()));
+                    tally.note(|| files.rename_entry(b"y", path, Existing::Replace, &watch()));
                     tally.note(|| remove(files, path));
                     tally.note(|| remove(files, b"y"));
                 }

@@ -653,7 +653,7 @@ fn files_that_are_still_being_made_are_in_no_list() {
         let (entries, truncated) = list(&files, ".", None, None).unwrap();
         assert_eq!((paths(&entries), truncated), (vec!["d", "d/a"], false));
         assert_eq!(files.list(b"d").unwrap(), [b"a"]);
-        files.rename(b"d", b"e").unwrap();
+        files.rename(b"d", b"e", &watch()).unwrap();
         // A leftover file is removed with its directory; neither is reported.
         assert_eq!(remove(&files, "e", RemoveScope::Tree).unwrap(), 3);
         let told: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
@@ -907,14 +907,14 @@ fn a_rename_that_may_not_replace_does_not() {
         fs::hard_link(io.join("a"), io.join("twin")).unwrap();
         symlink("nowhere", io.join("link")).unwrap();
         for to in ["b", "d", "link", "twin", "a"] {
-            let refused = files.rename_entry(b"a", to.as_bytes(), Existing::Refuse);
+            let refused = files.rename_entry(b"a", to.as_bytes(), Existing::Refuse, &watch());
             assert_eq!(text(refused), format!("{to}: File exists"));
         }
         assert_eq!(announced.take(), []);
-        let (from, to) = files.rename_entry(b"a", b"~/c", Existing::Refuse).unwrap();
+        let (from, to) = files.rename_entry(b"a", b"~/c", Existing::Refuse, &watch()).unwrap();
         assert_eq!((from.to_string(), to.to_string()), ("/io/a".into(), "/io/c".into()));
-        files.rename_entry(b"d", b"e", Existing::Refuse).unwrap();
-        files.rename_entry(b"c", b"b", Existing::Replace).unwrap();
+        files.rename_entry(b"d", b"e", Existing::Refuse, &watch()).unwrap();
+        files.rename_entry(b"c", b"b", Existing::Replace, &watch()).unwrap();
         fs::create_dir(io.join("full")).unwrap();
         fs::write(io.join("full/f"), b"").unwrap();
         for (from, to, message) in [
@@ -925,7 +925,8 @@ fn a_rename_that_may_not_replace_does_not() {
             ("no", "b", "no: No such file or directory"),
             ("b", "no/b", "no/b: No such file or directory"),
         ] {
-            let failed = files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace);
+            let failed =
+                files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace, &watch());
             assert_eq!(text(failed), message);
         }
         fs::remove_dir_all(io.join("full")).unwrap();
@@ -962,7 +963,9 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 edit(&files, path, "kept", "x", 1),
                 files.mkdir(path.as_bytes(), Parents::Make).map(drop),
                 remove(&files, path, RemoveScope::Tree).map(drop),
-                files.rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse).map(drop),
+                files
+                    .rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse, &watch())
+                    .map(drop),
             ]
         };
         for (path, expected) in [
@@ -1016,6 +1019,8 @@ fn long_operations_end_on_cancel_and_timeout() {
                 files.edit(b"d/f", "x", "y", 1, &watch).map(drop),
                 files.list_entries(b".", all, &watch, |_| Ok(())).map(drop),
                 files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &watch).map(drop),
+                files.rename_entry(b"d", b"new", Existing::Refuse, &watch).map(drop),
+                files.rename(b"d/f", b"new", &watch),
                 files.write(b"new", OVERWRITE).and_then(|new| new.commit(&watch)).map(drop),
                 files.write(b"d/f", APPEND).and_then(|new| new.commit(&watch)).map(drop),
             ] {

@@ -22,7 +22,7 @@ fn forced(files: &Files, path: &str) -> Result<(), FileError> {
 }
 
 fn rename(files: &Files, from: &str, to: &str) -> Result<(), FileError> {
-    files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace).map(drop)
+    files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace, &watch()).map(drop)
 }
 
 fn open(files: &Files, path: &str, mode: OpenMode) -> Result<(), FileError> {

@@ -183,7 +183,7 @@ fn a_protected_name_is_not_moved_by_a_directory_above_it() {
             for (from, to) in [("proj", "old"), ("proj/", "proj2/"), ("./proj", "~/old")] {
                 for existing in [Existing::Replace, Existing::Refuse] {
                     let error = files
-                        .rename_entry(from.as_bytes(), to.as_bytes(), existing)
+                        .rename_entry(from.as_bytes(), to.as_bytes(), existing, &watch())
                         .map(drop)
                         .unwrap_err();
                     assert_eq!(error.kind, ErrorKind::Protected, "{inner}: {error}");
@@ -194,7 +194,7 @@ fn a_protected_name_is_not_moved_by_a_directory_above_it() {
             assert_eq!(names(io), ["proj"]);
             // The rest is moved.
             fs::remove_dir_all(io.join("proj").join(inner.split('/').next().unwrap())).unwrap();
-            files.rename(b"proj", b"old").unwrap();
+            files.rename(b"proj", b"old", &watch()).unwrap();
             assert_eq!(fs::read(io.join("old/f")).unwrap(), b"x");
         });
     }
@@ -213,10 +213,10 @@ fn a_directory_with_a_protected_name_below_is_covered_by_none() {
             ("empty", Existing::Refuse, ErrorKind::AlreadyExists),
             ("file", Existing::Refuse, ErrorKind::AlreadyExists),
         ] {
-            let covered = files.rename_entry(from.as_bytes(), b"proj", existing);
+            let covered = files.rename_entry(from.as_bytes(), b"proj", existing, &watch());
             assert_eq!(kind(covered), expected, "{from} {existing:?}");
             // Nor the name itself, whatever its type.
-            let covered = files.rename_entry(from.as_bytes(), b"proj/a/.git", existing);
+            let covered = files.rename_entry(from.as_bytes(), b"proj/a/.git", existing, &watch());
             assert_eq!(kind(covered), ErrorKind::Protected, "{from} {existing:?}");
         }
         assert_eq!(names(io), ["empty", "file", "proj"]);
@@ -239,7 +239,7 @@ fn a_directory_is_looked_through_in_one_walk() {
             }
         }
         counted::CALLS.set(0);
-        files.rename(b"top", b"moved").unwrap();
+        files.rename(b"top", b"moved", &watch()).unwrap();
         // Enters and leaves each of 59 directories once.
         assert!(counted::CALLS.get() <= 2 * 59, "{}", counted::CALLS.get());
         let written = announced.take().into_iter().filter(|(.., change)| *change == Change::Write);
@@ -256,10 +256,10 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         let limits = Limits { list_entries: 20, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
         fs::create_dir_all(io.join("deep").join("d/".repeat(64))).unwrap();
-        let error = files.rename(b"deep", b"moved").unwrap_err();
+        let error = files.rename(b"deep", b"moved", &watch()).unwrap_err();
         assert_eq!(error.to_string(), "deep: too many entries to rename (max 20)");
         let (files, _) = setup().open();
-        let error = files.rename(b"deep", b"moved").unwrap_err();
+        let error = files.rename(b"deep", b"moved", &watch()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);
         let expected = "deep: directories are nested deeper than 64: too deep to rename";
         assert_eq!(error.to_string(), expected);
@@ -267,7 +267,7 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         for number in 0..2_000 {
             fs::create_dir_all(io.join(format!("wide/{number}/d"))).unwrap();
         }
-        files.rename(b"wide", b"moved").unwrap();
+        files.rename(b"wide", b"moved", &watch()).unwrap();
         assert_eq!(names(&io.join("moved")).len(), 2_000);
         files.remove_entry(b"moved", RemoveScope::Tree, Absent::Refuse, &watch()).unwrap();
         assert_eq!(names(io), ["deep"]);
@@ -334,7 +334,7 @@ fn a_directory_that_an_overlay_moves_in_part_stays_announced_and_the_error_says_
     let _overlay = Disk::of("overlay", &io, &layers);
     fs::create_dir(io.join("new")).unwrap();
     let (files, announced) = Setup::io(&io).open();
-    let error = files.rename(b"d", b"new").unwrap_err();
+    let error = files.rename(b"d", b"new", &watch()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::DiskFull, "{error}");
     assert!(error.to_string().ends_with(" (the directory has been moved in part)"), "{error}");
     let moved = |file: &&&str| io.join(file.replacen('d', "new", 1)).exists();

@@ -36,7 +36,7 @@ pub(super) fn install(call: &mut Call<'_>) {
 }
 
 /// Ends with the run, or when the operation times out.
-fn watch(call: &Call<'_>) -> Watch {
+pub(super) fn watch(call: &Call<'_>) -> Watch {
     let host = call.host();
     let limit = Duration::from_millis(host.limits.operation_timeout_ms);
     Watch::new(Arc::clone(&host.stop), limit)
@@ -309,8 +309,9 @@ fn rename(call: &mut Call<'_>) -> Results {
     let table = Slot::arg(3);
     options(call, table, "rename", &["overwrite"])?;
     let existing = existing(call, table)?;
+    let watch = watch(call);
     let renamed = audited(call, ScriptOperation::Rename, |files| {
-        files.rename_entry(&from, &to, existing).map(drop)
+        files.rename_entry(&from, &to, existing, &watch).map(drop)
     })?;
     renamed.map_err(|error| raised(&error))?;
     call.push_boolean(true);
