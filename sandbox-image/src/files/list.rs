@@ -1,8 +1,10 @@
 //! Listing directories to the requested depth, in order and in bounded memory.
 //!
 //! Entries are returned in the order of their paths, component by component. Pending entries are
-//! kept by name; there are never more of them than may still be returned, because the last ones in
-//! order are dropped first. So a directory of any size uses no more memory than the limit allows.
+//! kept by name; there are never more to return than may still be returned, because the last ones in
+//! order are dropped first. Directories that are only entered have places of their own, so that none
+//! of them takes the place of an entry. So a directory of any size uses no more memory than the limits
+//! allow.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,6 +23,9 @@ use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
 use super::watch::Watch;
 use sandbox_dirfd::{Root, retry};
+
+/// How many directories may wait to be entered, for each entry that a list may have.
+const DIRECTORIES: usize = 5;
 
 /// The bounds of a list; the sandbox's limits also apply.
 #[derive(Debug, Clone, Copy)]
@@ -162,6 +167,9 @@ impl Files {
             unreadable,
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
+            to_return: 0,
+            to_enter: 0,
+            max_to_enter: self.list_entries.saturating_mul(DIRECTORIES),
             omitted: Omitted::default(),
         };
         walk.descend(b"", 1)?;
@@ -171,6 +179,11 @@ impl Files {
         let mut entries = 0;
         while let Some(next) = walk.pending.pop_back() {
             watch.check()?;
+            *walk.count_of(next.visit) -= 1;
+            // Nothing more may be returned, and it is known that there may be more.
+            if walk.room == 0 && walk.omitted.truncated {
+                break;
+            }
             let Pending { depth, visit, name, kind, size, modified } = next;
             ends.truncate(usize::try_from(depth).unwrap_or(usize::MAX));
             path.truncate(*ends.last().expect("the first one stays"));
@@ -209,12 +222,22 @@ struct Walk<'a, V> {
     unreadable: Unreadable,
     /// Pending entries, the next one last.
     pending: VecDeque<Pending>,
-    /// How many entries may still be returned, and be pending.
+    /// How many entries may still be returned, and be pending to be.
     room: usize,
+    /// How many of the pending entries are to be returned.
+    to_return: usize,
+    /// How many of them are only to be entered, and may be.
+    to_enter: usize,
+    max_to_enter: usize,
     omitted: Omitted,
 }
 
 impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
+    /// How many entries are pending that are visited like this one.
+    const fn count_of(&mut self, visit: Visit) -> &mut usize {
+        if visit.returned { &mut self.to_return } else { &mut self.to_enter }
+    }
+
     /// Adds the entries of a subdirectory, which come next.
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
         let is_top = below.is_empty();
@@ -234,8 +257,9 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             }
             Err(errno) => return Err(beneath(errno, &join_written(self.written, below))),
         };
-        // The first entries in order, as many as there is room for.
+        // The first entries in order, as many as there is room for, and the other directories.
         let mut first: BinaryHeap<(Vec<u8>, Visit)> = BinaryHeap::new();
+        let mut directories = Vec::new();
         let mut stopped = None;
         let read = read_directory(&directory, |name, kind| {
             if let Err(error) = self.watch.check() {
@@ -254,7 +278,15 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 self.omitted.left_out = true;
                 return Ok(());
             }
-            if first.len() < self.room {
+            if !visit.returned {
+                if self.to_enter + directories.len() == self.max_to_enter {
+                    let reason =
+                        format!("too many directories to search (max {})", self.max_to_enter);
+                    stopped = Some(FileError::rule(ErrorKind::TooLarge, reason, self.written));
+                    return Err(Errno::INTR);
+                }
+                directories.push((name.to_vec(), visit));
+            } else if first.len() < self.room {
                 first.push((name.to_vec(), visit));
             } else {
                 self.omitted.truncated = true;
@@ -274,16 +306,22 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             Err(Errno::NOENT) if !is_top => {}
             read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
         }
-        for (name, visit) in first.into_sorted_vec().into_iter().rev() {
+        let mut entries = first.into_vec();
+        entries.append(&mut directories);
+        entries.sort_unstable();
+        for (name, visit) in entries.into_iter().rev() {
             match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
-                Ok(stat) => self.pending.push_back(Pending {
-                    depth,
-                    visit,
-                    kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-                    size: size_of(&stat),
-                    modified: modified(&stat),
-                    name,
-                }),
+                Ok(stat) => {
+                    *self.count_of(visit) += 1;
+                    self.pending.push_back(Pending {
+                        depth,
+                        visit,
+                        kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
+                        size: size_of(&stat),
+                        modified: modified(&stat),
+                        name,
+                    });
+                }
                 // It was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(Errno::ACCESS) if !is_top && self.unreadable == Unreadable::LeftOut => {}
@@ -295,8 +333,11 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 }
             }
         }
-        while self.pending.len() > self.room {
-            self.pending.pop_front();
+        // What comes after the last entry that may be returned is of no use.
+        while self.to_return > self.room
+            && let Some(last) = self.pending.pop_front()
+        {
+            *self.count_of(last.visit) -= 1;
             self.omitted.truncated = true;
         }
         Ok(())

@@ -446,3 +446,40 @@ fn copy_counts_towards_the_quotas() {
         assert_eq!(names(io), ["a", "b", "t", "u"]);
     });
 }
+
+#[test]
+fn directories_do_not_take_the_places_of_what_matches() {
+    on_both(|io, setup| {
+        let limits = Limits { list_entries: 4, ..LIMITS };
+        for number in 0..15 {
+            fs::create_dir_all(io.join(format!("t/d{number:02}"))).unwrap();
+        }
+        fill(io, &[("t/d07/a.txt", b"x"), ("t/zz.txt", b"x")]);
+        let (files, _) = Setup { limits, ..setup() }.open();
+        assert_eq!(glob(&files, ".", "**/*.txt").unwrap(), ["t/d07/a.txt", "t/zz.txt"]);
+        let lines = grep(&files, ".", GrepOptions { pattern: "x", ..PLAIN }).unwrap();
+        assert_eq!(lines, ["t/d07/a.txt:1:x", "t/zz.txt:1:x"]);
+        // The first of more matches than a search returns, in order.
+        fill(io, &["t/d03/b.txt", "t/d09/c.txt", "t/d14/e.txt"].map(|name| (name, &b"x"[..])));
+        let options = GlobOptions { pattern: "**/*.txt", hidden: false, limit: None };
+        let found = files.glob(b".", options, &watch()).unwrap();
+        let first = ["t/d03/b.txt", "t/d07/a.txt", "t/d09/c.txt", "t/d14/e.txt"];
+        assert_eq!((found.found, found.omitted.truncated), (first.map(Vec::from).to_vec(), true));
+    });
+}
+
+#[test]
+fn search_of_more_directories_than_may_wait_says_so() {
+    on_both(|io, setup| {
+        let limits = Limits { list_entries: 4, ..LIMITS };
+        for number in 0..21 {
+            fs::create_dir_all(io.join(format!("t/d{number:02}"))).unwrap();
+        }
+        let (files, _) = Setup { limits, ..setup() }.open();
+        let expected = "t: too many directories to search (max 20)";
+        assert_eq!(text(glob(&files, "t", "**/*.txt")), expected);
+        assert_eq!(text(grep(&files, "t", PLAIN)), expected);
+        fs::remove_dir(io.join("t/d20")).unwrap();
+        assert_eq!(glob(&files, "t", "**/*.txt").unwrap(), [""; 0]);
+    });
+}
