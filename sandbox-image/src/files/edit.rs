@@ -14,6 +14,9 @@ use super::text::Utf8Check;
 use super::watch::Watch;
 use super::write::{Overwrite, Parents, WriteOptions};
 
+/// How much of the edited text is written at once: matches may be close together.
+const WRITTEN_BYTES: usize = 128 << 10;
+
 /// A piece of an edited text.
 enum Piece<'a> {
     /// Unchanged text.
@@ -65,10 +68,8 @@ impl Files {
             return Err(refuse(&wrong_count(found, count)));
         }
         reading.rewind();
-        let again = scan(&mut reading, &finder, watch, None, |piece| match piece {
-            Piece::Kept(bytes) => writing.put(bytes),
-            Piece::Match => writing.put(new.as_bytes()),
-        })?;
+        let put = |bytes: &[u8]| writing.put(bytes);
+        let again = replace(&mut reading, &finder, new.as_bytes(), watch, put)?;
         // Changed by a command, or from outside the sandbox.
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
@@ -84,6 +85,31 @@ fn wrong_count(found: u64, count: u64) -> String {
         (1, _) => format!("the text to replace is in the file once, not {count} times"),
         _ => format!("the text to replace is in the file {found} times, not {count}"),
     }
+}
+
+/// Puts the file with all matches replaced, in large pieces, and counts them.
+fn replace(
+    reading: &mut Reading,
+    finder: &Finder<'_>,
+    new: &[u8],
+    watch: &Watch,
+    mut put: impl FnMut(&[u8]) -> Result<(), FileError>,
+) -> Result<u64, FileError> {
+    let mut edited = Vec::with_capacity(WRITTEN_BYTES);
+    let found = scan(reading, finder, watch, None, |piece| {
+        edited.extend_from_slice(match piece {
+            Piece::Kept(bytes) => bytes,
+            Piece::Match => new,
+        });
+        if edited.len() >= WRITTEN_BYTES {
+            watch.check()?;
+            put(&edited)?;
+            edited.clear();
+        }
+        Ok(())
+    })?;
+    put(&edited)?;
+    Ok(found)
 }
 
 /// Splits a file into matches and the text between them, and counts the matches. Holds one piece
@@ -119,5 +145,31 @@ fn scan(
         if is_last {
             return Ok(found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::testing::Setup;
+
+    #[test]
+    fn close_matches_are_written_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let (count, new) = (300_000, "xyz");
+        std::fs::write(directory.path().join("f"), "a-".repeat(count)).unwrap();
+        let (files, _) = Setup::io(directory.path()).open();
+        let mut reading = files.read(b"f", Range { offset: 0, limit: None }).unwrap();
+        let watch = Watch::new(std::sync::Arc::default(), std::time::Duration::from_secs(60));
+        let (mut edited, mut puts) = (Vec::new(), 0);
+        let put = |bytes: &[u8]| {
+            edited.extend_from_slice(bytes);
+            puts += 1;
+            Ok(())
+        };
+        let found = replace(&mut reading, &Finder::new("a"), new.as_bytes(), &watch, put).unwrap();
+        assert_eq!(found, count as u64);
+        assert_eq!(edited, "xyz-".repeat(count).into_bytes());
+        assert!(puts <= edited.len() / WRITTEN_BYTES + 1, "{puts}");
     }
 }
