@@ -75,7 +75,7 @@ impl Encoding {
         Self::ALL.iter().map(|encoding| encoding.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    fn error(self, reason: impl Into<String>) -> EncodingError {
+    pub(crate) fn error(self, reason: impl Into<String>) -> EncodingError {
         EncodingError { encoding: self, reason: reason.into() }
     }
 

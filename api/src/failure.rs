@@ -1,12 +1,13 @@
 //! Failures as plain data, for result documents, databases and brokers.
 
+use sandbox_protocol::limits::TOO_MANY_BYTES;
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::LimitKey;
+use crate::{Encoding, LimitKey};
 
 /// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
 /// [`ExecDocument`](crate::ExecDocument).
@@ -58,7 +59,7 @@ impl From<ScriptError> for Failure {
 /// The failure of a file operation.
 impl From<WireError> for Failure {
     fn from(error: WireError) -> Self {
-        let hint = operation_hint(error.kind());
+        let hint = failure_hint(&error);
         Self::new(error.kind(), error.to_string(), hint)
     }
 }
@@ -112,6 +113,22 @@ pub const fn exit_code(kind: ErrorKind) -> u8 {
 
 /// A suggested next step for a file operation that failed with this error, if there is one.
 #[must_use]
+pub fn failure_hint(error: &WireError) -> Option<String> {
+    let is_digits = |encoding: &Encoding| {
+        let invalid = encoding.error("").to_string();
+        error.message.contains(&invalid)
+    };
+    match error.kind() {
+        // Of a directory with too many entries: no setting allows more.
+        ErrorKind::TooLarge if !error.message.contains(TOO_MANY_BYTES) => None,
+        // The content itself is wrong: in another encoding it would be other bytes.
+        ErrorKind::Encoding if [Encoding::Base64, Encoding::Hex].iter().any(is_digits) => None,
+        kind => operation_hint(kind),
+    }
+}
+
+/// A suggested next step for a file operation that failed with an error of this kind, if there is one.
+#[must_use]
 pub fn operation_hint(kind: ErrorKind) -> Option<String> {
     let hint = match kind {
         ErrorKind::IsDirectory => "`list` shows what is in a directory",
@@ -130,4 +147,32 @@ pub fn operation_hint(kind: ErrorKind) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hint_names_a_setting_only_where_it_helps() {
+        let hint = |kind, message: &str| failure_hint(&WireError::new(kind, message));
+        for message in [
+            "d: too many entries to rename (max 10000)",
+            "d: directories are nested deeper than 64: too deep to rename",
+            "d: too many entries to copy (max 10000), or directories nested deeper than 10",
+            "d: too many directories to search (max 50000)",
+        ] {
+            assert_eq!(hint(ErrorKind::TooLarge, message), None);
+        }
+        let of_a_file = hint(ErrorKind::TooLarge, "f: 11 MiB are too many (max 10 MiB)").unwrap();
+        assert!(of_a_file.contains("--max-file-size"), "{of_a_file}");
+        for encoding in [Encoding::Base64, Encoding::Hex] {
+            let error = encoding.encode("?").unwrap_err();
+            assert_eq!(hint(ErrorKind::Encoding, &format!("f: {error}")), None);
+        }
+        let error = Encoding::Ascii.encode("\u{e9}").unwrap_err();
+        for message in [format!("f: {error}"), "f: not UTF-8".to_owned()] {
+            assert!(hint(ErrorKind::Encoding, &message).unwrap().contains("base64"), "{message}");
+        }
+    }
 }

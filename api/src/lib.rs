@@ -40,7 +40,7 @@ pub use document::{
 };
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
-pub use failure::{Failure, exit_code, operation_hint};
+pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, is_image_reference};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,

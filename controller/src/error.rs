@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use sandbox_api::{
     EngineKind, ExecDocument, Failure, Outcome, OverCeiling, ResultDocument, SpecError, exit_code,
-    operation_hint,
+    failure_hint,
 };
 use sandbox_engine::{AgentError, ConnectError, EngineError, ImageIdError};
 use sandbox_protocol::ErrorKind;
@@ -387,7 +387,7 @@ impl Error {
                     EngineError::ProgramImage { hint, .. } | EngineError::UnusableRoot { hint, .. },
                 ..
             } => return hint.map(str::to_owned),
-            Self::Operation { source } => return operation_hint(source.kind()),
+            Self::Operation { source } => return failure_hint(source),
             // In this step there is no sandbox yet that could leave anything behind.
             Self::Engine {
                 step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,

@@ -167,6 +167,9 @@ const _: () = assert!(2 * MAX_GREP_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
+/// Stands in the message of `too_large` if a file or a range of it is meant.
+pub const TOO_MANY_BYTES: &str = " are too many";
+
 /// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
 /// whole.
 #[must_use]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::limits::size_text;
+use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use sandbox_protocol::message::{Access, Limits, ScriptOperation};
 use sandbox_protocol::path::GuestPath;
 
@@ -147,8 +147,8 @@ impl Files {
         }
         let [size_is, max] = [size, self.file_bytes].map(size_text);
         let reason = match size_is == max {
-            true => format!("{size} bytes are too many (max {})", self.file_bytes),
-            false => format!("{size_is} are too many (max {max})"),
+            true => format!("{size} bytes{TOO_MANY_BYTES} (max {})", self.file_bytes),
+            false => format!("{size_is}{TOO_MANY_BYTES} (max {max})"),
         };
         Err(FileError::rule(ErrorKind::TooLarge, reason, written))
     }

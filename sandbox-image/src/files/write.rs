@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::limits::size_text;
+use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
@@ -334,7 +334,7 @@ impl<'f> Writing<'f> {
         let size = self.before.saturating_add(self.bytes).saturating_add(more);
         // More of it may be to come: nobody knows how large it would be.
         if size > self.files.file_bytes {
-            let reason = format!("more than {} are too many", size_text(self.files.file_bytes));
+            let reason = format!("more than {}{TOO_MANY_BYTES}", size_text(self.files.file_bytes));
             return Err(FileError::rule(ErrorKind::TooLarge, reason, &self.written));
         }
         if matches!(self.stage, Stage::Memory(_)) && self.bytes + more > SINGLE_FILE_BYTES {

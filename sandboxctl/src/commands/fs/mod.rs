@@ -385,6 +385,7 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
     // Errors of the host side do not concern the sandbox's rules.
     let Error::Controller(error) = error else { return None };
     let hint = match (error.kind(), command) {
+        (ErrorKind::TooLarge | ErrorKind::Encoding, _) if error.hint().is_none() => return None,
         (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
         (ErrorKind::IsDirectory, FsCommand::Write(_)) => {
             "name the file: neither a directory can be written, nor what ends with a slash"

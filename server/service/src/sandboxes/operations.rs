@@ -9,7 +9,7 @@ use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::service::Subject;
 use sandbox_api::{Envelope, ErrorKind, Failure, Operation, operation_hint};
 use sandbox_controller::files::{FileReader, FileWriter};
-use sandbox_protocol::limits::size_text;
+use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::registry::{SandboxTarget, Use};
@@ -187,7 +187,7 @@ impl Service {
         if bytes.is_some_and(|bytes| bytes > most) {
             // Nothing of it is waited for.
             let (path, most) = (String::from_utf8_lossy(path), size_text(most));
-            let message = format!("{path}: more than {most} are too many");
+            let message = format!("{path}: more than {most}{TOO_MANY_BYTES}");
             let hint = operation_hint(ErrorKind::TooLarge);
             return Err(ServiceError::Sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
         }

@@ -1,6 +1,6 @@
 //! `glob`, `grep` and `copy` through the library, scripts, the command line and the tools.
 
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
@@ -217,4 +217,26 @@ fn grep_of_a_long_line_by_a_large_expression_ends_at_its_timeout() {
         let line = guest.data(json!({"operation": "exists", "path": "line"}));
         assert_eq!(line["exists"], true);
     }
+}
+
+#[test]
+fn hint_of_a_directory_that_is_too_large_names_no_setting() {
+    let guest = Guest::new();
+    let deep = "d/".repeat(70);
+    fs::create_dir_all(guest.place.path(&format!("sandbox-files/{deep}"))).unwrap();
+    for operation in [
+        json!({"operation": "rename", "from": "d", "to": "e"}),
+        json!({"operation": "copy", "from": "d", "to": "e", "recursive": true}),
+        json!({"operation": "write", "path": "f", "content": "?", "encoding": "base64"}),
+    ] {
+        let error = guest.perform(&operation)["error"].take();
+        assert_eq!(error["hint"], Value::Null, "{operation}: {error:#}");
+    }
+    assert!(!guest.place.path("sandbox-files/e").exists());
+    let moved = guest.place.sandboxctl(["fs", "mv", "d", "e"]);
+    let output = &moved.assert_code(120).stderr;
+    assert!(!output.contains("hint"), "{output}");
+    guest.place.write("sandbox-files/large", vec![b'x'; 11 << 20]);
+    let error = guest.perform(&json!({"operation": "read", "path": "large"}))["error"].take();
+    assert!(error["hint"].as_str().unwrap().contains("--max-file-size"), "{error:#}");
 }

@@ -34,7 +34,10 @@ fn content_is_written_whole_and_as_it_is() {
             json!({"operation": "write", "path": "f", "content": content, "encoding": encoding});
         let error = &guest.perform(&write)["error"];
         assert_eq!(error["kind"], "encoding", "{encoding}");
-        assert!(error["hint"].as_str().unwrap().contains("base64"), "{error:#}");
+        // In another encoding these digits would be other bytes.
+        let is_digits = matches!(encoding, "base64" | "hex");
+        let hint = error["hint"].as_str().unwrap_or_default();
+        assert_eq!(hint.contains("base64"), !is_digits, "{error:#}");
     }
     assert_eq!(fs::read(guest.place.path("sandbox-files/f")).unwrap(), b"a\x7f", "unchanged");
 }
