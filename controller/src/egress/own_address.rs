@@ -1,14 +1,13 @@
 //! Whether an address is one of this machine's own, as the kernel's routes say (rtnetlink(7)).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::IpAddr;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-/// A port for a socket that never sends: that of the discard service.
-const DISCARD: u16 = 9;
 /// The length of a message's header, and of the description of a route after it.
 const HEADER: usize = 16;
 const ROUTE: usize = 12;
@@ -16,17 +15,21 @@ const ROUTE: usize = 12;
 const ROUTE_TYPE: usize = HEADER + 7;
 
 /// Whether packets to an address stay on this machine. Sends none.
-pub(super) fn is_own(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    // Without routes to ask for, the source address tells it of most addresses.
-    route_type(address).map_or_else(
-        |_| source(address).is_ok_and(|source| source == address),
-        |kind| kind != libc::RTN_UNICAST,
-    )
+///
+/// # Errors
+///
+/// If that cannot be determined, for example because there is no free descriptor.
+pub(super) fn is_own(address: IpAddr) -> io::Result<bool> {
+    match route_type(address.to_canonical()) {
+        Ok(kind) => Ok(kind != libc::RTN_UNICAST),
+        // Packets to it go nowhere.
+        Err(Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// The type of the route to an address.
-fn route_type(address: IpAddr) -> io::Result<u8> {
+fn route_type(address: IpAddr) -> Result<u8, Errno> {
     let (family, octets) = match address {
         IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
@@ -60,36 +63,50 @@ fn route_type(address: IpAddr) -> io::Result<u8> {
     let answer = &answer[..length];
     match (answer.get(4..6), answer.get(ROUTE_TYPE)) {
         (Some(kind), Some(&route)) if kind == libc::RTM_NEWROUTE.to_ne_bytes() => Ok(route),
-        _ => Err(io::Error::other("no route")),
+        (Some(kind), _) if kind == (libc::NLMSG_ERROR as u16).to_ne_bytes() => {
+            let negated = answer.get(HEADER..HEADER + 4).and_then(|it| it.try_into().ok());
+            Err(Errno::from_raw_os_error(negated.map_or(libc::EIO, |it| -i32::from_ne_bytes(it))))
+        }
+        _ => Err(Errno::IO),
     }
-}
-
-/// The source address that the kernel chooses for an address.
-fn source(address: IpAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect((address, DISCARD))?;
-    Ok(socket.local_addr()?.ip())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
     fn addresses_of_the_loopback_are_own_and_others_are_not() {
         for own in ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"] {
             let own: IpAddr = own.parse().unwrap();
-            assert!(is_own(own), "{own}");
+            assert!(is_own(own).unwrap(), "{own}");
         }
         assert_eq!(route_type(Ipv4Addr::LOCALHOST.into()).unwrap(), libc::RTN_LOCAL);
         // Documentation addresses, which no machine has.
         for other in ["192.0.2.1", "2001:db8::1"] {
             let other: IpAddr = other.parse().unwrap();
-            assert!(!is_own(other), "{other}");
+            assert!(!is_own(other).unwrap(), "{other}");
+        }
+    }
+
+    #[test]
+    fn address_is_not_called_foreign_without_a_descriptor_to_ask_with() {
+        let asked = std::thread::spawn(|| {
+            // SAFETY: it gives this thread a descriptor table of its own.
+            #[expect(unsafe_code, reason = "the limit is the process's, the table need not be")]
+            let unshared = unsafe { libc::unshare(libc::CLONE_FILES) };
+            assert_eq!(unshared, 0);
+            let (one, _other) = std::io::pipe().unwrap();
+            let mut held = vec![];
+            while let Ok(another) = one.try_clone() {
+                held.push(another);
+            }
+            ["127.0.0.1", "192.0.2.1", "::1"].map(|address| is_own(address.parse().unwrap()))
+        });
+        for answer in asked.join().unwrap() {
+            assert_eq!(answer.unwrap_err().raw_os_error(), Some(libc::EMFILE));
         }
     }
 }

@@ -55,6 +55,8 @@ enum Failure {
         "{target} is this machine, which is reached only where its address is on the list too: --allow ADDRESS"
     )]
     ThisMachine { target: Target, listed: Target },
+    #[error("cannot determine whether {target} is this machine: {source}")]
+    Undetermined { target: Target, source: io::Error },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
     #[error("connection limit exceeded; {}", LimitKey::Connections.hint())]
@@ -89,6 +91,7 @@ impl Failure {
             | Self::NotListed { .. }
             | Self::SpecialAddress { .. }
             | Self::ThisMachine { .. }
+            | Self::Undetermined { .. }
             | Self::Tls(..) => ClosedReason::Refused,
             Self::TooMany | Self::TooMuch => ClosedReason::Limit,
             Self::NoAddress { .. } | Self::Unreachable { .. } => ClosedReason::Unreachable,
@@ -119,6 +122,9 @@ impl Failure {
             Self::ThisMachine { target, listed } => {
                 suggest(listed);
                 (Some(target), "address of this machine".to_owned())
+            }
+            Self::Undetermined { target, source } => {
+                (Some(target), format!("perhaps an address of this machine: {source}"))
             }
             Self::Tls(refusal, target) => (Some(target), refusal.to_string()),
             _ => return None,
@@ -235,16 +241,22 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         return Err(Failure::SpecialAddress { target: target.clone(), special, addresses });
     }
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
-    // A service that listens on all of this machine's addresses also listens on public ones.
+    // A service that listens on all of this machine's addresses also listens on public ones. What
+    // cannot be determined is refused.
     let refuse_own = |address: IpAddr| {
         let listed = Target::from((address, target.port));
-        match egress.allows(&listed) {
-            true => Ok(()),
-            false => Err(Failure::ThisMachine { target: target.clone(), listed }),
+        let target = target.clone();
+        if egress.allows(&listed) {
+            return Ok(());
+        }
+        match is_own(address) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Failure::ThisMachine { target, listed }),
+            Err(source) => Err(Failure::Undetermined { target, source }),
         }
     };
     // Before it could accept a connection.
-    addresses.iter().copied().filter(|address| is_own(*address)).try_for_each(refuse_own)?;
+    addresses.iter().copied().try_for_each(refuse_own)?;
     let dials: FuturesUnordered<_> = (0..)
         .zip(addresses)
         .map(|(place, &address)| async move {
@@ -252,15 +264,11 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
             TcpStream::connect((address, target.port)).await
         })
         .collect();
-    let stream = first(dials)
-        .await
-        .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
+    let unreachable = |source| Failure::Unreachable { target: target.clone(), source };
+    let stream = first(dials).await.map_err(unreachable)?;
     // Routes can change meanwhile.
-    if let Ok(peer) = stream.peer_addr()
-        && is_own(peer.ip())
-    {
-        refuse_own(peer.ip())?;
-    }
+    let peer = stream.peer_addr().map_err(unreachable)?;
+    refuse_own(peer.ip())?;
     // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);
     Ok(stream)
