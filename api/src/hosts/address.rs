@@ -118,7 +118,7 @@ fn special_v4(address: Ipv4Addr) -> Option<Special> {
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<Special> {
-    if let Some(inner) = embedded(address) {
+    if let Some(IpAddr::V4(inner)) = embedded(address.into()) {
         return special_v4(inner);
     }
     let bits = address.to_bits();
@@ -130,16 +130,17 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
     found.or((!is_given_out).then_some(Special::Reserved))
 }
 
-/// The IPv4 address that a packet to this address reaches: v4-mapped, NAT64 (RFC 6052) and 6to4.
-fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let join = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
-    match address.segments() {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            Some(join(high, low))
-        }
-        [0x2002, high, low, ..] => Some(join(high, low)),
-        _ => None,
-    }
+/// The IPv4 address that a packet to this IPv6 address reaches: v4-mapped, NAT64 (RFC 6052) and 6to4.
+#[must_use]
+pub fn embedded(address: IpAddr) -> Option<IpAddr> {
+    let IpAddr::V6(address) = address else { return None };
+    let (high, low) = match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
 }
 
 #[cfg(test)]

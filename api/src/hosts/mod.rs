@@ -15,7 +15,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::address::Special;
+pub use self::address::{Special, embedded};
 use self::address::special;
 
 /// The ports of a rule without a port: HTTP and HTTPS.

@@ -249,7 +249,7 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         if egress.allows(&listed) {
             return Ok(());
         }
-        match is_own(address) {
+        match is_own(address, target.port) {
             Ok(false) => Ok(()),
             Ok(true) => Err(Failure::ThisMachine { target, listed }),
             Err(source) => Err(Failure::Undetermined { target, source }),

@@ -302,11 +302,14 @@ fn a_refusal_is_a_403_that_names_the_rule() {
 fn service_of_this_machine_accepts_nothing_by_a_public_address() {
     let (place, rootfs) = (Fixture::new(), rootfs());
     // In network and mount namespaces with a public address and a name for it, one more of the same
-    // subnet, and one that is no interface's; the kernel's source for both is the first.
+    // subnet, and one that is no interface's; the kernel's source for both is the first. Then one that is
+    // so by a rule for ports, and one that a NAT64 gateway would translate to the first.
     let script = "ip link set lo up && ip addr add 11.22.33.44/24 dev lo &&
         ip addr add 11.22.33.45/24 dev lo && ip route add local 11.55.0.0/24 dev lo src 11.22.33.44 &&
+        ip route add local 11.66.0.0/24 dev lo src 11.22.33.44 table 77 &&
+        ip rule add pref 10 ipproto tcp dport 18090-18091 lookup 77 &&
         printf '%s\\n' '11.22.33.44 wild.example' '11.22.33.45 second.example' \
-            '11.55.0.7 any.example' >hosts && mount --bind hosts /etc/hosts &&
+            '11.55.0.7 any.example' '11.66.0.7 ruled.example' '64:ff9b::b16:212c nat64.example' >hosts && mount --bind hosts /etc/hosts &&
         { python3 -c \"$0\" >accepted & } && until [ -s accepted ]; do sleep 0.01; done &&
         \"$@\"; status=$?; kill $!; exit $status";
     let listen = "import socket
@@ -316,18 +319,18 @@ while True: print(s.accept(), flush=True)";
     let mut command = HostCommand::new("unshare");
     command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", script, listen]);
     command.arg(sandboxctl()).arg("exec").args(rootfs.args());
-    for name in ["wild", "second", "any"] {
+    for name in ["wild", "second", "any", "ruled", "nat64"] {
         for port in [18090, 18091] {
             command.args(["--allow", &format!("{name}.example:{port}")]);
         }
     }
     // A program cannot tell a port that is open from one that is not.
-    let ask = "for name in wild second any; do for port in 18090 18091; do
+    let ask = "for name in wild second any ruled nat64; do for port in 18090 18091; do
         /network ask $name.example:$port; done; done";
     place.equip(command.args(["--shell", ask]));
     let ended = finish(command);
     let answers: Vec<_> = ended.assert_code(0).stdout.matches("HTTP/1.1 403 ").collect();
-    assert_eq!(answers.len(), 6, "{ended:#?}");
+    assert_eq!(answers.len(), 10, "{ended:#?}");
     assert_eq!(place.read("accepted"), "listening\n");
 }
 
