@@ -6,10 +6,12 @@
 //! - Go's `crypto/tls`: warning alerts before it, and record versions from 0.0 to 15.255;
 //! - OpenSSL: a ClientHello in the format of SSLv2, and empty records before it; older versions alerts too;
 //! - GnuTLS: record versions from 0.0 on; NSS: SSLv2's record header of three bytes too;
+//! - OpenSSL up to 1.0.2, where its version is fixed: records of a type that TLS does not have;
 //! - front ends such as HAProxy and nginx: a header of the PROXY protocol before it.
 //!
 //! None of these can carry a server name that a guard could check. So only data that
-//! none of these servers would accept counts as another protocol.
+//! none of these servers would accept counts as another protocol. A record of an unknown type may be
+//! one: what follows it tells.
 
 /// The maximum number of bytes that a decision needs.
 pub const DECISIVE: usize = 12;
@@ -17,6 +19,9 @@ pub const DECISIVE: usize = 12;
 /// TLS's content types: change_cipher_spec, alert, handshake, application_data, heartbeat.
 const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 0x14..=0x18;
 const HANDSHAKE: u8 = 0x16;
+/// The major version of SSL 3.0 and TLS.
+const MAJOR_VERSION: u8 = 3;
+const RECORD_HEADER: usize = 5;
 
 const SSL2_CLIENT_HELLO: u8 = 1;
 /// Set in the first byte of an SSLv2 record header of two bytes. In a header of three bytes, which
@@ -37,6 +42,9 @@ pub enum Beginning {
     Handshake,
     /// Some server would accept it as TLS or SSL, but it has no server name to check.
     Ambiguous,
+    /// A record of this length, with its header, of a type that TLS does not have. Some servers skip it
+    /// and read on; for all others it is another protocol.
+    Skipped(usize),
     /// Another protocol, for every server.
     Other,
     /// Too short for any server to decide.
@@ -57,7 +65,8 @@ impl Beginning {
                     SSL2_RESERVED => Self::Other,
                     _ => ssl2_short_header(first),
                 };
-                PROXY_HEADERS.iter().fold(ssl2, |so_far, header| so_far.or(prefix(first, header)))
+                let ssl = ssl2.or(unknown_record(first));
+                PROXY_HEADERS.iter().fold(ssl, |so_far, header| so_far.or(prefix(first, header)))
             }
         }
     }
@@ -67,8 +76,20 @@ impl Beginning {
         match (self, other) {
             (Self::Ambiguous, _) | (_, Self::Ambiguous) => Self::Ambiguous,
             (Self::TooShort, _) | (_, Self::TooShort) => Self::TooShort,
+            (Self::Other, _) => other,
             _ => self,
         }
+    }
+}
+
+/// Servers that skip such records look at no more of the version.
+fn unknown_record(first: &[u8]) -> Beginning {
+    match *first {
+        [_, MAJOR_VERSION, _, high, low, ..] => {
+            Beginning::Skipped(RECORD_HEADER + usize::from(u16::from_be_bytes([high, low])))
+        }
+        [_] | [_, MAJOR_VERSION, ..] => Beginning::TooShort,
+        _ => Beginning::Other,
     }
 }
 

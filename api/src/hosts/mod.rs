@@ -15,8 +15,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::address::{Special, embedded};
 use self::address::special;
+pub use self::address::{Special, embedded};
 
 /// The ports of a rule without a port: HTTP and HTTPS.
 const USUAL_PORTS: [u16; 2] = [80, 443];

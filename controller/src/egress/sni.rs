@@ -14,7 +14,7 @@
 //!
 //! Where another protocol than TLS is allowed too, its [first bytes](sandbox_api::hosts::first_bytes) must be
 //! such that no server accepts them as TLS: a ClientHello that the guard does not recognise is
-//! never forwarded.
+//! never forwarded. What follows a record that some servers skip is judged like the beginning.
 //!
 //! ```text
 //!            another protocol, where one may be        client: encrypts (TLS 1.2)
@@ -122,6 +122,8 @@ pub(crate) struct Guard {
     held: Vec<u8>,
     /// How much of it has been parsed.
     read: usize,
+    /// How much of it belongs to records that some servers skip.
+    skipped: usize,
     server: Server,
     /// The command's handshake messages after a ClientHello.
     messages: Messages,
@@ -139,6 +141,11 @@ enum Phase {
     Start {
         /// Data that was received and forwarded: too short to classify.
         first: Vec<u8>,
+    },
+    /// This much of a record is still to be forwarded, which some servers skip: what follows it is for
+    /// them the beginning.
+    Skipped {
+        left: usize,
     },
     Hello(Handshake),
     /// After a ClientHello: this much of a record is still to be forwarded, which belongs to
@@ -193,6 +200,7 @@ impl Guard {
             phase,
             held: Vec::new(),
             read: 0,
+            skipped: 0,
             server,
             messages,
             sessions,
@@ -214,8 +222,11 @@ impl Guard {
         loop {
             let rest = &self.held[self.read..];
             match &mut self.phase {
-                Phase::Start { .. } if rest.is_empty() => return Ok(Vec::new()),
+                Phase::Start { .. } | Phase::Skipped { .. } if rest.is_empty() => {
+                    return Ok(self.release());
+                }
                 Phase::Start { first } => {
+                    let forwarded = first.len();
                     first.extend(rest.iter().take(DECISIVE - first.len()));
                     match Beginning::of(first) {
                         Beginning::Handshake => {
@@ -223,6 +234,9 @@ impl Guard {
                         }
                         _ if self.tls_only => return Err(TlsRefusal::NoTls),
                         Beginning::Ambiguous => return Err(TlsRefusal::Ambiguous),
+                        Beginning::Skipped(length) => {
+                            self.phase = Phase::Skipped { left: length - forwarded };
+                        }
                         Beginning::Other => self.phase = Phase::Open,
                         // It is too short for the server too: nothing needs to be held back.
                         Beginning::TooShort => {
@@ -231,10 +245,21 @@ impl Guard {
                         }
                     }
                 }
+                Phase::Skipped { left } => {
+                    let passing = rest.len().min(*left);
+                    *left -= passing;
+                    self.read += passing;
+                    self.skipped = self.read;
+                    if *left == 0 {
+                        self.phase = Phase::Start { first: Vec::new() };
+                    }
+                }
                 Phase::Hello(hello) => {
                     self.read += hello.feed(rest).ok_or(TlsRefusal::Malformed)?;
                     match hello.message() {
-                        None if self.held.len() > MAX_HELD => return Err(TlsRefusal::Malformed),
+                        None if self.held.len() - self.skipped > MAX_HELD => {
+                            return Err(TlsRefusal::Malformed);
+                        }
                         None => return Ok(Vec::new()),
                         Some(&[CLIENT_HELLO, a, b, c]) => {
                             let length = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -455,7 +480,7 @@ impl Guard {
 
     fn release(&mut self) -> Vec<u8> {
         let rest = self.held.split_off(self.read);
-        self.read = 0;
+        (self.read, self.skipped) = (0, 0);
         std::mem::replace(&mut self.held, rest)
     }
 }

@@ -97,12 +97,18 @@ const fn data_limit() -> usize {
 }
 
 /// A second parser, simple and on whole streams: what was forwarded is for the host.
-fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
+fn is_for(host: &Host, mut passed: &[u8], heard: &[u8], tls_only: bool) {
+    if passed.first().is_some_and(|&kind| kind != HANDSHAKE) {
+        assert!(!tls_only, "what is no TLS went to a name's port 443");
+    }
+    // Some servers skip records of other types than those of TLS.
+    while let [0..=0x13 | 0x19.., 3, _, _, _, ..] = *passed {
+        passed = after_record(passed);
+    }
     if passed.is_empty() {
         return;
     }
     if passed[0] != HANDSHAKE {
-        assert!(!tls_only, "what is no TLS went to a name's port 443");
         let is_other = matches!(Beginning::of(passed), Beginning::Other | Beginning::TooShort);
         assert!(is_other, "a server may read {:x?} as TLS", &passed[..passed.len().min(DECISIVE)]);
         return;

@@ -241,6 +241,38 @@ fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
 }
 
 #[test]
+fn record_of_a_type_that_tls_lacks_hides_no_hello_behind_it() {
+    let record =
+        |kind: u8, minor: u8, payload: &[u8]| [&[kind, 3, minor][..], &vector(2, payload)].concat();
+    let (good, evil) = (client_hello("ok.example"), client_hello("evil.example"));
+    let other_name = TlsRefusal::OtherName("evil.example".to_owned());
+    for kind in [0, 0x13, 0x19, 0x20, 0x41, 0x80, 0xff] {
+        for (minor, payload) in [(0, &b""[..]), (3, b"\x05"), (3, b"hello"), (0xff, &[9; 300])] {
+            let skipped = [record(kind, minor, payload), record(0x41, 3, payload)].concat();
+            for piece in [1, 2, 3, 5, 1000] {
+                let judged = |next: &[u8]| {
+                    let bytes = [&skipped, next].concat();
+                    let is_whole = |out: Vec<u8>| assert_eq!(out, bytes);
+                    passed(
+                        Guard::new("ok.example".parse().unwrap(), 8443, Sessions::default()),
+                        &bytes,
+                        piece,
+                    )
+                    .map(is_whole)
+                };
+                let what = format!("{kind:#x} 3.{minor} {} {piece}", payload.len());
+                assert_eq!(judged(&evil), Err(other_name.clone()), "{what}");
+                assert_eq!(judged(&[21, 3, 1, 0, 2, 1, 100]), Err(TlsRefusal::Ambiguous), "{what}");
+                // A hello for the name, or another protocol with such a record in it.
+                for honest in [&good[..], b"", b"GET / HTTP/1.1\r\n", &[0x41, 3]] {
+                    assert_eq!(judged(honest), Ok(()), "{what} {honest:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_server_that_warns_before_it_asks_for_a_second_hello_is_understood() {
     let mut guard = guard();
     guard.client(client_hello("ok.example")).unwrap();

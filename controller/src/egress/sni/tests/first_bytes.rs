@@ -32,7 +32,7 @@ fn decided(bytes: &[u8]) -> (Beginning, usize) {
 
 #[test]
 fn bytes_that_a_server_reads_as_tls_pass_as_nothing_else() {
-    use Beginning::{Ambiguous, Handshake};
+    use Beginning::{Ambiguous, Handshake, Skipped};
     assert_eq!(decided(&[0x16, 3, 1]), (Handshake, 1));
     assert_eq!(decided(&[0x16, 4, 0]), (Handshake, 1));
     for kind in [0x14, 0x15, 0x17, 0x18] {
@@ -43,6 +43,13 @@ fn bytes_that_a_server_reads_as_tls_pass_as_nothing_else() {
     assert_eq!(decided(&[0xff, 0xff, 1]), (Ambiguous, 3));
     assert_eq!(decided(&long), (Ambiguous, DECISIVE));
     assert_eq!(decided(&padded), (Ambiguous, DECISIVE));
+    // A record of an unknown type, if it is no hello in SSLv2's format.
+    for kind in [0, 0x13, 0x19, 0x41, 0x80, 0xff] {
+        assert_eq!(decided(&[kind, 3, 3, 0, 5, 1]), (Skipped(10), 5), "{kind:#x}");
+    }
+    assert_eq!(decided(&[0x80, 3, 1, 0, 5, 1]), (Ambiguous, 3));
+    let login = b"\x10\x03\0\x01\x85\xa6\xff\x01\0\0\0\x01\x2d";
+    assert_eq!(decided(login), (Skipped(5 + 0x185), DECISIVE), "MySQL's login of 784 bytes");
     assert_eq!(decided(b"PROXY TCP4 "), (Ambiguous, 6));
     assert_eq!(decided(b"\r\n\r\n\0\r\nQUIT\n\x21\x11"), (Ambiguous, DECISIVE));
 }
