@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{ArgMatches, ValueEnum};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox_api::operation::Envelope;
 use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
 
@@ -52,6 +53,7 @@ pub fn main() -> ExitCode {
     let verbosity = if cli.global.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let output = Output::new(verbosity);
     trace::start(&cli, &output);
+    raise_descriptor_limit();
     let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();
@@ -64,6 +66,17 @@ pub fn main() -> ExitCode {
     // Errors may quote guests too.
     output.end_ci();
     ExitCode::from(code)
+}
+
+/// Each sandbox and each of its connections takes descriptors, and shells often leave a soft limit of
+/// 1,024 for programs that call `select`. No process that this one starts does.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) =
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 /// Reports an error of sandboxctl in JSON. False if stdout cannot be written any more.

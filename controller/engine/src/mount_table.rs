@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use sandbox_dirfd::path_of;
 
 /// The kernel's text.
@@ -156,9 +157,15 @@ impl MountTable {
     pub fn locate_path(&self, path: &Path) -> io::Result<Option<Located<'_>>> {
         let mut path = std::path::absolute(path)?;
         for _ in 0..=MAX_LINKS {
-            let open = |it: &Path| rustix::fs::open(it, O_PATH, Mode::empty()).ok();
+            let open = |it: &Path| match rustix::fs::open(it, O_PATH, Mode::empty()) {
+                Ok(opened) => Some(Ok(opened)),
+                // It says nothing about the path.
+                Err(errno @ (Errno::MFILE | Errno::NFILE)) => Some(Err(errno)),
+                Err(_) => None,
+            };
             let existing = path.ancestors().find_map(|it| Some((it, open(it)?)));
             let Some((existing, opened)) = existing else { return Ok(None) };
+            let opened = opened?;
             let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
             let mut names = missing.components();
             let first = names.next().map(|name| existing.join(name));
@@ -176,7 +183,7 @@ impl MountTable {
                 fs_type,
             }));
         }
-        Err(rustix::io::Errno::LOOP.into())
+        Err(Errno::LOOP.into())
     }
 
     /// A mount point below a directory, by its path on the host. It counts through whichever path

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use sandbox_api::hosts::{Allowlist, Special, Target};
 use sandbox_api::{ByteSize, Limits, Network};
+use sandbox_protocol::limits::MAX_TUNNELS;
 use sandbox_redact::Redactions;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -17,7 +18,7 @@ use super::sni::Sessions;
 use crate::audit::Event;
 
 /// The limits of a sandbox's connections over its whole life. At most
-/// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) are open at a time.
+/// [`MAX_TUNNELS`] are open at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EgressLimits {
     /// The number of connections, including refused ones.
@@ -70,6 +71,8 @@ pub(crate) struct Egress {
     pub(super) tasks: TaskTracker,
     pub(super) opened: AtomicU64,
     pub(super) spent: AtomicU64,
+    /// The addresses that are dialled at a time: a name has several.
+    pub(super) dials: Semaphore,
     /// The TLS sessions that its connections began.
     pub(super) sessions: Sessions,
 }
@@ -91,6 +94,7 @@ impl Egress {
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
+            dials: Semaphore::new(MAX_TUNNELS),
             sessions: Sessions::default(),
         }
     }

@@ -701,6 +701,19 @@ fn socks_goes_the_same_way() {
 }
 
 #[test]
+fn addresses_that_are_dialled_at_a_time_are_bounded() {
+    let port = server(drop);
+    let limits = EgressLimits { connect_timeout: Duration::from_millis(500), ..default_limits() };
+    let world = World::with_limits(&rules("ok.example", port), limits);
+    let target = format!("ok.example:{port}");
+    let all = world.egress.dials.try_acquire_many(MAX_TUNNELS as u32).unwrap();
+    assert!(world.refusal(&target).starts_with("HTTP/1.1 504 "));
+    drop(all);
+    world.connect(&target);
+    assert_eq!(world.egress.dials.available_permits(), MAX_TUNNELS);
+}
+
+#[test]
 fn limits_on_connections_bytes_and_time_are_kept() {
     let port = server(|mut client| {
         let mut which = [0];

@@ -12,11 +12,12 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::{Host, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
@@ -25,7 +26,7 @@ use sandbox_session::{Received, Tunnel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
@@ -37,6 +38,14 @@ use crate::audit::{By, Connection, Event};
 const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
+
+/// The sockets of the connections of all sandboxes, dialled and open: half of the descriptors that this
+/// process may have. The other half is for all else that it does.
+static SOCKETS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let half = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);
+    Semaphore::new(half.min(Semaphore::MAX_PERMITS))
+});
 
 /// Why a connection was refused or aborted. Messages to the command contain no addresses of the
 /// host's networks.
@@ -198,7 +207,7 @@ async fn conduct(
         return Err(Failure::NotListed { target });
     }
     let after = egress.limits().connect_timeout;
-    let mut stream = tokio::select! {
+    let (mut stream, _socket) = tokio::select! {
         stream = timeout(after, reach(egress, &target)) => {
             stream.map_err(|_| Failure::Late { target: target.clone(), after })??
         }
@@ -217,7 +226,10 @@ async fn conduct(
 }
 
 /// Resolves the name, checks the addresses, and dials.
-async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
+async fn reach(
+    egress: &Egress,
+    target: &Target,
+) -> Result<(TcpStream, SemaphorePermit<'static>), Failure> {
     let addresses = match &target.host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => {
@@ -261,23 +273,25 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         .zip(addresses)
         .map(|(place, &address)| async move {
             sleep(STAGGER * place).await;
-            TcpStream::connect((address, target.port)).await
+            let _dial = egress.dials.acquire().await.map_err(io::Error::other)?;
+            let socket = SOCKETS.acquire().await.map_err(io::Error::other)?;
+            Ok((TcpStream::connect((address, target.port)).await?, socket))
         })
         .collect();
     let unreachable = |source| Failure::Unreachable { target: target.clone(), source };
-    let stream = first(dials).await.map_err(unreachable)?;
+    let (stream, socket) = first(dials).await.map_err(unreachable)?;
     // Routes can change meanwhile.
     let peer = stream.peer_addr().map_err(unreachable)?;
     refuse_own(peer.ip())?;
     // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);
-    Ok(stream)
+    Ok((stream, socket))
 }
 
 /// The first one that connects, or the last one's error.
-async fn first(
-    mut dials: FuturesUnordered<impl Future<Output = io::Result<TcpStream>>>,
-) -> io::Result<TcpStream> {
+async fn first<T>(
+    mut dials: FuturesUnordered<impl Future<Output = io::Result<T>>>,
+) -> io::Result<T> {
     let mut last = io::Error::other("no address");
     while let Some(dialled) = dials.next().await {
         match dialled {

@@ -174,3 +174,21 @@ fn place() -> impl Strategy<Value = String> {
     let name = prop_oneof![Just("a"), Just("a-"), Just("a!b"), Just("b")];
     vec(name, 0..4).prop_map(|names| format!("/{}", names.join("/")))
 }
+
+#[test]
+fn path_is_on_some_mount_also_without_a_descriptor_to_look_with() {
+    let table = this();
+    let located = std::thread::spawn(move || {
+        // SAFETY: this thread uses no descriptor that another one has opened.
+        #[expect(unsafe_code, reason = "nothing safe copies a table of descriptors")]
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
+        let file = fs::File::open("/").unwrap();
+        let mut held = vec![];
+        while let Ok(another) = file.try_clone() {
+            held.push(another);
+        }
+        table.locate_path(Path::new("/")).map(|located| located.is_some())
+    });
+    let error = located.join().unwrap().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+}

@@ -96,6 +96,29 @@ fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
 }
 
 #[test]
+fn processes_are_looked_at_again_when_there_is_a_descriptor_to_look_with() {
+    let program = Program::shell("exec sleep 1000");
+    let processes = program.processes();
+    let has_unseen = std::thread::spawn(move || {
+        // SAFETY: this thread uses no descriptor that another one has opened.
+        #[expect(unsafe_code, reason = "nothing safe copies a table of descriptors")]
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
+        let file = std::fs::File::open("/").unwrap();
+        let mut held = vec![];
+        while let Ok(another) = file.try_clone() {
+            held.push(another);
+        }
+        let goes_on = &mut || {
+            held.clear();
+            true
+        };
+        let depth = unnamed_files::UnnamedDepth::Everything;
+        processes.unnamed_files(DiskMeter::new(file.as_fd()), [0; 3], depth, goes_on).has_unseen
+    });
+    assert!(!has_unseen.join().unwrap());
+}
+
+#[test]
 fn what_processes_that_have_begun_or_ended_wrote_is_unknown() {
     let written = |bytes, pids: &[u32]| Written(pids.iter().map(|pid| (*pid, bytes)).collect());
     let before = written(3, &[1, 2]);

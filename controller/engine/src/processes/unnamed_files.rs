@@ -9,6 +9,8 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::Duration;
 use std::{fs, io};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
@@ -16,6 +18,9 @@ use rustix::io::Errno;
 use sandbox_dirfd::{DiskMeter, DiskUsage};
 
 use super::{Processes, folder_of, state};
+
+/// When to look again after there was no free descriptor.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The device numbers of a filesystem: an overlay has several.
 type Devices = [u64; 3];
@@ -53,13 +58,25 @@ impl Processes {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Unnamed {
         let mut search = Search::new(meter, devs, depth, goes_on);
-        let Ok(threads) = self.threads() else {
-            return Unnamed { has_unseen: true, ..search.found };
+        let threads = loop {
+            match self.threads() {
+                Ok(threads) => break threads,
+                Err(error) if lacks_descriptor(&error) && (search.goes_on)() => sleep(PAUSE),
+                Err(_) => return Unnamed { has_unseen: true, ..search.found },
+            }
         };
         // The agent hides itself from commands, and thereby from a controller of the same user.
         let agent = self.threads_of_agent();
         for thread in threads {
-            match search.visit(thread) {
+            let visited = loop {
+                match search.visit(thread) {
+                    Err(errno) if lacks_descriptor(&errno.into()) && (search.goes_on)() => {
+                        sleep(PAUSE);
+                    }
+                    visited => break visited,
+                }
+            };
+            match visited {
                 Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
                 Err(_) if agent.contains(&thread) => {}
                 Err(_) => search.found.has_unseen = true,
@@ -71,6 +88,11 @@ impl Processes {
         }
         search.found
     }
+}
+
+/// Whether this process could not look, which says nothing about those that it looks at.
+fn lacks_descriptor(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Has the kernel free UNIX sockets that nothing keeps but queues of each other, and the files in these

@@ -10,7 +10,6 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox_api::service::ShutdownReport;
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
@@ -37,7 +36,6 @@ const REMOVAL: Duration = Duration::from_secs(30);
 pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let plan = Plan::of(context, args, &settings)?;
-    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -45,16 +43,6 @@ pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let ended = runtime.block_on(run(context, args, &settings, plan));
     runtime.shutdown_background();
     ended
-}
-
-/// Each connection and each sandbox takes descriptors, and shells often leave a soft limit of 1,024.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) =
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-    {
-        tracing::warn!(%error, "cannot raise the limit of open files");
-    }
 }
 
 /// A service that runs, and what can be read again while it does.
