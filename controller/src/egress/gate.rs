@@ -152,6 +152,11 @@ impl Egress {
         self.opened.fetch_add(1, Ordering::Relaxed) < self.limits().connections
     }
 
+    /// Whether no byte may be forwarded any more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Relaxed) >= self.limits().bytes.as_u64()
+    }
+
     /// Counts bytes that are about to be forwarded; returns whether they are still within the
     /// limit.
     pub(super) fn spend(&self, bytes: usize) -> bool {

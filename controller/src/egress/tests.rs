@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Limits};
+use sandbox_api::{ByteSize, Limits, Network};
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
@@ -735,9 +735,17 @@ fn limits_on_connections_bytes_and_time_are_kept() {
     };
     let limits = EgressLimits { connections: 2, bytes: ByteSize::b(1 << 20), ..default_limits() };
     let world = World::with_limits(&list, limits);
+    let report = world.egress.report();
     assert!(read(&world, 1) <= 1 << 20);
-    assert_eq!(read(&world, 1), 0);
-    assert!(world.refusal(&target).starts_with("HTTP/1.1 503 "));
+    report.send_replace(Network::default());
+    let lookups = world.seen.lookups.lock().unwrap().len();
+    for limit in ["network byte limit exceeded", "connection limit exceeded"] {
+        let answer = world.refusal(&target);
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(limit), "{answer}");
+    }
+    // Nobody was asked or contacted.
+    assert_eq!(world.seen.lookups.lock().unwrap().len(), lookups);
+    assert_eq!(*report.borrow(), Network::default());
     assert!(world.audit(3).iter().all(|(_, outcome, _)| outcome == "limit"));
     let limits = EgressLimits { idle_timeout: Duration::from_millis(100), ..default_limits() };
     let world = World::with_limits(&list, limits);

@@ -201,6 +201,9 @@ async fn conduct(
     if !egress.count_connection() {
         return Err(Failure::TooMany);
     }
+    if egress.is_spent() {
+        return Err(Failure::TooMuch);
+    }
     let target = Target { host: connect.host.parse()?, port: connect.port };
     account.target = target.to_string();
     if !egress.allows(&target) {
