@@ -18,6 +18,7 @@ mod image;
 mod installed_files;
 pub mod mount_table;
 mod overlay;
+pub mod own_address;
 mod processes;
 mod sealed;
 

@@ -6,7 +6,6 @@
 //! dialled, and whether the data that the command sends is for that name ([`sni`]). The agent may be as hostile as any command: that gains it nothing.
 
 mod gate;
-mod own_address;
 mod resolve;
 mod sni;
 #[cfg(test)]

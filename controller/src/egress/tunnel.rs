@@ -20,6 +20,7 @@ use futures_util::stream::FuturesUnordered;
 use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::{Host, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
+use sandbox_engine::own_address::is_own;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use sandbox_session::{Received, Tunnel};
@@ -30,7 +31,6 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
-use super::own_address::is_own;
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 

@@ -25,7 +25,7 @@ const RTA_DPORT: u16 = 29;
 /// # Errors
 ///
 /// If that cannot be determined, for example because there is no free descriptor.
-pub(super) fn is_own(address: IpAddr, port: u16) -> io::Result<bool> {
+pub fn is_own(address: IpAddr, port: u16) -> io::Result<bool> {
     let address = address.to_canonical();
     for address in [Some(address), embedded(address)].into_iter().flatten() {
         match route_type(address, port) {
