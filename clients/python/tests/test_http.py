@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sandboxctl import AsyncSandbox, NotFound, Sandbox, SandboxError, SandboxGone, ServerBusy, Timeout
+from sandboxctl._core.lines import Lines
 
 CREATED = (201, {}, {"id": "s"})
 DOCUMENT = {
@@ -268,6 +269,31 @@ def test_events_are_resumed_after_the_last_one_and_what_the_server_left_out_is_t
     assert (result.missed, result.missed_bytes) == (True, 0)
     last = [asked.headers["last-event-id"] for asked in fake.heard("GET /v1/executions/e/events")]
     assert last == ["0", "2", "2"]
+
+
+def test_line_of_an_event_ends_at_newlines_alone_however_its_pieces_are_cut() -> None:
+    content = "data: a\u2028\u2029\u0085\v\f\x1c\n\r\ndata: b\r\rid: 1\r\n\nlost".encode()
+    for size in range(1, len(content) + 1):
+        lines = Lines()
+        found = [line.decode() for at in range(0, len(content), size) for line in lines.push(content[at : at + size])]
+        assert found == ["data: a\u2028\u2029\u0085\v\f\x1c", "", "data: b", "", "id: 1", ""], size
+        assert lines.pending == 4
+
+
+@pytest.mark.parametrize("text", ["a\u2028b", "a\u2029b", "a\u0085b"])
+def test_event_has_what_unicode_takes_for_the_end_of_a_line(fake: Fake, text: str) -> None:
+    document = {**DOCUMENT, "result": text}
+    events = [{"seq": 1, "event": "log", "text": text}, {"seq": 2, "event": "end"}]
+    stream = "".join(f"id: {event['seq']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
+    fake.answers |= {
+        EXECUTIONS: (202, {}, {"id": "e", "status": "queued"}),
+        "GET /v1/executions/e/events": (200, {"Connection": "close"}, stream.encode()),
+        DOCUMENT_OF: (200, {}, document),
+    }
+    heard: list[str] = []
+    with Sandbox.create(server=fake.url) as sandbox:
+        result = sandbox.run_script("return 1", on_log=lambda text, _: heard.append(text))
+    assert (heard, result.result) == ([text], text)
 
 
 def test_errors_of_the_server_have_their_kind(fake: Fake) -> None:

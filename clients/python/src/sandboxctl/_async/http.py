@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from .._core.limiter import Limiter, Slots
+from .._core.lines import Lines
 from .._core.requests import Path, Spec, path_bytes
 from .._core.waiting import AsyncPieces, async_pieces, async_result
 from ..errors import NotFound, SandboxError, SandboxGone, error_of
@@ -177,20 +178,21 @@ class AsyncHttpTransport:
             try:
                 headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
                 async with _slot(self._slots.executions), self._stream("GET", path, headers=headers) as response:
-                    data = ""
-                    async for line in response.aiter_lines():
-                        if line.startswith("data:"):
-                            data += line[5:]
-                            if len(data) > _LONGEST_EVENT:
-                                raise _unexpected("an event is too long")
-                        elif not line and data:
-                            event, data = _json(data), ""
-                            if event["seq"] <= last:
-                                continue
-                            last, attempt = event["seq"], 1
-                            yield event
-                            if event["event"] == "end":
-                                return
+                    data, lines = b"", Lines()
+                    async for piece in response.aiter_bytes():
+                        for line in lines.push(piece):
+                            if line.startswith(b"data:"):
+                                data += line[5:]
+                            elif not line and data:
+                                event, data = _json(data), b""
+                                if event["seq"] <= last:
+                                    continue
+                                last, attempt = event["seq"], 1
+                                yield event
+                                if event["event"] == "end":
+                                    return
+                        if len(data) + lines.pending > _LONGEST_EVENT:
+                            raise _unexpected("an event is too long")
             except SandboxError as error:
                 if not error.retryable:
                     raise

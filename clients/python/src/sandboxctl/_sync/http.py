@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from .._core.limiter import Limiter, Slots
+from .._core.lines import Lines
 from .._core.requests import Path, Spec, path_bytes
 from .._core.waiting import Pieces, pieces, result
 from ..errors import NotFound, SandboxError, SandboxGone, error_of
@@ -178,20 +179,21 @@ class HttpTransport:
             try:
                 headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
                 with _slot(self._slots.executions), self._stream("GET", path, headers=headers) as response:
-                    data = ""
-                    for line in response.iter_lines():
-                        if line.startswith("data:"):
-                            data += line[5:]
-                            if len(data) > _LONGEST_EVENT:
-                                raise _unexpected("an event is too long")
-                        elif not line and data:
-                            event, data = _json(data), ""
-                            if event["seq"] <= last:
-                                continue
-                            last, attempt = event["seq"], 1
-                            yield event
-                            if event["event"] == "end":
-                                return
+                    data, lines = b"", Lines()
+                    for piece in response.iter_bytes():
+                        for line in lines.push(piece):
+                            if line.startswith(b"data:"):
+                                data += line[5:]
+                            elif not line and data:
+                                event, data = _json(data), b""
+                                if event["seq"] <= last:
+                                    continue
+                                last, attempt = event["seq"], 1
+                                yield event
+                                if event["event"] == "end":
+                                    return
+                        if len(data) + lines.pending > _LONGEST_EVENT:
+                            raise _unexpected("an event is too long")
             except SandboxError as error:
                 if not error.retryable:
                     raise
