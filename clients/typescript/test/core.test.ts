@@ -228,6 +228,21 @@ test("server-sent events come whole, however the pieces are cut", () => {
   }
 });
 
+test("an event of many small pieces takes time in proportion to its length", () => {
+  const took = (pieces: number) => {
+    const parser = new EventParser();
+    const start = performance.now();
+    parser.push("data: ");
+    for (let sent = 0; sent < pieces; sent += 1) assert.deepEqual(parser.push("x".repeat(1024)), []);
+    assert.equal(parser.push("\n\n")[0]?.data.length, pieces * 1024);
+    return performance.now() - start;
+  };
+  took(1000);
+  // 20 MB: each piece split all that was there, which took half a minute.
+  const ms = took(20_000);
+  assert.ok(ms < 3000, `${ms} ms`);
+});
+
 test("a limiter lets in as many as it has slots, in order, and whoever leaves the line frees their place", async () => {
   const limiter = new Limiter(1);
   const first = await limiter.acquire();

@@ -11,16 +11,23 @@ const MAX_EVENT = 64 * 1024 * 1024;
 
 /** Splits text into events, as it comes. */
 export class EventParser {
-  #rest = "";
+  /** The line so far: one without a newline comes in many pieces, which are joined once. */
+  #parts: string[] = [];
+  #length = 0;
   #id = "";
   #data: string[] = [];
 
   /** The events that this piece completes. */
   push(piece: string): ServerEvent[] {
-    if (this.#rest.length + piece.length > MAX_EVENT) throw new Error("a server-sent event is too long");
+    this.#length += piece.length;
+    if (this.#length > MAX_EVENT) throw new Error("a server-sent event is too long");
+    this.#parts.push(piece);
+    if (!piece.includes("\n")) return [];
     const events: ServerEvent[] = [];
-    const lines = (this.#rest + piece).split("\n");
-    this.#rest = lines.pop() ?? "";
+    const lines = this.#parts.join("").split("\n");
+    const rest = lines.pop() ?? "";
+    this.#parts = [rest];
+    this.#length = rest.length;
     for (const raw of lines) {
       const line = raw.endsWith("\r") ? raw.slice(0, -1) : raw;
       if (line === "") {
