@@ -3,15 +3,16 @@
 //! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
 //! answered and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
 //! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
-//! progress is read: a chunk, a cancel, the end of the input. Beyond that nothing is read until one has
-//! been answered, and a call is in progress until its answer is written. So a client that does not
-//! read its answers delays the calls, but does not fill the memory.
+//! progress is read: a chunk, a cancel, the end of the input. A waiting call that is cancelled, or
+//! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
+//! and a call is in progress until its answer is written. So a client that does not read its answers
+//! delays the calls, but does not fill the memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use sandbox_api::{EngineKind, ErrorKind};
@@ -24,6 +25,7 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use super::error::ToolError;
 use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
@@ -108,6 +110,10 @@ where
         let line = tokio::select! {
             biased;
             () = server.failed() => break,
+            (index, timeout) = next_timeout(&waiting) => {
+                server.drop_waiting(&mut waiting, index, StopCause::TimedOut(timeout)).await;
+                continue;
+            }
             permits = permits(&calls, &bytes, next) => {
                 let Some(Waiting { call: Call { id, tool, args, timeout, .. }, new, started, .. }) =
                     waiting.pop_front()
@@ -165,7 +171,9 @@ where
         };
         let request = match request {
             Request::Cancel(id) => {
-                if let Some(call) = server.active_calls().get(&key(&id)) {
+                if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
+                    server.drop_waiting(&mut waiting, index, StopCause::Cancelled).await;
+                } else if let Some(call) = server.active_calls().get(&key(&id)) {
                     call.stopper.stop(StopCause::Cancelled);
                 }
                 continue;
@@ -228,6 +236,18 @@ async fn permits(
     let call = calls.clone().acquire_owned().await.ok()?;
     let bytes = bytes.clone().acquire_many_owned(length).await.ok()?;
     Some((call, bytes))
+}
+
+/// Waits until the timeout of a waiting call expires: its index, and the timeout.
+async fn next_timeout(waiting: &VecDeque<Waiting>) -> (usize, Duration) {
+    let timeout = |(index, it): (usize, &Waiting)| {
+        let timeout = it.call.timeout?;
+        Some((it.started.checked_add(timeout)?, index, timeout))
+    };
+    let first = waiting.iter().enumerate().filter_map(timeout).min();
+    let Some((deadline, index, timeout)) = first else { return std::future::pending().await };
+    sleep_until(deadline).await;
+    (index, timeout)
 }
 
 /// The answer of a call, which is stopped when its timeout expires; a call that panics gets an
@@ -360,6 +380,13 @@ impl<W: AsyncWrite + Unpin> Server<W> {
         // Before its answer can be seen: the id may be reused then.
         self.active_calls().remove(&key(id));
         self.write_line(|| line(id, &answer)).await;
+    }
+
+    /// Answers a waiting call that is stopped: it never begins.
+    async fn drop_waiting(&self, waiting: &mut VecDeque<Waiting>, index: usize, cause: StopCause) {
+        if let Some(Waiting { call, .. }) = waiting.remove(index) {
+            self.answer(&call.id, ToolResponse::refused(cause.into())).await;
+        }
     }
 
     async fn refuse(&self, id: &Value, error: ToolError) {

@@ -322,6 +322,36 @@ async fn a_call_has_the_time_that_its_caller_gives_it() {
     assert_eq!(answers[0]["error"], "the call took longer than its timeout_ms of 1500");
 }
 
+#[tokio::test(start_paused = true)]
+async fn call_that_waits_for_a_slot_is_answered_when_it_times_out_or_is_cancelled() {
+    let mut running = Running::new();
+    let busy = |id: usize| format!("{}\n", json!({"id": id, "tool": "wait", "args": 0}));
+    running.send((0..MAX_CALLS).map(busy).collect::<String>()).await;
+    running.send("{\"id\": \"ever\", \"tool\": \"say\", \"args\": \"x\"}\n").await;
+    for (id, timeout) in [("late", 2000), ("early", 500), ("unlimited", u64::MAX)] {
+        let call = json!({"id": id, "tool": "say", "args": "x", "timeout_ms": timeout});
+        running.send(format!("{call}\n")).await;
+    }
+    running.call("cancelled", "say", json!("x")).await;
+    running.send("{\"cancel\": \"cancelled\"}\n").await;
+    for (id, kind) in [("cancelled", "cancelled"), ("early", "timeout"), ("late", "timeout")] {
+        let answer = running.next().await;
+        assert_eq!((&answer["id"], &answer["metadata"]["kind"]), (&json!(id), &json!(kind)));
+    }
+    // Its id is free again, and the others have kept their order.
+    running.call("early", "say", json!("y")).await;
+    running.send("{\"cancel\": 0}\n").await;
+    assert_eq!(running.next().await["id"], 0);
+    for (id, content) in [("ever", "x"), ("unlimited", "x"), ("early", "y")] {
+        let answer = running.next().await;
+        assert_eq!((&answer["id"], &answer["data"]["content"]), (&json!(id), &json!(content)));
+    }
+    for id in 1..MAX_CALLS {
+        running.send(format!("{{\"cancel\": {id}}}\n")).await;
+    }
+    assert_eq!(running.end().await.len(), MAX_CALLS - 1);
+}
+
 #[tokio::test]
 async fn a_tool_that_panics_answers_and_the_others_go_on() {
     let mut running = Running::new();
@@ -456,7 +486,10 @@ async fn calls_that_wait_for_others_keep_nothing_from_these() {
     running.send(format!("{{\"cancel\": \"{MAX_CALLS}\"}}\n")).await;
     let answers = running.end().await;
     assert_eq!(answers.len(), MAX_CALLS + 2);
-    assert!(answers.iter().all(|answer| answer["error"] == "gone"), "{answers:?}");
+    let cancelled = by_id(&answers, MAX_CALLS.to_string());
+    assert_eq!(cancelled["metadata"]["kind"], "cancelled");
+    let gone = answers.iter().filter(|answer| answer["error"] == "gone");
+    assert_eq!(gone.count(), MAX_CALLS + 1, "{answers:?}");
 }
 
 #[tokio::test]
