@@ -232,7 +232,7 @@ impl Client {
                 Failed::ForNow(error, after) => (error, after),
             };
             let pause = after.unwrap_or_else(|| jittered(backoff));
-            if Instant::now() + pause > until {
+            if pause > until.saturating_duration_since(Instant::now()) {
                 return Err(error);
             }
             sleep(pause).await;

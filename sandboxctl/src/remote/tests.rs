@@ -171,6 +171,17 @@ async fn events_come_once_and_in_order_though_connections_are_lost() {
 }
 
 #[tokio::test]
+async fn service_that_asks_for_a_longer_pause_than_there_is_time_is_not_waited_for() {
+    for pause in ["3600", "18446744073709551615"] {
+        let headers = format!("retry-after: {pause}\r\n");
+        let full = json("503 Service Unavailable", &headers, r#"{"title":"full"}"#);
+        let service = Service::new(vec![Answer(full)]).await;
+        let error = service.client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+        assert!(error.to_string().contains("full"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_there_is_an_error_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
