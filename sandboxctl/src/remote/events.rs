@@ -29,13 +29,26 @@ pub struct Events {
     has_ended: bool,
     /// Since when no connection has brought anything.
     lost_since: Option<Instant>,
+    /// The connection has brought no event so far.
+    is_empty: bool,
+    /// The execution had ended before this connection: if it brings no event, there is none.
+    is_over: bool,
 }
 
 impl Events {
     /// Those after the event with this number.
     pub fn new(client: Arc<Client>, id: &str, after: u64) -> Self {
-        let (open, ready, lost_since) = (None, VecDeque::new(), None);
-        Self { client, id: id.to_owned(), last: after, open, ready, has_ended: false, lost_since }
+        Self {
+            client,
+            id: id.to_owned(),
+            last: after,
+            open: None,
+            ready: VecDeque::new(),
+            has_ended: false,
+            lost_since: None,
+            is_empty: true,
+            is_over: false,
+        }
     }
 
     /// The next one; `None` after the last. It may be dropped and called again.
@@ -59,6 +72,7 @@ impl Events {
                 let call = Call::new(Method::GET, path).events_after(last.as_deref());
                 let stream = self.client.stream(&call).await?;
                 self.open = Some((stream, SseParser::default()));
+                self.is_empty = true;
                 continue;
             };
             match stream.next().await {
@@ -72,9 +86,18 @@ impl Events {
                                 self.client.unexpected(format!("an event: {error}"))
                             })?;
                         if event.seq > self.ready.back().map_or(self.last, |ready| ready.seq) {
+                            self.is_empty = false;
                             self.ready.push_back(event);
                         }
                     }
+                }
+                // There may be no event after the last one that was given.
+                Ok(None) if self.is_empty && self.is_over => self.has_ended = true,
+                Ok(None)
+                    if self.is_empty
+                        && self.client.execution(&self.id).await?.document.is_some() =>
+                {
+                    (self.open, self.is_over) = (None, true);
                 }
                 Ok(None) => self.lose("it was closed before the last event".into()).await?,
                 Err(error) => self.lose(error).await?,

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use sandbox_api::ErrorKind;
-use sandbox_api::service::{EventBody, ExecutionRequest};
+use sandbox_api::service::{
+    EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, ExecutionStatus,
+    ExecutionSummary, Time,
+};
+use sandbox_api::{ErrorKind, Failure, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -168,6 +171,46 @@ async fn events_come_once_and_in_order_though_connections_are_lost() {
     let requests = service.requests();
     let last: Vec<_> = requests.iter().map(|it| header(it, "last-event-id")).collect();
     assert_eq!(last, [None, Some("1"), Some("2")]);
+}
+
+#[tokio::test]
+async fn events_after_the_last_one_end_with_the_execution() {
+    let nothing = || Last(json("200 OK", "content-type: text/event-stream\r\n", ""));
+    let now = Time::now();
+    let execution = |document| Execution {
+        summary: ExecutionSummary {
+            id: "e1".to_owned(),
+            kind: ExecutionKind::Script,
+            status: ExecutionStatus::Running,
+            created_at: now,
+            started_at: Some(now),
+            ended_at: None,
+            metadata: serde_json::Map::new(),
+            sandbox: None,
+            generation: None,
+            restarted: None,
+        },
+        document,
+    };
+    let failure = Failure::new(ErrorKind::Internal, "it failed", None);
+    let document = ExecutionDocuments::failed(ExecutionKind::Script, "e1", Status::Error, failure);
+    let [running, ended] =
+        [None, Some(document)].map(|document| serde_json::to_string(&execution(document)).unwrap());
+    let service = Service::new(vec![
+        nothing(),
+        Answer(json("200 OK", "", &running)),
+        nothing(),
+        Answer(json("200 OK", "", &ended)),
+        // What was told between the two answers is asked for.
+        nothing(),
+    ])
+    .await;
+    let mut events = Events::new(service.client.clone(), "e1", 99);
+    assert!(events.next().await.unwrap().is_none());
+    assert!(events.next().await.unwrap().is_none());
+    let requests = service.requests();
+    let last: Vec<_> = requests.iter().map(|it| header(it, "last-event-id")).collect();
+    assert_eq!(last, [Some("99"), None, Some("99"), None, Some("99")]);
 }
 
 #[tokio::test]

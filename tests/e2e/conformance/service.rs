@@ -273,6 +273,10 @@ fn events_are_resumed_by_their_number_and_end_with_the_result() {
     assert_eq!(all[4]["document"]["result"], 3);
     let rest = events(&["--after", "3"]);
     assert_eq!(rest, all[3..]);
+    // There is none after the last one, and none will come.
+    for last in ["5", "99"] {
+        assert_eq!(events(&["--after", last]), Vec::<Value>::new());
+    }
     assert_eq!(service.get(&id)["result"], 3);
     service.stop();
 }
