@@ -12,7 +12,7 @@ use sandbox_api::service::{
 };
 
 use super::{Context, block_on};
-use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, SubmitArgs};
+use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
 use crate::error::Error;
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
@@ -67,11 +67,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     };
                     while_read(print).await?;
                 }
-                ExecutionsCommand::Cancel { ids } => {
-                    for id in ids {
-                        client.cancel(id.as_str()).await?;
-                    }
-                }
+                ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
                 ExecutionsCommand::Files { id, json } => {
                     let files = client.files(id.as_str()).await?;
                     match json {
@@ -89,6 +85,19 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
         };
         signals.guard(work).await?
     })
+}
+
+/// Cancels all that can be, and says of each other one why it cannot. The exit code is that of the first.
+async fn cancel(output: &Output, client: &Client, ids: &[ExecutionId]) -> Result<u8, Error> {
+    let mut code = 0;
+    for id in ids {
+        if let Err(error) = client.cancel(id.as_str()).await {
+            let error = Error::from(error);
+            output.error(&error);
+            code = if code == 0 { error.exit_code() } else { code };
+        }
+    }
+    Ok(code)
 }
 
 /// Submits a request, and waits for its end unless it is detached. The exit code is that of the

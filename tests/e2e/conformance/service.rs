@@ -324,6 +324,22 @@ fn interrupted_client_cancels_its_execution() {
 }
 
 #[test]
+fn executions_that_can_be_cancelled_are_though_others_cannot() {
+    let place = Fixture::new();
+    let service = Service::open(&place);
+    let [first, second] = [LOOP; 2].map(|code| service.submit(code));
+    let unknown = "aaaaaaaaaaaaaaaa";
+    let ended = service.run(&["executions", "cancel", &first, unknown, &second, unknown]);
+    let alone = service.run(&["executions", "cancel", unknown]);
+    assert_eq!((ended.code, &ended.stderr), (alone.code, &alone.stderr.repeat(2)));
+    assert_ne!(ended.code, 0);
+    for id in [first, second] {
+        service.until(&id, "cancelled");
+    }
+    service.stop();
+}
+
+#[test]
 fn killed_service_forgets_nothing_that_it_accepted() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
