@@ -18,7 +18,8 @@ use crate::limits::Limits;
 use crate::network::Network;
 use crate::outcome::{Outcome, Status};
 use crate::result::{
-    ExecResult, ExecutionReport, LogEntry, RunResult, TouchedFile, TouchedSource, Usage,
+    ExecResult, ExecutionReport, LOG_FULL, LogEntry, LogLevel, RunResult, TouchedFile,
+    TouchedSource, Usage,
 };
 use crate::timing::Timing;
 
@@ -238,6 +239,19 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
 }
 
 impl ResultDocument<'_> {
+    /// The entries of its log, as far as its lines say what they were.
+    #[must_use]
+    pub fn log_entries(&self) -> Vec<LogEntry> {
+        let mut entries: Vec<_> = self.logs.iter().map(|line| LogEntry::from_line(line)).collect();
+        if let Some(last) = entries.last_mut()
+            && self.logs_truncated
+            && last.text.starts_with(LOG_FULL)
+        {
+            last.level = LogLevel::Truncated;
+        }
+        entries
+    }
+
     /// The document of a failure before anything ran.
     #[must_use]
     pub const fn failed(error: Failure, exit_code: u8) -> Self {

@@ -183,6 +183,10 @@ pub struct LogEntry {
     pub cut: bool,
 }
 
+/// The start of the last entry of a log that was full.
+pub(crate) const LOG_FULL: &str = "[log full: ";
+/// The start of the line of an entry of `warn`.
+const WARN: &str = "[warn] ";
 /// The suffix of an entry that was cut.
 const CUT: &str = "… [cut]";
 
@@ -192,8 +196,25 @@ impl LogEntry {
     pub fn line(&self) -> Cow<'_, str> {
         match self.level {
             LogLevel::Print | LogLevel::Truncated => Cow::Borrowed(&self.text),
-            LogLevel::Warn => Cow::Owned(format!("[warn] {}", self.text)),
+            LogLevel::Warn => Cow::Owned(format!("{WARN}{}", self.text)),
         }
+    }
+
+    /// The entry that a [`line`](Self::line) shows. A script can print what it shows of `warn`.
+    #[must_use]
+    pub fn from_line(line: &str) -> Self {
+        let (level, text) = match line.strip_prefix(WARN) {
+            Some(text) => (LogLevel::Warn, text),
+            None => (LogLevel::Print, line),
+        };
+        Self { level, text: text.to_owned(), lossy: false, cut: false }
+    }
+
+    /// The last entry of a log that was full: it names the limit.
+    #[must_use]
+    pub fn log_full(limit: &str) -> Self {
+        let text = format!("{LOG_FULL}{limit}]");
+        Self { level: LogLevel::Truncated, text, lossy: false, cut: false }
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecutionReport, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
-    millis, test_failure,
+    ExecutionReport, FilesTouched, Limits, LogEntry, Outcome, RunResult, Script, Usage, millis,
+    test_failure,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
@@ -199,12 +199,7 @@ impl Record {
             } else {
                 format!("limits.log_bytes ({})", size_text(self.max_bytes))
             };
-            state.logs.push(LogEntry {
-                level: LogLevel::Truncated,
-                text: format!("[log full: {limit}]"),
-                lossy: false,
-                cut: false,
-            });
+            state.logs.push(LogEntry::log_full(&limit));
         }
         state.closed = true;
         self.changed.notify_one();

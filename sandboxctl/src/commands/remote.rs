@@ -8,8 +8,8 @@ use sandbox_api::service::{
     Content, EventBody, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    ErrorKind, ExecDocument, FileOp, FilesTouched, InputSource, LimitKey, LimitsRequest,
-    ResultDocument, Secrets,
+    ErrorKind, ExecDocument, FileOp, InputSource, LimitKey, LimitsRequest, ResultDocument, Secrets,
+    TouchedFile,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -243,13 +243,13 @@ impl Following {
     }
 
     /// Says what the service has that was not printed.
-    pub fn print_kept(&self, output: &Output, touched: &FilesTouched) {
+    pub fn print_kept(&self, output: &Output, touched: &[TouchedFile]) {
         if self.has_gaps {
             output.caution(
                 "parts of the output are missing here: they came faster than they were kept",
             );
         }
-        let kept = touched.files.iter().filter(|file| file.op != FileOp::Remove);
+        let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
         let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
             (count + 1, bytes.saturating_add(file.bytes))
         });

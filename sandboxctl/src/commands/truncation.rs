@@ -19,6 +19,11 @@ pub fn warn_of_command(output: &Output, result: &ExecResult) {
     warn(output, streams.chain(files(result.files_touched.truncated)).collect());
 }
 
+/// Warns of what was cut off from the list of changed files.
+pub fn warn_of_files(output: &Output, truncated: bool) {
+    warn(output, files(truncated).into_iter().collect());
+}
+
 fn warn(output: &Output, parts: Vec<String>) {
     if !parts.is_empty() {
         output.caution(&format!("cut off: {}", parts.join("; ")));

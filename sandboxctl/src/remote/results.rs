@@ -2,8 +2,7 @@
 
 use sandbox_api::{
     CancelCause, ExecDocument, ExecResult, ExecutionDocument, ExecutionReport, Exit, Failure,
-    FilesTouched, LimitKey, LogEntry, LogLevel, Outcome, ResultDocument, RunResult, ScriptError,
-    Status,
+    FilesTouched, LimitKey, Outcome, ResultDocument, RunResult, ScriptError, Status,
 };
 use serde_json::value::RawValue;
 
@@ -11,25 +10,19 @@ use serde_json::value::RawValue;
 ///
 /// # Errors
 ///
-/// The failure, if nothing ran.
+/// The failure, if nothing ran, or the service was killed meanwhile: then the document may have a
+/// log, test cases and files all the same.
 pub fn run_result(document: &ResultDocument<'static>) -> Result<RunResult, Failure> {
     let outcome = match (document.status, &document.result) {
         (Status::Ok, Some(result)) => Outcome::Ok { result: result.clone().into_owned() },
         (Status::Ok, None) => Outcome::Ok { result: RawValue::NULL.to_owned() },
         _ => failed(document.status, &document.execution, document.exit_code),
     };
-    let entry = |text: &str| {
-        let (level, text) = match text.strip_prefix("[warn] ") {
-            Some(text) => (LogLevel::Warn, text),
-            None => (LogLevel::Print, text),
-        };
-        LogEntry { level, text: text.to_owned(), lossy: false, cut: false }
-    };
     // An agent that could still report was not killed, and the hint says whose memory was exhausted.
     let hint = document.execution.error.as_ref().and_then(|error| error.hint.as_deref());
     Ok(RunResult {
         execution: report(document.id.as_deref(), outcome, &document.execution)?,
-        logs: document.logs.iter().map(|text| entry(text)).collect(),
+        logs: document.log_entries(),
         logs_truncated: document.logs_truncated,
         tests: document.tests.to_vec(),
         answered: hint == Some(&LimitKey::VmMemory.hint()),
@@ -41,7 +34,8 @@ pub fn run_result(document: &ResultDocument<'static>) -> Result<RunResult, Failu
 ///
 /// # Errors
 ///
-/// The failure, if nothing ran.
+/// The failure, if nothing ran, or the service was killed meanwhile: then the document may have
+/// output and files all the same.
 pub fn exec_result(document: &ExecDocument<'static>, code: u8) -> Result<ExecResult, Failure> {
     let outcome = match (document.status, document.exit_code, document.signal) {
         (Status::Ok, ..) => Outcome::Ok { result: RawValue::NULL.to_owned() },
@@ -99,13 +93,13 @@ fn report(
     outcome: Outcome,
     document: &ExecutionDocument<'static>,
 ) -> Result<ExecutionReport, Failure> {
-    let nothing_ran = || {
+    let failure = || {
         let error = document.error.clone();
         error.unwrap_or_else(|| Failure::new(sandbox_api::ErrorKind::Internal, "nothing ran", None))
     };
     let parts = (document.engine, document.limits, document.usage, &document.confinement);
     let (Some(engine), Some(limits), Some(usage), Some(confinement)) = parts else {
-        return Err(nothing_ran());
+        return Err(failure());
     };
     Ok(ExecutionReport {
         id: id.unwrap_or_default().to_owned(),

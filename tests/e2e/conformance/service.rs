@@ -192,6 +192,7 @@ fn script_prints_on_a_service_what_it_prints_here() {
         ("local x =", &[]),
         ("while true do end", &["--timeout", "300ms"]),
         ("print(fs.read('/in/a.txt'))", &["--in", "a.txt"]),
+        ("print(string.rep('x', 70000))", &[]),
     ] {
         place.write("s.luau", script);
         place.write("a.txt", "input");
@@ -216,6 +217,20 @@ fn script_prints_on_a_service_what_it_prints_here() {
     refused
         .assert_code(2)
         .assert_stderr_has("--io-dir: it applies only to sandboxes on this machine");
+    service.stop();
+}
+
+#[test]
+fn full_log_of_a_service_is_cut_off_in_the_words_of_this_machine() {
+    let place = Fixture::new();
+    let service = Service::open(&place);
+    let args = ["run", "--no-io", "-c", "for n = 1, 20 do print(n) end"];
+    let [here, there] = [place.command(args), service.command(&args)].map(|mut command| {
+        command.env("SANDBOXCTL_LIMITS_LOG_LINES", "10");
+        wait(spawn(command))
+    });
+    there.assert_code(0).assert_stderr_has("cut off: the log after 10 entries (");
+    assert_eq!((there.stdout, there.stderr), (here.stdout, here.stderr));
     service.stop();
 }
 

@@ -3,4 +3,5 @@
 
 mod ci;
 mod fs;
+mod remote;
 mod reports;

@@ -194,20 +194,19 @@ fn end(
         }
         return Ok(());
     }
-    let result = match result {
-        Ok(result) => result,
-        Err(failure) => {
-            output.failure(&failure.message, failure.hint.as_deref());
-            return Ok(());
+    match result {
+        Ok(result) => {
+            super::print_failure(output, line, &result, written);
+            if !args.docker_flags.no_network()
+                && let Some(hint) = network::hint(&result, tail)
+            {
+                output.suggestion(hint);
+            }
         }
-    };
-    super::print_failure(output, line, &result, written);
-    if !args.docker_flags.no_network()
-        && let Some(hint) = network::hint(&result, tail)
-    {
-        output.suggestion(hint);
+        Err(failure) => output.failure(&failure.message, failure.hint.as_deref()),
     }
-    following.print_kept(output, &result.files_touched);
-    truncation::warn_of_command(output, &result);
+    following.print_kept(output, &document.execution.files_touched);
+    // What the document lacks of the output was printed as it came.
+    truncation::warn_of_files(output, document.execution.files_touched_truncated);
     Ok(())
 }

@@ -177,7 +177,7 @@ impl Report<'_> {
             network::print_all_refused(self.output, result.network.as_ref());
         }
         self.outcome(&result)?;
-        following.print_kept(self.output, &result.files_touched);
+        following.print_kept(self.output, &result.files_touched.files);
         super::super::truncation::warn_of_run(self.output, &result);
         Ok(())
     }
