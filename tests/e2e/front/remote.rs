@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use sandbox_api::{ErrorKind, Failure, ResultDocument};
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -51,6 +52,36 @@ fn answer(connection: TcpStream, number: u32, events: &str) {
         format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
     // A client that has seen the last event may be gone.
     _ = reader.get_mut().write_all((head + &body).as_bytes());
+}
+
+#[test]
+fn log_and_tests_of_a_script_whose_service_was_killed_are_printed_and_its_head_once() {
+    let place = Fixture::new();
+    place.write("a.luau", "");
+    place.write("b.luau", "");
+    let failure = Failure::new(ErrorKind::Killed, "the server was stopped while it ran", None);
+    let mut document = serde_json::to_value(ResultDocument::failed(failure, 137)).unwrap();
+    document["status"] = json!("killed");
+    document["logs"] = json!(["told", "[warn] of it", "[log cut off: the server was stopped]"]);
+    document["logs_truncated"] = json!(true);
+    document["files_touched"] = json!([{"name": "a.txt", "op": "write", "bytes": 3}]);
+    let url = service(vec![
+        json!({"event": "start"}),
+        json!({"event": "log", "level": "print", "text": "told"}),
+        json!({"event": "end", "exit_code": 137, "document": document}),
+    ]);
+    let ended = place.sandboxctl(["run", "--server", &url, "-j", "2", "a.luau", "b.luau"]);
+    ended.assert_code(137);
+    let log = "told\n[warn] of it\n[log cut off: the server was stopped]\n";
+    assert_eq!(ended.stdout, log.repeat(2), "{ended:#?}");
+    for (text, count) in [
+        ("running a.luau", 1),
+        ("running b.luau", 1),
+        ("the server was stopped while it ran", 2),
+        ("the service keeps 1 file", 2),
+    ] {
+        assert_eq!(ended.stderr.matches(text).count(), count, "{text}: {ended:#?}");
+    }
 }
 
 #[test]

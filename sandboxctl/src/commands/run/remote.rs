@@ -6,7 +6,7 @@ use sandbox_api::service::{Content, EventBody, ExecutionRequest};
 use sandbox_api::{LogEntry, ResultDocument, Status};
 
 use super::super::remote::{self, Common, Following};
-use super::super::{Context, block_on, hints, launch, network, reports};
+use super::super::{Context, block_on, hints, launch, network, reports, truncation};
 use super::report::{self, Report};
 use super::{Ran, in_order};
 use crate::cli::RunArgs;
@@ -102,7 +102,7 @@ impl Session<'_> {
         request: &ExecutionRequest,
     ) -> Result<(Following, ResultDocument<'static>), Error> {
         let mut following = Following::submit(&self.client, request).await?;
-        let report = self.report(script);
+        let report = self.is_streamed.then(|| self.report(script));
         let mut refused = 0;
         while let Some(event) = following.next().await? {
             match event {
@@ -110,7 +110,7 @@ impl Session<'_> {
                 EventBody::Log { level, text } => {
                     let entry = LogEntry { level, text, lossy: false, cut: false };
                     self.reports.log(index, &entry);
-                    if self.is_streamed {
+                    if let Some(report) = &report {
                         report.log(&entry)?;
                     }
                 }
@@ -124,7 +124,7 @@ impl Session<'_> {
         let mut document = following.result_document()?;
         report::add_hint(script, &mut document);
         self.reports.ran(index, &document);
-        if self.is_streamed {
+        if let Some(report) = report {
             report.remote_end(&document, &following, false)?;
         }
         Ok((following, document))
@@ -159,26 +159,31 @@ impl Report<'_> {
         if self.json {
             self.output.document(document)?;
             if let Ok(result) = &result {
-                super::super::truncation::warn_of_run(self.output, result);
+                truncation::warn_of_run(self.output, result);
             }
             return Ok(());
         }
-        let result = match result {
-            Ok(result) => result,
-            Err(failure) => {
-                self.output.failure(&failure.message, failure.hint.as_deref());
-                return Ok(());
-            }
-        };
         if with_log {
-            for entry in &result.logs {
+            for entry in &document.log_entries() {
                 self.log(entry)?;
             }
-            network::print_all_refused(self.output, result.network.as_ref());
+            network::print_all_refused(self.output, document.execution.network.as_deref());
         }
-        self.outcome(&result)?;
-        following.print_kept(self.output, &result.files_touched.files);
-        super::super::truncation::warn_of_run(self.output, &result);
+        match &result {
+            Ok(result) => self.outcome(result)?,
+            Err(failure) => {
+                self.output.failure(&failure.message, failure.hint.as_deref());
+                self.tests(&document.tests);
+            }
+        }
+        following.print_kept(self.output, &document.execution.files_touched);
+        match &result {
+            Ok(result) => truncation::warn_of_run(self.output, result),
+            // The log says itself that it is cut off.
+            Err(_) => {
+                truncation::warn_of_files(self.output, document.execution.files_touched_truncated);
+            }
+        }
         Ok(())
     }
 }

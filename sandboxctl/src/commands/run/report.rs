@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use sandbox_api::{
-    ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestStatus,
+    ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestCase, TestStatus,
 };
 
 use super::super::collect::Copied;
@@ -107,19 +107,19 @@ impl Report<'_> {
                 }
             }
         }
-        self.tests(result);
+        self.tests(&result.tests);
         Ok(())
     }
 
     /// The failed test cases, and how many passed.
-    fn tests(&self, result: &RunResult) {
-        let failed = result.tests.iter().filter(|test| test.status == TestStatus::Failed);
+    pub fn tests(&self, tests: &[TestCase]) {
+        let failed = tests.iter().filter(|test| test.status == TestStatus::Failed);
         for test in failed.take(TESTS_SHOWN) {
             let message = test.message.as_deref().unwrap_or("failed");
             self.output.indented(&format!("{}: {message}", test.name));
         }
-        if !result.tests.is_empty() {
-            let count = |status| result.tests.iter().filter(|it| it.status == status).count();
+        if !tests.is_empty() {
+            let count = |status| tests.iter().filter(|it| it.status == status).count();
             let [passed, failed, skipped] = TestStatus::ALL.map(count);
             let notice = format!("test cases: {passed} passed, {failed} failed, {skipped} skipped");
             self.output.notice(&notice);
