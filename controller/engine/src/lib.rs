@@ -12,6 +12,8 @@ mod connect;
 mod docker;
 mod embedded;
 mod error;
+#[cfg(test)]
+mod exhausted;
 mod exit;
 mod hardening;
 mod image;

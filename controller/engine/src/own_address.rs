@@ -94,6 +94,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::exhausted::without_descriptors;
 
     #[test]
     fn addresses_of_the_loopback_are_own_and_others_are_not() {
@@ -118,19 +119,10 @@ mod tests {
 
     #[test]
     fn address_is_not_called_foreign_without_a_descriptor_to_ask_with() {
-        let asked = std::thread::spawn(|| {
-            // SAFETY: it gives this thread a descriptor table of its own.
-            #[expect(unsafe_code, reason = "the limit is the process's, the table need not be")]
-            let unshared = unsafe { libc::unshare(libc::CLONE_FILES) };
-            assert_eq!(unshared, 0);
-            let (one, _other) = std::io::pipe().unwrap();
-            let mut held = vec![];
-            while let Ok(another) = one.try_clone() {
-                held.push(another);
-            }
+        let asked = without_descriptors(|_held| {
             ["127.0.0.1", "192.0.2.1", "::1"].map(|address| is_own(address.parse().unwrap(), 80))
         });
-        for answer in asked.join().unwrap() {
+        for answer in asked {
             assert_eq!(answer.unwrap_err().raw_os_error(), Some(libc::EMFILE));
         }
     }

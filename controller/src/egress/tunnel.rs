@@ -278,7 +278,7 @@ async fn reach(
             sleep(STAGGER * place).await;
             let _dial = egress.dials.acquire().await.map_err(io::Error::other)?;
             let socket = SOCKETS.acquire().await.map_err(io::Error::other)?;
-            Ok((TcpStream::connect((address, target.port)).await?, socket))
+            Ok::<_, io::Error>((TcpStream::connect((address, target.port)).await?, socket))
         })
         .collect();
     let unreachable = |source| Failure::Unreachable { target: target.clone(), source };

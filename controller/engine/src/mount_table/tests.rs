@@ -4,6 +4,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::exhausted::without_descriptors;
+
 fn table(text: &str) -> MountTable {
     MountTable::parse(text.as_bytes()).unwrap()
 }
@@ -176,19 +178,10 @@ fn place() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn path_is_on_some_mount_also_without_a_descriptor_to_look_with() {
+fn path_is_not_called_unlisted_without_a_descriptor_to_look_with() {
     let table = this();
-    let located = std::thread::spawn(move || {
-        // SAFETY: this thread uses no descriptor that another one has opened.
-        #[expect(unsafe_code, reason = "nothing safe copies a table of descriptors")]
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
-        let file = fs::File::open("/").unwrap();
-        let mut held = vec![];
-        while let Ok(another) = file.try_clone() {
-            held.push(another);
-        }
+    let located = without_descriptors(|_held| {
         table.locate_path(Path::new("/")).map(|located| located.is_some())
     });
-    let error = located.join().unwrap().unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    assert_eq!(located.unwrap_err().raw_os_error(), Some(libc::EMFILE));
 }

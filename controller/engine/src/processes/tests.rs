@@ -84,7 +84,7 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
     let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
-    let directory = std::fs::File::open("/").unwrap();
+    let directory = File::open("/").unwrap();
     let look = |goes_on: &mut dyn FnMut() -> bool| {
         let meter = DiskMeter::new(directory.as_fd());
         processes
@@ -99,23 +99,18 @@ fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
 fn processes_are_looked_at_again_when_there_is_a_descriptor_to_look_with() {
     let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
-    let has_unseen = std::thread::spawn(move || {
-        // SAFETY: this thread uses no descriptor that another one has opened.
-        #[expect(unsafe_code, reason = "nothing safe copies a table of descriptors")]
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
-        let file = std::fs::File::open("/").unwrap();
-        let mut held = vec![];
-        while let Ok(another) = file.try_clone() {
-            held.push(another);
-        }
+    let has_unseen = crate::exhausted::without_descriptors(|mut held| {
+        let directory = held.remove(0);
         let goes_on = &mut || {
             held.clear();
             true
         };
         let depth = unnamed_files::UnnamedDepth::Everything;
-        processes.unnamed_files(DiskMeter::new(file.as_fd()), [0; 3], depth, goes_on).has_unseen
+        processes
+            .unnamed_files(DiskMeter::new(directory.as_fd()), [0; 3], depth, goes_on)
+            .has_unseen
     });
-    assert!(!has_unseen.join().unwrap());
+    assert!(!has_unseen);
 }
 
 #[test]
