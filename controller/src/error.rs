@@ -15,6 +15,9 @@ use sandbox_protocol::path::PathError;
 use crate::Step;
 use crate::mounts::refusal::MountRefusal;
 
+/// Why the io dir of somebody else is refused.
+pub(crate) const CLOSED: &str = "you may not read, write and enter it";
+
 /// An error of the controller or the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -469,6 +472,10 @@ impl Error {
                 }
                 _ => return None,
             },
+            Self::IoDir { reason, .. } if reason.starts_with(CLOSED) => {
+                "--io-dir names a directory of your own; what you may read is an input: --in or \
+                 -v DIR:/src:ro"
+            }
             Self::IoDir { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }

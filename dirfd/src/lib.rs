@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod access;
 mod btrfs;
 mod disk_usage;
 mod free_space;
@@ -17,6 +18,7 @@ mod resolve;
 mod sparse;
 mod walk;
 
+pub use access::{Access, check_access};
 pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::FreeSpace;
 pub use identity::Identity;

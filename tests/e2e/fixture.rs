@@ -135,6 +135,36 @@ impl Fixture {
         command.stdin(Stdio::null());
     }
 
+    /// Gives this place to a user who is not root.
+    pub fn give_to(&self, (uid, gid): (u32, u32)) {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.root.path(), open).unwrap();
+        for path in [self.root.path().to_owned(), self.work(), self.state(), self.home()] {
+            std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
+        }
+    }
+
+    /// The same command, run by a user who may use Docker.
+    pub fn command_of(&self, (uid, gid): (u32, u32), command: &Command) -> Command {
+        let mut dropped = Command::new("setpriv");
+        let socket = std::env::var("DOCKER_HOST").unwrap_or_default();
+        let socket = socket.strip_prefix("unix://").unwrap_or("/var/run/docker.sock").to_owned();
+        let group = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(socket).unwrap());
+        dropped.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
+        dropped.arg(format!("--groups={group}"));
+        // Its folder may be closed to this user.
+        let program = self.home().join("sandboxctl");
+        if !program.exists() {
+            std::fs::hard_link(sandboxctl(), &program)
+                .or_else(|_| std::fs::copy(sandboxctl(), &program).map(drop))
+                .unwrap();
+        }
+        let from = command.get_args().position(|it| it == sandboxctl()).unwrap();
+        dropped.arg(program).args(command.get_args().skip(from + 1));
+        self.equip(&mut dropped);
+        dropped
+    }
+
     /// Runs `sandboxctl` to its end.
     pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ended {
         finish(self.command(args))

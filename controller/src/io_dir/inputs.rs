@@ -9,7 +9,7 @@ use std::{fs, io};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_api::{Input, InputSource};
-use sandbox_dirfd::{Identity, Links, open_path, path_of};
+use sandbox_dirfd::{Access, Identity, Links, check_access, open_path, path_of};
 use sandbox_engine::Source;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
@@ -88,7 +88,8 @@ fn open_input(source: InputSource, links: Links, spool_dir: &Path) -> io::Result
     let stat = rustix::fs::fstat(&fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
-        FileType::Directory => {}
+        // Reading it alone gives its names, and the sandbox enters it.
+        FileType::Directory => check_access(&fd, Access::READ_OK | Access::EXEC_OK)?,
         other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
     }
     // Only opening it tells whether it is readable. A lease that another sandbox has is not waited for.

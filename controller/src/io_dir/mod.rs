@@ -16,12 +16,12 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use sandbox_api::changes::StagingMethod;
 use sandbox_api::{DiskReserve, SandboxSpec};
-use sandbox_dirfd::{FreeSpace, Identity, Links, open_path, path_of};
+use sandbox_dirfd::{Access, FreeSpace, Identity, Links, check_access, open_path, path_of};
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
 use sandbox_staging::{CopyBounds, Method, Records, Stage};
 
-use crate::error::Error;
+use crate::error::{CLOSED, Error};
 use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
 
@@ -186,10 +186,14 @@ impl IoDir {
             return Err("it is not a directory".to_owned());
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        Self::of(open_path(path, flags, links).map_err(|errno| match errno {
+        let dir = open_path(path, flags, links).map_err(|errno| match errno {
             Errno::LOOP => "a symbolic link is in its path".to_owned(),
             errno => io(errno.into()),
-        })?)
+        })?;
+        // Whoever may use the engine could open those of others by it otherwise.
+        let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        check_access(&dir, all).map_err(|errno| format!("{CLOSED}: {}", io(errno.into())))?;
+        Self::of(dir)
     }
 
     /// The files of a stage. By now its path may lead elsewhere: it is beside the io dir, or in it,

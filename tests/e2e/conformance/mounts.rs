@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -96,6 +96,43 @@ fn run(place: &Fixture, args: &[&str]) -> Ended {
 #[track_caller]
 fn assert_refused(ended: &Ended, why: &str) {
     ended.assert_code(121).assert_stderr_has(why).assert_stderr_has("hint: ");
+}
+
+#[test]
+fn directory_of_another_user_is_not_mounted_for_whoever_may_use_docker() {
+    // The embedded engine is root's.
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    const USER: (u32, u32) = (4321, 4322);
+    let place = Fixture::new();
+    place.give_to(USER);
+    let run = |args: &[&str]| {
+        let command = place.command(["run", "-c", "io.open('made', 'w')"].iter().chain(args));
+        finish(place.command_of(USER, &command))
+    };
+    let mode = |name: &str, mode: u32| {
+        let path = place.path(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Root's: the state directory of root's sandboxes is like the first, `/etc` like the second.
+    for (name, permissions) in [("closed", 0o700), ("seen", 0o755), ("listed", 0o766)] {
+        mode(name, permissions);
+        run(&["--io-dir", name])
+            .assert_code(2)
+            .assert_stderr_has("you may not read, write and enter it: Permission denied")
+            .assert_stderr_has("hint: ");
+        assert_eq!(fs::read_dir(place.path(name)).unwrap().count(), 0, "{name}");
+    }
+    for name in ["closed", "listed"] {
+        let refused = run(&["--io-dir", "own", "--in", name]);
+        refused.assert_code(2).assert_stderr_has("Permission denied");
+    }
+    run(&["--io-dir", "own", "--in", "seen"]).assert_code(0);
+    assert!(place.path("own/made").is_file());
+    // What the last one has left to the engine: its state is closed to root's commands.
+    finish(place.command_of(USER, &place.command(["gc"]))).assert_code(0);
 }
 
 #[test]

@@ -6,9 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::changes::{Change, ChangeManifest};
@@ -17,7 +16,7 @@ use serde_json::Value;
 use super::super::exec_cli::Commands;
 use super::{Dice, Seen, Tree, assert_no_stage_is_left, assert_same, tree};
 use crate::engine::Engine;
-use crate::fixture::{Fixture, finish, sandboxctl};
+use crate::fixture::finish;
 
 /// How many random trees each test has.
 const CASES: u64 = 6;
@@ -207,37 +206,12 @@ fn own(path: &Path, owner: (u32, u32)) {
     }
 }
 
-/// Has a command run by a user who may use Docker.
-fn as_caller(place: &Fixture, command: &Command, who: Who) -> Command {
-    let mut dropped = Command::new("setpriv");
-    let socket = std::env::var("DOCKER_HOST").unwrap_or_default();
-    let socket = socket.strip_prefix("unix://").unwrap_or("/var/run/docker.sock").to_owned();
-    let group = fs::metadata(socket).unwrap().gid();
-    let (uid, gid) = who.caller;
-    dropped.args([format!("--reuid={uid}"), format!("--regid={gid}"), format!("--groups={group}")]);
-    // Its folder may be closed to this user.
-    let program = place.home().join("sandboxctl");
-    if !program.exists() {
-        fs::hard_link(sandboxctl(), &program)
-            .or_else(|_| fs::copy(sandboxctl(), &program).map(drop))
-            .unwrap();
-    }
-    let from = command.get_args().position(|it| it == sandboxctl()).unwrap();
-    dropped.arg(program).args(command.get_args().skip(from + 1));
-    place.equip(&mut dropped);
-    dropped
-}
-
 /// Runs random changes as a trial and then in earnest, and compares the manifests with the walks.
 fn check(who: Who) {
     let commands = Commands::new();
     let place = &commands.place;
     if who.caller.0 != 0 {
-        let root = place.work().parent().unwrap().to_owned();
-        fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
-        for path in [root, place.work(), place.state(), place.home()] {
-            lchown(path, Some(who.caller.0), Some(who.caller.1)).unwrap();
-        }
+        place.give_to(who.caller);
     }
     for case in 0..CASES {
         let what = format!("case {case}, {who:?}");
@@ -274,7 +248,10 @@ fn check(who: Who) {
                 ];
                 commands.exec(&flags, &args)
             };
-            let command = if who.caller.0 == 0 { command } else { as_caller(place, &command, who) };
+            let command = match who.caller {
+                (0, _) => command,
+                caller => place.command_of(caller, &command),
+            };
             let ended = finish(command);
             let code = if fails && case % 3 != 2 { 3 } else { 0 };
             assert_eq!(ended.code, code, "{what}, {commit}: {ended:#?}");
