@@ -25,7 +25,7 @@ pub use identity::Identity;
 pub use lock::lock_directory;
 pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
-pub use random::{hex, random_hex};
+pub use random::{hex, is_random_hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{
     Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split,

@@ -10,6 +10,12 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// Whether a text has the form of [`random_hex`].
+#[must_use]
+pub fn is_random_hex<const N: usize>(text: &str) -> bool {
+    text.len() == 2 * N && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// `N` random bytes, in hexadecimal.
 ///
 /// # Panics
@@ -28,4 +34,17 @@ pub fn random_hex<const N: usize>() -> String {
         }
     }
     hex(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn form_of_a_random_name_is_recognised() {
+        assert!(is_random_hex::<8>(&random_hex::<8>()));
+        for text in ["", "web-1", "0123456789ABCDEF", "0123456789abcde", "0123456789abcdef0"] {
+            assert!(!is_random_hex::<8>(text), "{text:?}");
+        }
+    }
 }

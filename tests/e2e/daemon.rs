@@ -227,6 +227,35 @@ fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
 }
 
 #[test]
+fn container_of_an_image_with_all_labels_of_a_sandbox_is_nobodys_sandbox() {
+    // Both of an image's author: what whoever starts it gives is the name.
+    for id in ["web-1".to_owned(), format!("{:08x}ffffffff", std::process::id())] {
+        let place = Fixture::new();
+        let [sandbox, instance] =
+            ["sandbox", "instance"].map(|it| format!("LABEL sandboxctl.{it}={id}"));
+        let others = ["LABEL sandboxctl.host=x", "LABEL sandboxctl.expires=1"];
+        let changes = [&*sandbox, &instance, others[0], others[1], r#"CMD ["/bin/x"]"#];
+        let changes = changes.into_iter().flat_map(|change| ["--change", change]);
+        let tar = place.write("empty.tar", [0_u8; 1024]);
+        let tag = format!("sandboxctl-test-labels:{id}");
+        let args: Vec<&str> = ["import"].into_iter().chain(changes).collect();
+        docker(&[&args[..], &[tar.to_str().unwrap(), &tag]].concat());
+        let made = docker_lines(&["create", "--name", &format!("sandboxctl-{id}"), &tag]).remove(0);
+        let listed = place.sandboxctl(["ps", "--json"]);
+        // It would be past its deadline.
+        place.run_json("return 1", &["--no-io"]);
+        place.sandboxctl(["gc"]).assert_code(0);
+        let left = docker_lines(&["ps", "--all", "--quiet", "--no-trunc"]);
+        if left.contains(&made) {
+            docker(&["rm", "--force", &made]);
+        }
+        docker(&["rmi", &tag]);
+        assert!(left.contains(&made), "somebody's container was removed");
+        assert!(!listed.assert_code(0).stdout.contains(&made), "{listed:#?}");
+    }
+}
+
+#[test]
 fn containers_of_other_users_and_machines_are_left_alone() {
     let place = Fixture::new();
     place.run_json("return 1", &["--no-io"]);
@@ -249,7 +278,7 @@ fn containers_of_other_users_and_machines_are_left_alone() {
         .iter()
         .enumerate()
         .map(|(index, host)| {
-            let id = format!("{}-{index}", std::process::id());
+            let id = format!("{:08x}{index:08x}", std::process::id());
             labelled(image, &format!("sandboxctl-{id}"), &id, host, &expires)
         })
         .collect();

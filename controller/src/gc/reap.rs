@@ -14,6 +14,7 @@ use sandbox_api::{
     EngineKind, Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
     SandboxSummary,
 };
+use sandbox_dirfd::is_random_hex;
 use sandbox_engine::{ContainerSummary, Engine, seconds};
 
 use crate::config::Config;
@@ -284,12 +285,12 @@ struct Labels {
 
 impl Labels {
     /// `None` if they are not in the format that a controller writes: then the container is not
-    /// sandboxctl's to judge. Labels alone prove nothing: every container of an image has the
-    /// image's labels. The name is set by whoever creates the container.
+    /// sandboxctl's to judge. The engine lists none that has the label from its image.
     fn read(listed: ContainerSummary) -> Option<Self> {
         let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
         let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
-        if listed.name != container_name(labels.get(LABEL_SANDBOX)?) {
+        let sandbox = labels.get(LABEL_SANDBOX)?;
+        if listed.name != container_name(sandbox) || !is_random_hex::<8>(sandbox) {
             return None;
         }
         Some(Self {

@@ -865,9 +865,9 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 
 /// A container of a controller that is dead or alive.
 fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
-    let created = SystemTime::now();
-    let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
-    let name = reap::container_name(id);
+    let (created, sandbox) = (SystemTime::now(), "0123456789abcdef");
+    let labels = reap::labels(instance, sandbox, created + Duration::from_secs(3600));
+    let name = reap::container_name(sandbox);
     ContainerSummary { id: id.to_owned(), name, labels, running: true, created }
 }
 

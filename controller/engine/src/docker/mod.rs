@@ -214,6 +214,19 @@ impl DockerEngine {
         Ok(created.id)
     }
 
+    /// The value of a label in an image; `None` also if the image is gone.
+    async fn label_of_image(
+        &self,
+        image: &str,
+        label: &str,
+    ) -> Result<Option<String>, EngineError> {
+        match self.docker.inspect_image(image).await.map_err(engine_error) {
+            Ok(image) => Ok(image.config.and_then(|config| config.labels?.remove(label))),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Podman ignores the runtime of a request, and silently uses its default.
     async fn verify_runtime(&self, container: &str, name: &str) -> Result<(), EngineError> {
         let inspect = stopped_is_exited(self.docker.inspect_container(container, None).await)?;
@@ -419,8 +432,23 @@ impl Engine for DockerEngine {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         let containers = stopped_is_exited(self.docker.list_containers(Some(options)).await)?;
+        // Every container of an image has the image's labels, whoever made the image. A controller's
+        // own have random values.
+        let mut of_images = HashMap::new();
+        for image in containers.iter().filter_map(|container| container.image_id.as_ref()) {
+            if !of_images.contains_key(image) {
+                of_images.insert(image.clone(), self.label_of_image(image, label).await?);
+            }
+        }
+        let is_of_its_image = |container: &bollard::models::ContainerSummary| {
+            let own = container.labels.as_ref().and_then(|labels| labels.get(label));
+            let image =
+                container.image_id.as_ref().and_then(|image| of_images.get(image)?.as_ref());
+            own == image
+        };
         Ok(containers
             .into_iter()
+            .filter(|container| !is_of_its_image(container))
             .filter_map(|container| {
                 Some(ContainerSummary {
                     id: container.id?,

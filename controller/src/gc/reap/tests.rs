@@ -41,17 +41,19 @@ fn labels_that_no_controller_wrote_are_left_alone() {
     let state = StateDir::open(&dir.path().join("state"), dir.path(), "boot").unwrap();
     let me = Instance::register(state, "").unwrap();
     let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
-    let good = ContainerSummary {
+    const ID: &str = "0123456789abcdef";
+    let summary = |sandbox: &str| ContainerSummary {
         id: "c".into(),
-        name: "sandboxctl-s".into(),
-        labels: super::labels(&me, "s", expires),
+        name: container_name(sandbox),
+        labels: super::labels(&me, sandbox, expires),
         running: true,
         created: SystemTime::UNIX_EPOCH,
     };
+    let good = summary(ID);
     let read = Labels::read(good.clone()).unwrap();
     assert_eq!(
         (read.sandbox.as_str(), read.instance, read.expires),
-        ("s", me.id().to_owned(), expires)
+        (ID, me.id().to_owned(), expires)
     );
     for (index, value) in [(3, "soon"), (3, "-1"), (3, "99999999999999999999")] {
         let mut bad = good.clone();
@@ -60,6 +62,10 @@ fn labels_that_no_controller_wrote_are_left_alone() {
     }
     // Every container of an image has the image's labels.
     assert!(Labels::read(ContainerSummary { name: "database".into(), ..good.clone() }).is_none());
+    // One that its user has named.
+    for name in ["web-1", "", "0123456789ABCDEF", "0123456789abcde/"] {
+        assert!(Labels::read(summary(name)).is_none(), "{name}");
+    }
     for index in 0..4 {
         let mut bad = good.clone();
         bad.labels.remove(index);
