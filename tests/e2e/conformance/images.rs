@@ -247,6 +247,18 @@ fn image_whose_users_are_in_a_fifo_does_not_hold_up_the_engine() {
 }
 
 #[test]
+fn image_with_more_users_than_the_engine_reads_in_bounded_memory_is_refused() {
+    for (path, line) in [("etc/passwd", "x:x:0:0::/:/\n"), ("etc/group", "x:x:0:\n")] {
+        let with =
+            |bytes: usize| Rootfs::busybox().file(path, 0o644, line.repeat(bytes / line.len()));
+        let small = Programs::of(&with(1 << 20));
+        assert_eq!(small.output(Command::new("echo").arg("a")), "a\n", "{path}");
+        let problem = format!("has more than 1048576 bytes at /{path}");
+        assert_users_are_refused(&with(2 << 20), &problem);
+    }
+}
+
+#[test]
 fn image_whose_users_are_behind_a_link_is_refused() {
     for (rootfs, link) in [
         (Rootfs::busybox().link("etc/passwd", "/proc/kmsg"), "/etc/passwd"),

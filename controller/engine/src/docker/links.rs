@@ -8,7 +8,8 @@
 //!
 //! The engine also looks up users and groups in files of the image, as root, while the mounts are there. A link
 //! there could lead it into a mount, to a FIFO or a file of the kernel's, and no engine tells what a link leads
-//! through: asked for the link itself, Docker 20.10 opens what it leads to. So these must not be links.
+//! through: asked for the link itself, Docker 20.10 opens what it leads to. So these must not be links. The engine
+//! reads each whole and keeps every line, in 27 times their size, without a time limit: so they must be small too.
 //!
 //! The content of an image does not change, so the result is cached by its id.
 
@@ -42,12 +43,17 @@ const MAX_REMEMBERED: usize = 256;
 /// The files in which an engine looks up users and groups of the image, without a time limit: it waits for
 /// a writer of a FIFO for ever.
 const LOOKED_UP: &[&str] = &["/etc/passwd", "/etc/group"];
+/// The largest such file. That of a machine with 10,000 users has about 600 KB.
+const MAX_LOOKED_UP: i64 = 1 << 20;
 /// The bits of Go's `fs.FileMode` for what is neither a file, a directory nor a link.
 const MODE_SPECIAL: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
 
 /// What to do about an image with a link.
 const HINT_LINK: &str = "make an image without the link, or put the io dir elsewhere by --mount-path \
                          where that is what it leads to";
+/// What to do about an image with a large file of users or groups.
+const HINT_LARGE: &str = "make an image with fewer users and groups: a sandbox runs as a number, and \
+                          needs none of them";
 /// What to do about an image in which the engine cannot look at a path.
 const HINT_UNSEEN: &str = "make an image in which that can be a directory: no loop of links, nothing \
                            below a file, no name longer than 255 bytes";
@@ -64,6 +70,8 @@ enum Component {
     Link,
     /// A FIFO, a device or a socket.
     Special,
+    /// A file that the engine would read, and that is too large for that.
+    Large,
 }
 
 /// The checked paths of an image.
@@ -127,9 +135,18 @@ impl Links {
             );
             return Ok(Some((reason, HINT_LINK)));
         }
-        let special = LOOKED_UP.iter().find(|path| known.get(**path) == Some(&Component::Special));
-        Ok(special.map(|path| {
-            (format!("has a special file at {path}, which the engine would read"), HINT_LINK)
+        Ok(LOOKED_UP.iter().find_map(|path| match known.get(*path)? {
+            Component::Special => {
+                let reason = format!("has a special file at {path}, which the engine would read");
+                Some((reason, HINT_LINK))
+            }
+            Component::Large => {
+                let reason = format!(
+                    "has more than {MAX_LOOKED_UP} bytes at {path}, which the engine would read as a whole"
+                );
+                Some((reason, HINT_LARGE))
+            }
+            Component::Missing | Component::Plain | Component::Link => None,
         }))
     }
 
@@ -156,7 +173,8 @@ impl Links {
     }
 
     fn cache(&self, image: &str) -> Cache {
-        let key = sandbox_dirfd::hex(&Sha256::digest(format!("links\n{}\n{image}", self.endpoint)));
+        let key =
+            sandbox_dirfd::hex(&Sha256::digest(format!("links 2\n{}\n{image}", self.endpoint)));
         Cache::new(&self.state_dir, &key[..16])
     }
 }
@@ -251,6 +269,7 @@ async fn look(docker: &Docker, container: &str, path: &str) -> Result<Component,
         // Podman follows links, and reports the target.
         Ok(stat) if !stat.link_target.is_empty() && stat.link_target != path => Component::Link,
         Ok(stat) if stat.file_mode & MODE_SPECIAL != 0 => Component::Special,
+        Ok(stat) if LOOKED_UP.contains(&path) && stat.size > MAX_LOOKED_UP => Component::Large,
         Ok(_) => Component::Plain,
         Err(EngineError::NotFound(_)) => Component::Missing,
         Err(error) => return Err(error),
