@@ -9,10 +9,15 @@ use crate::error::EngineError;
 /// The longest variable with which the kernel starts a program, with the zero at its end: the
 /// `MAX_ARG_STRLEN` of pages of 4 KiB.
 const MAX_VARIABLE_BYTES: usize = 128 << 10;
-/// More than the kernel takes of all variables together, whatever the limit of the stack is.
-const MAX_ENV_BYTES: usize = 6 << 20;
+/// The most variables: an engine looks each up among all others when it creates and when it starts a
+/// container, for which no time limit holds. An ordinary image has fewer than 50.
+const MAX_VARIABLES: usize = 1024;
+/// The most bytes of all variables. The kernel takes a quarter of the limit of the stack, which is
+/// 8 MiB, and engines and helpers keep several copies.
+const MAX_ENV_BYTES: usize = 512 << 10;
 
-/// Refuses an image with whose variables no program can be started, the agent neither.
+/// Refuses an image with whose variables no program can be started, the agent neither, or not in a
+/// bounded time.
 pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineError> {
     let long = env.iter().find(|variable| variable.len() >= MAX_VARIABLE_BYTES);
     let all: usize = env.iter().map(|variable| variable.len() + 1).sum();
@@ -27,16 +32,21 @@ pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineErr
                 MAX_VARIABLE_BYTES - 1
             )
         }
+        None if env.len() > MAX_VARIABLES => {
+            format!(
+                "sets {} variables, and a sandbox starts with {MAX_VARIABLES} at most",
+                env.len()
+            )
+        }
         None if all > MAX_ENV_BYTES => format!(
-            "sets variables of {all} bytes together, and no program can be started with so many: \
-             argument list too long"
+            "sets variables of {all} bytes together, and a sandbox starts with {MAX_ENV_BYTES} at most"
         ),
         None => return Ok(()),
     };
     Err(EngineError::ProgramImage {
         reference: reference.to_owned(),
         reason,
-        hint: Some("make an image with smaller variables (ENV), and put what is large in a file"),
+        hint: Some("make an image with fewer or smaller variables (ENV), and put them in a file"),
     })
 }
 
@@ -146,8 +156,12 @@ mod tests {
         check_env("image", &[variable(MAX_VARIABLE_BYTES - 1), String::new()]).unwrap();
         let error = refused(&["A=1".to_owned(), variable(MAX_VARIABLE_BYTES)]);
         assert!(error.contains("'image' sets the variable \"NAME\" of 131072 bytes"), "{error}");
-        let error = refused(&vec![variable(100_000); 64]);
-        assert!(error.contains("sets variables of 6400064 bytes together"), "{error}");
+        let error = refused(&vec![variable(100_000); 6]);
+        assert!(error.contains("sets variables of 600006 bytes together"), "{error}");
+        let many = |count: usize| vec![variable(400); count];
+        check_env("image", &many(1024)).unwrap();
+        let error = refused(&many(1025));
+        assert!(error.contains("sets 1025 variables, and a sandbox starts with 1024"), "{error}");
         assert!(refused(&["x".repeat(1 << 20)]).len() < 400);
     }
 

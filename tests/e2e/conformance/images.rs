@@ -605,9 +605,31 @@ fn image_with_a_variable_that_no_program_can_have_is_refused_by_its_name() {
     assert_eq!(kind, ErrorKind::Image, "{message}");
     assert!(message.contains("sets the variable \"LARGE\" of 200006 bytes"), "{message}");
     assert!(message.contains("argument list too long"), "{message}");
-    assert!(message.contains("hint: make an image with smaller variables"), "{message}");
+    assert!(message.contains("hint: make an image with fewer or smaller variables"), "{message}");
     let programs = Programs::from(with(100_000));
     assert_eq!(programs.shell("echo ${#LARGE}"), "100000\n");
+}
+
+#[test]
+fn image_with_more_variables_than_an_engine_starts_in_time_is_refused() {
+    let with = |count: usize, bytes: usize| {
+        let path = "PATH=/bin".to_owned();
+        let others = (1..count).map(|it| format!("V{it:05}={}", "x".repeat(bytes - 7)));
+        let env: Vec<_> = [path].into_iter().chain(others).collect();
+        Rootfs::busybox().config(json!({ "Env": env })).provide_image()
+    };
+    for (provided, problem) in [
+        (with(1025, 8), "sets 1025 variables, and a sandbox starts with 1024 at most"),
+        (with(200_000, 8), "sets 200000 variables, and a sandbox starts with 1024 at most"),
+        (with(1000, 1500), "sets variables of 1499509 bytes together"),
+    ] {
+        let (kind, message) = refused(provided.root());
+        assert_eq!(kind, ErrorKind::Image, "{message}");
+        assert!(message.contains(problem), "{message}");
+        assert!(message.contains("hint: make an image with fewer or smaller"), "{message}");
+    }
+    let programs = Programs::from(with(1024, 500));
+    assert_eq!(programs.shell("env | grep -c '^V0.*x$'"), "1023\n");
 }
 
 #[test]
