@@ -9,6 +9,10 @@ use crate::user::{User, UserError};
 /// never inside an io dir.
 pub const MOUNTED_AGENT: &str = "/.sandbox/agent";
 
+/// The beginning of the names under which the agent's process has the variables of the image, which
+/// commands get. Under their own names they could decide how the agent's process itself runs.
+pub const IMAGE_VARIABLE: &str = "image:";
+
 /// The port on loopback where commands find the proxy. It is Squid's default port, so that software
 /// that does not read proxy variables can be configured once.
 pub const PROXY_PORT: u16 = 3128;

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use sandbox_api::{ImageInfo, ProgramImage};
+use sandbox_protocol::argv::IMAGE_VARIABLE;
 
 use crate::error::EngineError;
 
@@ -19,7 +20,8 @@ const MAX_ENV_BYTES: usize = 512 << 10;
 /// Refuses an image with whose variables no program can be started, the agent neither, or not in a
 /// bounded time.
 pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineError> {
-    let long = env.iter().find(|variable| variable.len() >= MAX_VARIABLE_BYTES);
+    let is_long = |variable: &&String| variable.len() + IMAGE_VARIABLE.len() >= MAX_VARIABLE_BYTES;
+    let long = env.iter().find(is_long);
     let all: usize = env.iter().map(|variable| variable.len() + 1).sum();
     let reason = match long {
         Some(variable) => {
@@ -29,7 +31,7 @@ pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineErr
             format!(
                 "sets the variable {name:?} of {bytes} bytes, and a program can be started with \
                  one of at most {}: argument list too long",
-                MAX_VARIABLE_BYTES - 1
+                MAX_VARIABLE_BYTES - IMAGE_VARIABLE.len() - 1
             )
         }
         None if env.len() > MAX_VARIABLES => {
@@ -48,6 +50,12 @@ pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineErr
         reason,
         hint: Some("make an image with fewer or smaller variables (ENV), and put them in a file"),
     })
+}
+
+/// The variables of the agent's process that give commands those of an image. None has a name that
+/// the process itself looks up before it is confined, such as `GLIBC_TUNABLES` or `RUST_MIN_STACK`.
+pub(crate) fn variables_of_image(env: &[String]) -> impl Iterator<Item = String> {
+    env.iter().map(|variable| format!("{IMAGE_VARIABLE}{variable}"))
 }
 
 /// The images to remove.
@@ -153,9 +161,10 @@ mod tests {
     fn variables_that_no_program_can_be_started_with_are_refused() {
         let variable = |bytes: usize| format!("NAME={}", "x".repeat(bytes - 5));
         let refused = |env: &[String]| check_env("image", env).unwrap_err().to_string();
-        check_env("image", &[variable(MAX_VARIABLE_BYTES - 1), String::new()]).unwrap();
-        let error = refused(&["A=1".to_owned(), variable(MAX_VARIABLE_BYTES)]);
-        assert!(error.contains("'image' sets the variable \"NAME\" of 131072 bytes"), "{error}");
+        let longest = MAX_VARIABLE_BYTES - IMAGE_VARIABLE.len() - 1;
+        check_env("image", &[variable(longest), String::new()]).unwrap();
+        let error = refused(&["A=1".to_owned(), variable(longest + 1)]);
+        assert!(error.contains("'image' sets the variable \"NAME\" of 131066 bytes"), "{error}");
         let error = refused(&vec![variable(100_000); 6]);
         assert!(error.contains("sets variables of 600006 bytes together"), "{error}");
         let many = |count: usize| vec![variable(400); count];

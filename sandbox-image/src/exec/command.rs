@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use sandbox_protocol::argv::IMAGE_VARIABLE;
 use sandbox_protocol::message::{Command, Program};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, WireError};
@@ -38,15 +39,26 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// `inherited` is the image's environment, `home` the io dir, if there is one.
+    /// `inherited` is the environment of this process: what the engine sets, and under names of their
+    /// own the variables of the image, which replace it. `home` is the io dir, if there is one.
     pub fn new(
         inherited: impl Iterator<Item = (OsString, OsString)>,
         home: Option<GuestPath>,
         cwd: GuestPath,
     ) -> Self {
         let inherited = inherited.map(|(name, value)| (name.into_vec(), value.into_vec()));
+        let (mut env, mut of_image) = (Environment::new(), Environment::new());
+        for (name, value) in inherited {
+            match name.strip_prefix(IMAGE_VARIABLE.as_bytes()) {
+                Some(name) => _ = of_image.insert(name.to_vec(), value),
+                // An empty one is of the image, withheld from this process.
+                None if value.is_empty() => {}
+                None => _ = env.insert(name, value),
+            }
+        }
+        env.append(&mut of_image);
         let mut defaults = Self {
-            env: inherited.collect(),
+            env,
             home: home.as_ref().map_or(TMPDIR, GuestPath::as_bytes).to_vec(),
             home_path: home,
             cwd,
@@ -314,6 +326,35 @@ mod tests {
             prepare(&Command::Shell(WireString::new("a | b")), None, &[], &defaults(&[])).unwrap();
         assert_eq!(text(&made.candidates), ["/bin/sh"]);
         assert_eq!(text(&made.args), ["/bin/sh", "-c", "a | b"]);
+    }
+
+    #[test]
+    fn variables_of_the_image_come_under_names_that_mean_nothing_to_this_process() {
+        let image = defaults(&[
+            ("image:PATH", "/x"),
+            ("PATH", ""),
+            ("RUST_MIN_STACK", ""),
+            ("image:RUST_MIN_STACK", "1"),
+            ("image:EMPTY", ""),
+            ("HOSTNAME", "sandbox"),
+            ("image:image:A", "b"),
+        ]);
+        let made = prepare(&program("x"), None, &[], &image).unwrap();
+        let mut env = text(&made.env);
+        env.sort_unstable();
+        assert_eq!(
+            env,
+            [
+                "EMPTY=",
+                "HOME=/io",
+                "HOSTNAME=sandbox",
+                "LANG=C.UTF-8",
+                "PATH=/x",
+                "RUST_MIN_STACK=1",
+                "TMPDIR=/tmp",
+                "image:A=b"
+            ]
+        );
     }
 
     #[test]

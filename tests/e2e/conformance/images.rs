@@ -633,6 +633,15 @@ fn image_with_more_variables_than_an_engine_starts_in_time_is_refused() {
 }
 
 #[test]
+fn variables_of_an_image_reach_commands_and_not_the_agents_own_process() {
+    let env = ["RUST_MIN_STACK=18446744073709551615", "EMPTY=", "HOME=/root", "PATH=/bin"];
+    let rootfs = Rootfs::busybox().config(json!({ "Env": env }));
+    let programs = Programs::from(rootfs.provide_image());
+    let names = programs.shell("env | grep -e RUST -e EMPTY -e image: | sort; cat /proc/1/comm");
+    assert_eq!(names, "EMPTY=\nRUST_MIN_STACK=18446744073709551615\nsandbox-agent\n");
+}
+
+#[test]
 fn agents_place_is_one_that_no_image_can_know() {
     let rootfs = Rootfs::busybox();
     let place = |programs: &Programs| {

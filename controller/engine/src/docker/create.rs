@@ -17,6 +17,7 @@ use crate::hardening::{
     ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
     READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
 };
+use crate::image::variables_of_image;
 use crate::{Bind, ContainerSpec, Layers, Programs};
 
 /// The form of a request: the settings that Podman does not accept as Docker does.
@@ -177,6 +178,11 @@ fn with_programs(
     dialect: Dialect,
 ) -> ContainerCreateBody {
     body.entrypoint = Some(files.iter().take(1).map(|agent| agent.target.clone()).collect());
+    // The engine adds the image's variables, except those of a name that the request sets too.
+    let name = |variable: &String| variable.split('=').next().unwrap_or_default().to_owned();
+    let withheld = programs.env.iter().map(name).filter(|name| !name.is_empty());
+    let withheld = withheld.map(|name| format!("{name}="));
+    body.env = Some(withheld.chain(variables_of_image(&programs.env)).collect());
     // The image's may not exist, and would be created.
     body.working_dir = Some("/".to_owned());
     body.hostname = Some(HOSTNAME.to_owned());
@@ -507,7 +513,7 @@ mod tests {
                 reference: "x".into(),
                 volumes: Vec::new(),
             },
-            env: Vec::new(),
+            env: ["RUST_MIN_STACK=1", "A=b=c", "B"].map(str::to_owned).into(),
             tmpfs_bytes: 64 << 20,
             tmpfs_inodes: 1000,
         }
@@ -595,6 +601,17 @@ mod tests {
     #[test]
     fn programs_are_allowed_what_their_list_says_and_the_rest_is_not_there() {
         let json = with_programs(&[]);
+        assert_eq!(
+            json["Env"],
+            json!([
+                "RUST_MIN_STACK=",
+                "A=",
+                "B=",
+                "image:RUST_MIN_STACK=1",
+                "image:A=b=c",
+                "image:B"
+            ])
+        );
         let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
         assert_eq!(options[0], "no-new-privileges");
         let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();

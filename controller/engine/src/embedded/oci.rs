@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::ContainerSpec;
 use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES};
+use crate::image::variables_of_image;
 
 /// The root of the container in the helper's mount namespace.
 const ROOT: &str = "/rootfs";
@@ -58,7 +59,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
     // The default devices are allowed after it.
     let mut devices = vec![json!({"allow": false, "access": "rwm"})];
     if let Some(programs) = &spec.programs {
-        env = with_defaults(&programs.env);
+        env.extend(variables_of_image(&with_defaults(&programs.env)));
         mounts.extend([
             json!({
                 "destination": "/dev/pts", "type": "devpts", "source": "devpts",
@@ -220,10 +221,16 @@ mod tests {
         let env = |env: &[&str]| with_programs(env)["process"]["env"].clone();
         assert_eq!(
             env(&["PATH=/opt/bin", "HOME=/root", "A=1=2"]),
-            json!(["PATH=/opt/bin", "HOME=/root", "A=1=2", "HOSTNAME=sandbox"])
+            json!([
+                "HOME=/",
+                "image:PATH=/opt/bin",
+                "image:HOME=/root",
+                "image:A=1=2",
+                "image:HOSTNAME=sandbox"
+            ])
         );
-        let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-        assert_eq!(env(&[]), json!([path, "HOSTNAME=sandbox", "HOME=/"]));
+        let path = "image:PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        assert_eq!(env(&[]), json!(["HOME=/", path, "image:HOSTNAME=sandbox", "image:HOME=/"]));
         assert_eq!(config(&spec(), Swap::Counted)["process"]["env"], json!(["HOME=/"]));
     }
 
