@@ -367,6 +367,10 @@ impl Controller {
         step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
+    pub(crate) fn highest_id(&self) -> u32 {
+        self.shared.engine.highest_id()
+    }
+
     /// Writes a service's decision about a request to the audit, if there is one.
     pub fn audit_access(&self, record: AccessRecord<'_>) {
         self.shared.audit.record(&Event::access(record));

@@ -214,7 +214,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
         UserMapping::Rootless { owner } => format!(", by a rootless engine of user {owner}"),
         UserMapping::Remapped { uid, gid } => format!(", by an engine that maps from {uid}:{gid}"),
     };
-    match container_user(mapping, Some(owner), None) {
+    match container_user(mapping, Some(owner), None, controller.highest_id()) {
         Ok(user) => {
             let detail = format!(
                 "the io dir belongs to {}:{}, sandboxes run as {user}{how}",

@@ -73,7 +73,11 @@ impl FromStr for User {
 
     fn from_str(text: &str) -> Result<Self, UserError> {
         let (uid, gid) = text.split_once(':').ok_or(UserError::Format)?;
-        let id = |text: &str| text.parse().map_err(|_| UserError::Format);
+        let id = |text: &str| {
+            let is_number = text.len() <= 10 && text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse().ok().filter(|_| is_number);
+            number.ok_or(UserError::Format)
+        };
         Self::new(id(uid)?, id(gid)?)
     }
 }
@@ -101,7 +105,19 @@ mod tests {
         let user: User = "1000:100".parse().unwrap();
         assert_eq!((user.uid(), user.gid()), (1000, 100));
         assert_eq!(user.to_string(), "1000:100");
-        for text in ["", "1000", "root:root", "-1:0", "0:-1", "1:2:3", "4294967296:0", "0: 1"] {
+        for text in [
+            "",
+            "1000",
+            "root:root",
+            "-1:0",
+            "0:-1",
+            "1:2:3",
+            "4294967296:0",
+            "0: 1",
+            "+0:0",
+            "0:+5",
+            "00000000000:0",
+        ] {
             assert_eq!(text.parse::<User>(), Err(UserError::Format), "{text}");
         }
     }

@@ -281,6 +281,11 @@ pub trait Engine: Send + Sync {
     /// The engine's kind and endpoint, and why it was chosen.
     fn info(&self) -> &EngineInfo;
 
+    /// The highest number of a user or group that a container can have.
+    fn highest_id(&self) -> u32 {
+        u32::MAX
+    }
+
     /// What the engine reports about itself.
     async fn facts(&self) -> Result<EngineFacts, EngineError>;
 

@@ -17,11 +17,12 @@ const NOBODY: u32 = 65_534;
 /// The number of users that a remapping engine maps, one by one.
 const REMAPPED_USERS: u32 = 65_536;
 
-/// The uid and gid of the container.
+/// The uid and gid of the container. `highest` is the engine's highest one.
 pub(crate) fn container_user(
     mapping: UserMapping,
     io_dir_owner: Option<(u32, u32)>,
     asked: Option<User>,
+    highest: u32,
 ) -> Result<User, Error> {
     let refuse =
         |(uid, gid), reason: &str| Err(Error::User { uid, gid, reason: reason.to_owned() });
@@ -56,44 +57,12 @@ pub(crate) fn container_user(
     if uid == NOBODY || gid == NOBODY {
         return refuse((uid, gid), "65534 is \"nobody\", who owns what has no owner");
     }
-    User::new(uid, gid).or_else(|error| refuse((uid, gid), &error.to_string()))
+    let user = User::new(uid, gid);
+    if user.is_ok() && uid.max(gid) > highest {
+        return refuse((uid, gid), &format!("the engine takes users and groups up to {highest}"));
+    }
+    user.or_else(|error| refuse((uid, gid), &error.to_string()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
-        let me = Some((1000, 100));
-        let rootless = UserMapping::Rootless { owner: 1000 };
-        let remapped = UserMapping::Remapped { uid: 100_000, gid: 200_000 };
-        for (mapping, owner, asked, expected) in [
-            (UserMapping::Identity, me, None, Some((1000, 100))),
-            (UserMapping::Identity, Some((0, 0)), None, Some((0, 0))),
-            (UserMapping::Identity, None, None, Some((60_700, 60_700))),
-            (UserMapping::Identity, me, Some((7, 8)), Some((7, 8))),
-            (UserMapping::Identity, Some((NOBODY, 0)), None, None),
-            (UserMapping::Identity, Some((0, NOBODY)), None, None),
-            (UserMapping::Identity, me, Some((NOBODY, NOBODY)), None),
-            (rootless, me, None, Some((0, 0))),
-            (rootless, Some((1001, 100)), None, None),
-            (rootless, None, None, Some((60_700, 60_700))),
-            // Values that the kernel reads as "unchanged", however they arrive.
-            (UserMapping::Identity, Some((u32::MAX, 0)), None, None),
-            (UserMapping::Identity, Some((0, u32::MAX)), None, None),
-            (UserMapping::Identity, Some((65_535, 65_535)), None, None),
-            (remapped, Some((165_535, 200_000)), None, None),
-            (remapped, Some((100_000, 200_000)), None, Some((0, 0))),
-            (remapped, Some((101_000, 200_100)), None, Some((1000, 100))),
-            (remapped, Some((165_534, 200_000)), None, None),
-            (remapped, Some((165_536, 200_000)), None, None),
-            (remapped, me, None, None),
-        ] {
-            let asked = asked.map(|(uid, gid)| User::new(uid, gid).unwrap());
-            let user = container_user(mapping, owner, asked).ok();
-            let user = user.map(|user| (user.uid(), user.gid()));
-            assert_eq!(user, expected, "{mapping:?} {owner:?} {asked:?}");
-        }
-    }
-}
+mod tests;

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 
 use serde_json::json;
 
+use crate::ENGINE;
+use crate::engine::Engine;
 use crate::engines::{Feature, has, out_of_memory};
 use crate::fixture::{Fixture, finish};
 
@@ -28,7 +30,7 @@ fn a_script_returns_a_result_and_leaves_files() {
     assert_eq!(document["logs"][0], "hello\t1\ttrue");
     assert_eq!(document["logs"][1], "[warn] careful");
     assert_eq!(document["error"], json!(null));
-    assert_eq!(document["engine"], crate::ENGINE.name());
+    assert_eq!(document["engine"], ENGINE.name());
     assert_eq!(document["io_dir"], place.path("sandbox-files").to_str().unwrap());
     assert_eq!(document["files_touched_source"], "observed");
     assert_eq!(
@@ -181,7 +183,7 @@ fn memory_of_the_vm_and_of_the_container_are_limits() {
     }
     assert_eq!(document["logs"], json!(["start"]));
     let peak = &document["usage"]["peak_memory_bytes"];
-    assert_eq!(peak.is_null(), !crate::ENGINE.tells_usage(), "{document:#}");
+    assert_eq!(peak.is_null(), !ENGINE.tells_usage(), "{document:#}");
 }
 
 #[test]
@@ -366,7 +368,7 @@ fn an_io_dir_that_stays_empty_is_removed_again_and_one_that_was_there_stays() {
 fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
     let place = Fixture::new();
     place.write("one.luau", "return 1");
-    for user in ["4294967295:0", "0:4294967295", "65535:0", "0:65535", "-1:0"] {
+    for user in ["4294967295:0", "0:4294967295", "65535:0", "0:65535", "-1:0", "+0", "1000:+5"] {
         let exec = ["exec", "--user", user, "--image", "none", "--", "true"];
         for args in [&["run", "--user", user, "one.luau"][..], &exec] {
             place.sandboxctl(args).assert_code(2).assert_stderr_has("--user");
@@ -374,6 +376,23 @@ fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
         }
     }
     assert_eq!(place.instances(), Vec::<String>::new());
+}
+
+#[test]
+fn id_that_the_engine_cannot_have_is_refused_before_anything_is_made() {
+    let place = Fixture::new();
+    // One that it has.
+    let highest = if ENGINE == Engine::Docker { "2147483647" } else { "4294967294" };
+    let run = |user: &str| place.sandboxctl(["run", "-c", "return 1", "--no-io", "--user", user]);
+    run(highest).assert_code(0);
+    if ENGINE == Engine::Docker {
+        for user in ["2147483648", "4294967294", "0:2147483648"] {
+            run(user)
+                .assert_code(121)
+                .assert_stderr_has("the engine takes users and groups up to 2147483647")
+                .assert_stderr_has("hint: ");
+        }
+    }
 }
 
 #[test]

@@ -294,6 +294,11 @@ impl Engine for DockerEngine {
         &self.info
     }
 
+    fn highest_id(&self) -> u32 {
+        // It keeps them in 32 bits with a sign.
+        u32::MAX >> 1
+    }
+
     async fn facts(&self) -> Result<EngineFacts, EngineError> {
         let system = self.docker.info().await.map_err(engine_error)?;
         let version = self.docker.version().await.map_err(engine_error)?;

@@ -201,7 +201,8 @@ impl Opened {
         );
         let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
         let asked = spec.user;
-        let user_by = |mapping| container_user(mapping, owner, asked);
+        let highest = shared.engine.highest_id();
+        let user_by = |mapping| container_user(mapping, owner, asked, highest);
         let engine = shared.engine.clone();
         let mapping = || step(Step::Connect, engine.user_mapping());
         let likely_user = match user_by(engine.likely_user_mapping()) {
@@ -314,9 +315,10 @@ fn disk_reserve(shared: &Shared, io_dir: &IoDir) -> u64 {
 fn private_io_dir(shared: &Shared, spec: &SandboxSpec, private: PrivateIo) -> Result<IoDir, Error> {
     match (private, shared.engine.info().kind) {
         (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir),
-        (PrivateIo::Memory, EngineKind::Embedded) => {
-            IoDir::in_memory(&spec.limits, container_user(UserMapping::Identity, None, spec.user)?)
-        }
+        (PrivateIo::Memory, EngineKind::Embedded) => IoDir::in_memory(
+            &spec.limits,
+            container_user(UserMapping::Identity, None, spec.user, u32::MAX)?,
+        ),
         (PrivateIo::Memory, EngineKind::Docker) => {
             let reason = "Docker's containers have none that the controller could see".to_owned();
             Err(Error::PrivateIoDir { reason })
