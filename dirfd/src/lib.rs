@@ -22,7 +22,7 @@ pub use access::{Access, check_access};
 pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::FreeSpace;
 pub use identity::Identity;
-pub use lock::lock_directory;
+pub use lock::{is_locked_file, lock_directory};
 pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, is_random_hex, random_hex};

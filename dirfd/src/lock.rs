@@ -1,10 +1,22 @@
 //! Directories that their user holds by a lock, which the kernel releases however the user ends.
+//! The lock is on the directory, or on a file in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
+
+/// Whether somebody holds the lock of a file. It is not waited for, nor is anything else.
+#[must_use]
+pub fn is_locked_file(file: impl Arg) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = openat(CWD, file, flags, Mode::empty());
+    // Another's look takes it for a moment too, and shares it.
+    opened.is_ok_and(|file| {
+        flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+    })
+}
 
 /// Opens and locks a directory that still exists.
 ///

@@ -23,3 +23,8 @@ pub use sandbox::{
 };
 pub use subject::{InvalidSubject, Subject, has_room};
 pub use time::{InvalidTime, Time};
+
+/// The database file in the data directory of a service.
+pub const DATABASE_FILE: &str = "store.db";
+/// The file in that directory whose lock a server holds.
+pub const LOCK_FILE: &str = "lock";

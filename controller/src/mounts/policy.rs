@@ -6,6 +6,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
+use sandbox_dirfd::is_locked_file;
 use sandbox_engine::mount_table::{Located, Location, MountTable, Opened};
 use sandbox_protocol::message::Access;
 
@@ -208,6 +210,22 @@ impl MountPolicy {
             }
         }
         Ok(hidden)
+    }
+
+    /// Refuses what is in the data directory of a server that runs, though the configuration does not
+    /// name it. The io dirs that are in one's own are no matter.
+    pub fn check_servers(&self, opened: Opened<'_>, path: &Path) -> Result<(), MountRefusal> {
+        let location = locate(&self.table, opened)?.location;
+        if self.own.iter().any(|own| own.location.path_to(&location).is_some()) {
+            return Ok(());
+        }
+        let is_served = |folder: &&Path| {
+            is_locked_file(folder.join(LOCK_FILE)) && folder.join(DATABASE_FILE).exists()
+        };
+        path.ancestors().find(is_served).map_or(Ok(()), |folder| {
+            let name = "data directory of a service that runs,";
+            Err(MountRefusal::ReservedDir { name, folder: folder.to_owned() })
+        })
     }
 
     /// Refuses an open file or directory below which anything is mounted, and nothing else.

@@ -148,6 +148,44 @@ async fn files_checked_at_launch_are_not_kept_open() {
     assert!(table.upgrade().is_none());
 }
 
+#[tokio::test]
+async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let folders = ReservedDirs {
+        state_dir: at("state"),
+        data_dir: at("data"),
+        scratch_dir: at("scratch"),
+        ..ReservedDirs::default()
+    };
+    fs::create_dir_all(at("served/files/a")).unwrap();
+    fs::write(at("served/store.db"), "").unwrap();
+    let lock = File::create(at("served/lock")).unwrap();
+    let add = |folders: &ReservedDirs, name: &str, access| {
+        let source = at(name).canonicalize().unwrap();
+        let file = Arc::new(File::open(&source).unwrap().into());
+        let source = Source::new(source.to_str().unwrap().to_owned(), file);
+        let mut guard = MountGuard::new(&MountWatch::default(), folders);
+        guard.add("it", &source, "/in", access)
+    };
+    add(&folders, "served/files/a", Access::Write).unwrap();
+    lock.lock().unwrap();
+    for name in ["served", "served/files/a", "served/store.db"] {
+        for access in [Access::Read, Access::Write] {
+            let Err(Error::MountRefused { source, .. }) = add(&folders, name, access) else {
+                panic!("{name} is mounted");
+            };
+            let folder = at("served").canonicalize().unwrap();
+            let name = "data directory of a service that runs,";
+            assert_eq!(source, MountRefusal::ReservedDir { name, folder });
+        }
+    }
+    // The server's own sandboxes have io dirs there.
+    let (service_dir, service_io_dirs) = (Some(at("served")), vec![at("served/files")]);
+    let of_server = ReservedDirs { service_dir, service_io_dirs, ..folders };
+    add(&of_server, "served/files/a", Access::Write).unwrap();
+}
+
 /// Polls it once.
 async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))

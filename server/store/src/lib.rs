@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use rustix::fs::OFlags;
+use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
 use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 
 pub use error::StoreError;
@@ -44,10 +45,6 @@ pub use sandboxes::{NamedSandbox, SandboxRecord};
 pub use tokens::TokenRecord;
 pub use usage::Usage;
 
-/// The database file in the data directory.
-const DATABASE: &str = "store.db";
-/// The file whose lock a server holds.
-const LOCK: &str = "lock";
 /// How long a server that starts waits for the lock of one that ends.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a statement waits for another program that holds the database.
@@ -99,7 +96,7 @@ impl Store {
             }
             checked => checked.map_err(|error| directory(data_dir, error))?,
         }
-        if !data_dir.join(DATABASE).exists() {
+        if !data_dir.join(DATABASE_FILE).exists() {
             return Err(StoreError::Missing { path: data_dir.to_owned() });
         }
         // Without a server there is nobody to disturb by a migration.
@@ -112,7 +109,7 @@ impl Store {
     }
 
     fn open_with(data_dir: &Path, lock: Option<File>) -> Result<Self, StoreError> {
-        let database = data_dir.join(DATABASE);
+        let database = data_dir.join(DATABASE_FILE);
         // Created with a mode of its own; SQLite gives it to the files beside it.
         private_file(&database, OpenOptions::new().create(true).append(true))
             .map_err(|error| directory(data_dir, error))?;
@@ -256,7 +253,8 @@ fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 }
 
 fn lock(data_dir: &Path) -> Result<File, StoreError> {
-    let open = private_file(&data_dir.join(LOCK), OpenOptions::new().create(true).append(true));
+    let open =
+        private_file(&data_dir.join(LOCK_FILE), OpenOptions::new().create(true).append(true));
     let file = open.map_err(|error| directory(data_dir, error))?;
     let since = Instant::now();
     loop {

@@ -316,7 +316,7 @@ fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
         store.accept(NewExecution { sandbox, ..new(&id, 1) }).unwrap();
         store.finish(finish(&id, number)).unwrap();
     }
-    let steps = steps(&dir.path().join("data").join(DATABASE));
+    let steps = steps(&dir.path().join("data").join(DATABASE_FILE));
     let mut each = Vec::new();
     let mut count = |what, call: &dyn Fn()| {
         let before = steps.load(Ordering::Relaxed);
@@ -473,13 +473,13 @@ fn damaged_store_is_refused_with_the_way_out() {
     }
     drop(store);
     let path = dir.path().join("data");
-    let database = path.join(DATABASE);
+    let database = path.join(DATABASE_FILE);
     let mut bytes = fs::read(&database).unwrap();
     let at = bytes.len() / 2;
     bytes[at..].fill(0xa5);
     fs::write(&database, &bytes).unwrap();
     for suffix in ["-wal", "-shm"] {
-        _ = fs::remove_file(path.join(format!("{DATABASE}{suffix}")));
+        _ = fs::remove_file(path.join(format!("{DATABASE_FILE}{suffix}")));
     }
     let error = Store::open(&path).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
@@ -497,7 +497,7 @@ fn backup_has_what_was_accepted_and_replaces_no_file() {
     fs::create_dir(&copy).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     fs::set_permissions(&copy, mode).unwrap();
-    let file = copy.join(DATABASE);
+    let file = copy.join(DATABASE_FILE);
     store.backup(&file).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
@@ -581,7 +581,7 @@ fn accepted_execution_survives_a_kill() {
 #[test]
 fn locked_database_is_an_error_and_the_next_change_works() {
     let (dir, store) = data_dir();
-    let other = Connection::open(dir.path().join("data").join(DATABASE)).unwrap();
+    let other = Connection::open(dir.path().join("data").join(DATABASE_FILE)).unwrap();
     store.write(|connection| Ok(connection.busy_timeout(Duration::from_millis(1))?)).unwrap();
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let error = store.accept(new("a", 1)).unwrap_err();

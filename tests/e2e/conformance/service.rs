@@ -180,6 +180,22 @@ fn lasting(ended: &Ended) -> Value {
 }
 
 #[test]
+fn data_directory_of_a_service_that_runs_is_not_mounted_by_another_command() {
+    let place = Fixture::new();
+    let service = Service::with(&place, &[], &[("SANDBOXCTL_IO_ENABLED", "true")]);
+    std::fs::create_dir(place.path("service/own")).unwrap();
+    let problem = "it is in the data directory of a service that runs, ";
+    for flags in [["--io-dir", "service"], ["--io-dir", "service/own"], ["--in", "service/own:x"]] {
+        let refused = place.sandboxctl(["run", "-c", "return 1"].iter().chain(&flags));
+        refused.assert_code(121).assert_stderr_has(problem).assert_stderr_has("hint: ");
+    }
+    // Its own sandboxes have io dirs there.
+    let request = r#"{"script": "io.open('f', 'w')", "io": {"mode": "private"}}"#;
+    service.run(&["executions", "run", "--request", request]).assert_code(0);
+    service.stop();
+}
+
+#[test]
 fn script_prints_on_a_service_what_it_prints_here() {
     let place = Fixture::new();
     // Inputs are files, which scripts of others have only where that is wanted.
