@@ -12,8 +12,11 @@ use sandbox_api::hosts::embedded;
 /// The length of a message's header, and of the description of a route after it.
 const HEADER: usize = 16;
 const ROUTE: usize = 12;
-/// Where the description has the type of the route.
+/// Where the description has the type of the route, and its flags.
 const ROUTE_TYPE: usize = HEADER + 7;
+const ROUTE_FLAGS: std::ops::Range<usize> = HEADER + 8..HEADER + 12;
+/// `RTCF_LOCAL`: packets are delivered here, whatever the type, as those of a route through `lo`.
+const LOCAL: u32 = 0x8000_0000;
 
 /// Attributes of a route that libc lacks: what a rule may choose it by (linux/rtnetlink.h).
 const RTA_IP_PROTO: u16 = 27;
@@ -32,7 +35,7 @@ pub fn is_own(address: IpAddr, port: u16) -> io::Result<bool> {
             Ok(libc::RTN_UNICAST) => {}
             Ok(_) => return Ok(true),
             // Packets to it go nowhere.
-            Err(Errno::NETUNREACH | Errno::HOSTUNREACH) => {}
+            Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS) => {}
             // Nor does a kernel without IPv6 send any.
             Err(Errno::OPNOTSUPP) if address.is_ipv6() => {}
             Err(errno) => return Err(errno.into()),
@@ -79,8 +82,11 @@ fn route_type(address: IpAddr, port: u16) -> Result<u8, Errno> {
     // It is there when the request is sent.
     let (length, _) = recv(&kernel, &mut answer[..], RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
-    match (answer.get(4..6), answer.get(ROUTE_TYPE)) {
-        (Some(kind), Some(&route)) if kind == libc::RTM_NEWROUTE.to_ne_bytes() => Ok(route),
+    let flags = answer.get(ROUTE_FLAGS).and_then(|it| it.try_into().ok()).map(u32::from_ne_bytes);
+    match (answer.get(4..6), answer.get(ROUTE_TYPE).zip(flags)) {
+        (Some(kind), Some((&route, flags))) if kind == libc::RTM_NEWROUTE.to_ne_bytes() => {
+            Ok(if flags & LOCAL == 0 { route } else { libc::RTN_LOCAL })
+        }
         (Some(kind), _) if kind == (libc::NLMSG_ERROR as u16).to_ne_bytes() => {
             let negated = answer.get(HEADER..HEADER + 4).and_then(|it| it.try_into().ok());
             Err(Errno::from_raw_os_error(negated.map_or(libc::EIO, |it| -i32::from_ne_bytes(it))))

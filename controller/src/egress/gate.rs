@@ -17,6 +17,9 @@ use super::resolve::Resolve;
 use super::sni::Sessions;
 use crate::audit::Event;
 
+/// How many addresses a sandbox dials at a time, beyond one for each of its connections.
+pub(super) const MORE_DIALS: usize = 3 * MAX_TUNNELS;
+
 /// The limits of a sandbox's connections over its whole life. At most
 /// [`MAX_TUNNELS`] are open at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Egress {
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
-            dials: Semaphore::new(MAX_TUNNELS),
+            dials: Semaphore::new(MORE_DIALS),
             sessions: Sessions::default(),
         }
     }

@@ -22,7 +22,7 @@ use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use sandbox_session::testing::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
-use super::gate::{Egress, EgressLimits};
+use super::gate::{Egress, EgressLimits, MORE_DIALS};
 use super::resolve::Resolve;
 use super::sni::tests::client_hello;
 use sandbox_session::{ConnectHandler, Session, SessionEnd};
@@ -64,6 +64,8 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
         ("mixed.example", vec![LOOPBACK, address("::ffff:10.1.2.3")]),
         ("wrapped.example", vec![address("64:ff9b::127.0.0.1")]),
         ("empty.example", vec![]),
+        // Nothing listens at the first.
+        ("two.example", vec![address("127.0.0.2"), LOOPBACK]),
     ]);
     let list: Allowlist = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let recorder = seen.clone();
@@ -703,14 +705,18 @@ fn socks_goes_the_same_way() {
 #[test]
 fn addresses_that_are_dialled_at_a_time_are_bounded() {
     let port = server(drop);
-    let limits = EgressLimits { connect_timeout: Duration::from_millis(500), ..default_limits() };
-    let world = World::with_limits(&rules("ok.example", port), limits);
-    let target = format!("ok.example:{port}");
-    let all = world.egress.dials.try_acquire_many(MAX_TUNNELS as u32).unwrap();
+    let limits = EgressLimits { connect_timeout: Duration::from_secs(1), ..default_limits() };
+    let mut list = rules("*.example", port);
+    list.push(format!("127.0.0.2:{port}"));
+    let world = World::with_limits(&list, limits);
+    let target = format!("two.example:{port}");
+    let all = world.egress.dials.try_acquire_many(MORE_DIALS as u32).unwrap();
+    // The first address needs none of them.
+    world.connect(&format!("ok.example:{port}"));
     assert!(world.refusal(&target).starts_with("HTTP/1.1 504 "));
     drop(all);
     world.connect(&target);
-    assert_eq!(world.egress.dials.available_permits(), MAX_TUNNELS);
+    assert_eq!(world.egress.dials.available_permits(), MORE_DIALS);
 }
 
 #[test]

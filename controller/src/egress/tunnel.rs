@@ -270,13 +270,28 @@ async fn reach(
             Err(source) => Err(Failure::Undetermined { target, source }),
         }
     };
-    // Before it could accept a connection.
-    addresses.iter().copied().try_for_each(refuse_own)?;
+    // Before it could accept a connection. Others are not refused for an address that has a route of its
+    // own, such as one to nowhere.
+    let (mut safe, mut undetermined) = (Vec::new(), None);
+    for &address in addresses {
+        match refuse_own(address) {
+            Ok(()) => safe.push(address),
+            Err(failure @ Failure::Undetermined { .. }) => undetermined = Some(failure),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if let Some(failure) = undetermined.filter(|_| safe.is_empty()) {
+        return Err(failure);
+    }
     let dials: FuturesUnordered<_> = (0..)
-        .zip(addresses)
-        .map(|(place, &address)| async move {
+        .zip(safe)
+        .map(|(place, address)| async move {
             sleep(STAGGER * place).await;
-            let _dial = egress.dials.acquire().await.map_err(io::Error::other)?;
+            // Each tunnel dials one without asking.
+            let _dial = match place {
+                0 => None,
+                _ => Some(egress.dials.acquire().await.map_err(io::Error::other)?),
+            };
             let socket = SOCKETS.acquire().await.map_err(io::Error::other)?;
             Ok::<_, io::Error>((TcpStream::connect((address, target.port)).await?, socket))
         })
