@@ -71,6 +71,7 @@ type Calls = Mutex<HashMap<StreamName, watch::Sender<CallState>>>;
 type InProgress = Mutex<HashSet<(SessionId, RequestId)>>;
 
 /// An id that is in use, until this is dropped.
+#[derive(Debug)]
 struct IdInUse {
     in_progress: Arc<InProgress>,
     id: (SessionId, RequestId),
@@ -99,6 +100,8 @@ struct CallState {
     /// How many streams for its answer there are.
     streams: usize,
     is_answered: bool,
+    /// Its id, until it is answered.
+    id: Option<IdInUse>,
     /// What its streams are known by, after their first event.
     name: Option<StreamName>,
 }
@@ -192,7 +195,8 @@ impl Sessions {
                 Some(JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))
             );
             if is_answer {
-                open.0.send_modify(|call| call.is_answered = true);
+                // Before its answer can be seen: the id may be reused then.
+                open.0.send_modify(|call| (call.is_answered, call.id) = (true, None));
             } else if open.0.borrow().name.is_none()
                 && let Some(stream) = event.event_id.as_deref().and_then(stream_of)
             {
@@ -210,9 +214,8 @@ async fn follow(
     mut call: watch::Receiver<CallState>,
     calls: Arc<Calls>,
     local: Arc<LocalSessionManager>,
-    in_use: IdInUse,
+    (session, request): (SessionId, RequestId),
 ) {
-    let (session, request) = &in_use.id;
     loop {
         // Its streams hold the sender: an error is their end, too.
         let alone = call.wait_for(|call| call.streams == 0 || call.is_answered).await;
@@ -222,11 +225,11 @@ async fn follow(
         let resumed = call.wait_for(|call| call.streams > 0);
         if !matches!(tokio::time::timeout(RESUME_WAIT, resumed).await, Ok(Ok(_))) {
             let reason = "its client has gone away".to_owned();
-            let param = CancelledNotificationParam::new(Some(request.clone()), Some(reason));
+            let param = CancelledNotificationParam::new(Some(request), Some(reason));
             let cancelled = CancelledNotification::new(param);
             let message = ClientJsonRpcMessage::notification(cancelled.into());
             // A session that has ended has ended its calls.
-            _ = local.accept_message(session, message).await;
+            _ = local.accept_message(&session, message).await;
             break;
         }
     }
@@ -270,25 +273,27 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        let in_use = match &message {
+        let mut call = CallState::default();
+        let request = match &message {
             JsonRpcMessage::Request(request) => {
                 let of_request = (id.clone(), request.id.clone());
-                let Some(in_use) = IdInUse::begin(&self.in_progress, of_request) else {
+                call.id = IdInUse::begin(&self.in_progress, of_request.clone());
+                if call.id.is_none() {
                     // It has a stream of its own, so that the first one is not answered by it.
                     let error =
                         ServerJsonRpcMessage::error(id_in_progress(), Some(request.id.clone()));
                     let refused = ServerSseMessage::from_message(error);
                     return Ok(stream::once(ready(refused)).left_stream());
-                };
-                Some(in_use)
+                }
+                Some(of_request)
             }
             _ => None,
         };
-        let (call, state) = watch::channel(CallState::default());
+        let (call, state) = watch::channel(call);
         let events = self.local.create_stream(id, message).await?;
         let events = self.open(id, call, events);
-        if let Some(in_use) = in_use {
-            tokio::spawn(follow(state, self.calls.clone(), self.local.clone(), in_use));
+        if let Some(request) = request {
+            tokio::spawn(follow(state, self.calls.clone(), self.local.clone(), request));
         }
         Ok(events.right_stream())
     }
@@ -456,7 +461,6 @@ mod tests {
         let of_another = (other, RequestId::Number(1));
         assert!(IdInUse::begin(&sessions.in_progress, of_another).is_some());
         assert!(answer(first).await["result"].is_object());
-        tokio::task::yield_now().await;
         assert!(lock(&sessions.in_progress).is_empty());
         let again = answer(sessions.create_stream(&id, call(1, "other")).await.unwrap()).await;
         assert!(again["result"].is_object(), "{again}");
