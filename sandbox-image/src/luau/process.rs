@@ -142,7 +142,12 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<WireString>, Raise> {
     // What is behind a nil, or has another key, would be lost.
     let (mut entries, mut position) = (0, 0);
     while let Some(next) = call.next(array, position) {
-        (entries, position) = (entries + 1, next);
+        position = next;
+        let (key, value) = (Slot::arg(call.len() - 1), call.top());
+        // `table.pack` counts what it packs.
+        let is_count =
+            call.string(key) == Some(b"n") && call.number(value) == Some(words.len() as f64);
+        entries += usize::from(!is_count);
         call.truncate(top);
         if entries > words.len() {
             let problem = "array expected, got a table with holes or keys that are not indices";

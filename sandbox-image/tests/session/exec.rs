@@ -555,7 +555,19 @@ fn a_script_runs_programs() {
         serde_json::json!(["unknown option: 'shell'"])
     );
     // No argument is lost without a word.
-    for args in ["{'a', nil, 'c'}", "{x = 'a'}", "{'a', x = 'b'}", "{[0] = 'a'}", "{[2] = 'a'}"] {
+    assert_eq!(
+        value("return process.exec('echo', table.pack('a', 'b')).stdout"),
+        serde_json::json!("a b\n")
+    );
+    for args in [
+        "{'a', nil, 'c'}",
+        "table.pack('a', nil, 'c')",
+        "{n = 1}",
+        "{x = 'a'}",
+        "{'a', x = 'b'}",
+        "{[0] = 'a'}",
+        "{[2] = 'a'}",
+    ] {
         assert_eq!(
             value(&format!("return select(2, pcall(process.exec, 'echo', {args}))")),
             serde_json::json!(
