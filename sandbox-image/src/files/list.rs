@@ -257,9 +257,9 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             }
             Err(errno) => return Err(beneath(errno, &join_written(self.written, below))),
         };
-        // The first entries in order, as many as there is room for, and the other directories.
+        // The first entries in order, as many as there is room for, and of the other directories.
         let mut first: BinaryHeap<(Vec<u8>, Visit)> = BinaryHeap::new();
-        let mut directories = Vec::new();
+        let mut directories: BinaryHeap<(Vec<u8>, Visit)> = BinaryHeap::new();
         let mut stopped = None;
         let read = read_directory(&directory, |name, kind| {
             if let Err(error) = self.watch.check() {
@@ -278,15 +278,11 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 self.omitted.left_out = true;
                 return Ok(());
             }
-            if !visit.returned {
-                if self.to_enter + directories.len() == self.max_to_enter {
-                    let reason =
-                        format!("too many directories to search (max {})", self.max_to_enter);
-                    stopped = Some(FileError::rule(ErrorKind::TooLarge, reason, self.written));
-                    return Err(Errno::INTR);
-                }
-                directories.push((name.to_vec(), visit));
-            } else if first.len() < self.room {
+            let (first, room) = match visit.returned {
+                true => (&mut first, self.room),
+                false => (&mut directories, self.max_to_enter - self.to_enter),
+            };
+            if first.len() < room {
                 first.push((name.to_vec(), visit));
             } else {
                 self.omitted.truncated = true;
@@ -307,7 +303,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
             read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
         }
         let mut entries = first.into_vec();
-        entries.append(&mut directories);
+        entries.append(&mut directories.into_vec());
         entries.sort_unstable();
         for (name, visit) in entries.into_iter().rev() {
             match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
