@@ -442,14 +442,21 @@ impl Engine for DockerEngine {
         let mut of_images = HashMap::new();
         for image in containers.iter().filter_map(|container| container.image_id.as_ref()) {
             if !of_images.contains_key(image) {
-                of_images.insert(image.clone(), self.label_of_image(image, label).await?);
+                let of_image = self.label_of_image(image, label).await;
+                of_images.insert(image.clone(), of_image);
             }
         }
         let is_of_its_image = |container: &bollard::models::ContainerSummary| {
             let own = container.labels.as_ref().and_then(|labels| labels.get(label));
-            let image =
-                container.image_id.as_ref().and_then(|image| of_images.get(image)?.as_ref());
-            own == image
+            match container.image_id.as_ref().and_then(|image| of_images.get(image)) {
+                Some(Ok(image)) => own == image.as_ref(),
+                // It could be anybody's; those of other images are listed.
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "cannot read the labels of a container's image");
+                    true
+                }
+                None => own.is_none(),
+            }
         };
         Ok(containers
             .into_iter()
