@@ -9,6 +9,7 @@ use crate::btrfs;
 
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
+const XFS_MAGIC: u32 = 0x5846_5342;
 /// XFS allocates space ahead of writes that append to a file of this size or more: about as much as the
 /// file has, until it is closed.
 const LEAST_AHEAD: u64 = 64 << 10;
@@ -51,14 +52,14 @@ pub struct DiskMeter {
     btrfs: Option<(OwnedFd, u64)>,
     /// The extents that were met there.
     extents: HashSet<u64>,
+    is_xfs: bool,
 }
 
 impl DiskMeter {
     /// A meter of files on the filesystem of a directory.
     #[must_use]
     pub fn new(directory: impl AsFd) -> Self {
-        let is_btrfs =
-            rustix::fs::fstatfs(&directory).is_ok_and(|it| it.f_type as u32 == btrfs::MAGIC);
+        let kind = rustix::fs::fstatfs(&directory).map_or(0, |it| it.f_type as u32);
         // It may have been opened as a path alone.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || {
@@ -66,7 +67,8 @@ impl DiskMeter {
             let dev = rustix::fs::fstat(&opened).ok()?.st_dev;
             Some((opened, dev))
         };
-        Self { btrfs: is_btrfs.then(open).flatten(), extents: HashSet::new() }
+        let btrfs = (kind == btrfs::MAGIC).then(open).flatten();
+        Self { btrfs, extents: HashSet::new(), is_xfs: kind == XFS_MAGIC }
     }
 
     /// Whether the kernel names another device for a mapping of a file than for the file: each subvolume
@@ -81,7 +83,7 @@ impl DiskMeter {
     #[must_use]
     pub fn bytes_of(&mut self, stat: &Stat) -> u64 {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let bytes = bytes_of(stat);
+        let bytes = bytes_of(stat, self.is_xfs);
         let Some((directory, dev)) = self.btrfs.as_ref().filter(|_| is_file) else { return bytes };
         if stat.st_dev != *dev || self.extents.len() >= MOST_EXTENTS {
             return bytes;
@@ -105,13 +107,13 @@ fn allocated(stat: &Stat) -> u64 {
 }
 
 /// The allocated part of a file's size, or all that is allocated if that is more than its size, and what
-/// a filesystem allocates ahead of writes, explain.
-fn bytes_of(stat: &Stat) -> u64 {
+/// XFS allocates ahead of writes, explain. Programs cannot allocate space without writing.
+fn bytes_of(stat: &Stat, is_xfs: bool) -> u64 {
     // Their types depend on the platform.
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let allocated = allocated(stat);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
-    let ahead = if size < LEAST_AHEAD { 0 } else { size.saturating_add(LEAST_AHEAD) };
+    let ahead = if !is_xfs || size < LEAST_AHEAD { 0 } else { size.saturating_add(LEAST_AHEAD) };
     if allocated < size.saturating_add(block.max(ahead)) { size.min(allocated) } else { allocated }
 }
 
