@@ -290,7 +290,7 @@ fn programs_beside_many_files_are_held_to_the_write_limit_and_continue_within_it
 fn script_whose_unclosed_file_does_not_fit_on_the_disk_fails() {
     let place = Fixture::new();
     let mounted = HostMount::memory(place.path("small"), c"size=256k");
-    std::fs::write(mounted.0.join("full"), vec![0; 250_000]).unwrap();
+    std::fs::write(mounted.0.join("full"), vec![0; 240_000]).unwrap();
     let code = "io.open('out.csv', 'w'):write(string.rep('x', 60000)) return 'saved'";
     for errors in ["raise", "return"] {
         let mut command =

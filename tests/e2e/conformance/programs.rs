@@ -470,6 +470,10 @@ fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_o
     for attack in ["multiply", "run-away"] {
         let command = Hostile::attack(attack).timeout(Duration::from_secs(5));
         let result = hostile.exec(command);
+        if !has(Feature::OwnLimits) && matches!(result.outcome, Outcome::AgentLost { .. }) {
+            // The other kernel ended with the processes that it had none left of.
+            return;
+        }
         assert_eq!(result.stdout, b"begun\n");
         // The first of them has ended by itself, unless the others have left it no place for its second.
         let ended = matches!(result.outcome, Outcome::Ok { .. } | Outcome::Timeout(_));
