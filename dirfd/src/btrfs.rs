@@ -46,6 +46,8 @@ pub struct Extent {
     pub start: u64,
     /// How much of the file system it takes, whatever the file uses of it.
     pub bytes: u64,
+    /// How much the file uses of it, before compression.
+    pub used: u64,
 }
 
 /// Calls `see` with the extents of a file for as long as that returns true. The file is on the
@@ -90,11 +92,10 @@ fn read(found: &[u8], items: u32, see: &mut impl FnMut(Extent) -> bool) -> Optio
         rest = others;
         next = number(header, 16)?.checked_add(1);
         // On the disk numbers are little-endian. A hole has no start.
-        let (start, bytes) =
-            (number(item, 21).map(u64::from_le), number(item, 29).map(u64::from_le));
-        if let (Some(start @ 1..), Some(bytes)) = (start, bytes)
+        let [start, bytes, used] = [21, 29, 45].map(|at| number(item, at).map(u64::from_le));
+        if let (Some(start @ 1..), Some(bytes), Some(used)) = (start, bytes, used)
             && item.len() == ITEM
-            && !see(Extent { start, bytes })
+            && !see(Extent { start, bytes, used })
         {
             return None;
         }
@@ -118,11 +119,12 @@ mod tests {
         item
     }
 
-    fn extent(start: u64, bytes: u64) -> Vec<u8> {
+    fn extent(start: u64, bytes: u64, used: u64) -> Vec<u8> {
         let mut item = vec![0; ITEM];
         item[20] = 1;
         item[21..29].copy_from_slice(&start.to_le_bytes());
         item[29..37].copy_from_slice(&bytes.to_le_bytes());
+        item[45..].copy_from_slice(&used.to_le_bytes());
         item
     }
 
@@ -138,17 +140,20 @@ mod tests {
     #[test]
     fn extents_are_told_whole_and_holes_and_inline_ones_are_not() {
         let inline = [vec![0; 20], vec![0], vec![b'x'; 40]].concat();
-        let mut found =
-            [item(0, &extent(4096, 40 << 20)), item(8192, &extent(0, 1 << 20)), item(0, &inline)]
-                .concat();
+        let mut found = [
+            item(0, &extent(4096, 40 << 20, 8192)),
+            item(8192, &extent(0, 1 << 20, 4096)),
+            item(0, &inline),
+        ]
+        .concat();
         found.resize(3992, 0);
-        let expected = vec![Extent { start: 4096, bytes: 40 << 20 }];
+        let expected = vec![Extent { start: 4096, bytes: 40 << 20, used: 8192 }];
         assert_eq!(read_all(&found, 3), (expected, None));
     }
 
     #[test]
     fn full_answer_is_followed_by_a_search_behind_its_last_item() {
-        let items = (0..46).map(|at| item(at * 4096, &extent(at + 1, 4096)));
+        let items = (0..46).map(|at| item(at * 4096, &extent(at + 1, 4096, 4096)));
         let mut found: Vec<u8> = items.flatten().collect();
         found.resize(3992, 0);
         let (all, next) = read_all(&found, 46);
@@ -157,7 +162,7 @@ mod tests {
 
     #[test]
     fn answer_that_is_cut_off_is_not_read_beyond_its_end() {
-        let found = item(0, &extent(4096, 4096));
+        let found = item(0, &extent(4096, 4096, 4096));
         for length in 0..found.len() {
             assert_eq!(read_all(&found[..length], 1), (vec![], None), "{length}");
         }

@@ -10,8 +10,8 @@ use crate::btrfs;
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
 const XFS_MAGIC: u32 = 0x5846_5342;
-/// XFS allocates space ahead of writes that append to a file of this size or more: about as much as the
-/// file has, until it is closed.
+/// XFS allocates space ahead of writes that append to a file of this size or more: up to twice as much as
+/// the file has, until it is closed.
 const LEAST_AHEAD: u64 = 64 << 10;
 /// How many extents are looked at: some MiB of memory, and a second.
 const MOST_EXTENTS: usize = 1 << 18;
@@ -78,8 +78,8 @@ impl DiskMeter {
         self.btrfs.is_some()
     }
 
-    /// The disk usage of a file. On Btrfs that includes what its extents keep beyond the blocks in use,
-    /// if this process is root; an extent counts once.
+    /// The disk usage of a file. On Btrfs that is what its extents take, used or not, if this process is
+    /// root; an extent counts once.
     #[must_use]
     pub fn bytes_of(&mut self, stat: &Stat) -> u64 {
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -88,8 +88,10 @@ impl DiskMeter {
         if stat.st_dev != *dev || self.extents.len() >= MOST_EXTENTS {
             return bytes;
         }
-        let (mut kept, extents) = (0_u64, &mut self.extents);
+        // What is not on the disk yet is in no extent.
+        let (mut kept, mut used, extents) = (0_u64, 0_u64, &mut self.extents);
         let all = btrfs::extents(directory, stat.st_ino, |extent| {
+            used = used.saturating_add(extent.used);
             if extents.insert(extent.start) {
                 kept = kept.saturating_add(extent.bytes);
             }
@@ -98,7 +100,7 @@ impl DiskMeter {
         if all.is_err() {
             self.btrfs = None;
         }
-        bytes.saturating_add(kept.saturating_sub(allocated(stat)))
+        bytes.saturating_add(kept).saturating_sub(used)
     }
 }
 
@@ -113,7 +115,11 @@ fn bytes_of(stat: &Stat, is_xfs: bool) -> u64 {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let allocated = allocated(stat);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
-    let ahead = if !is_xfs || size < LEAST_AHEAD { 0 } else { size.saturating_add(LEAST_AHEAD) };
+    let ahead = if !is_xfs || size < LEAST_AHEAD {
+        0
+    } else {
+        size.saturating_mul(2).saturating_add(LEAST_AHEAD)
+    };
     if allocated < size.saturating_add(block.max(ahead)) { size.min(allocated) } else { allocated }
 }
 
