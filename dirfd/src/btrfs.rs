@@ -1,10 +1,13 @@
-//! What files on Btrfs keep allocated. An extent there is freed only once no block of it is in use: a
-//! file that is written and then truncated keeps all of it, and neither its size nor its blocks tell.
+//! What takes space on Btrfs, and shows nowhere else. An extent there is freed only once no block of it is
+//! in use: a file that is written and then truncated keeps all of it, and neither its size nor its blocks
+//! tell. And the free space of the file system is that of its last commit, up to 30 s ago.
 
-use std::os::fd::AsFd;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Result;
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
 
 /// The file system's magic number.
 pub const MAGIC: u32 = 0x9123_683e;
@@ -17,6 +20,12 @@ const ITEM: usize = 53;
 const HEADER: usize = 32;
 /// `BTRFS_IOC_TREE_SEARCH`.
 const TREE_SEARCH: Opcode = opcode::read_write::<Search>(0x94, 17);
+/// `BTRFS_IOC_FS_INFO`.
+const FS_INFO: Opcode = opcode::read::<Info>(0x94, 31);
+/// `BTRFS_IOC_START_SYNC`.
+const START_SYNC: Opcode = opcode::read::<u64>(0x94, 24);
+/// Where the kernel tells of all of them.
+const ALL: &str = "/sys/fs/btrfs";
 
 /// Where a search begins and ends, and how many items it has found.
 #[repr(C)]
@@ -48,6 +57,62 @@ pub struct Extent {
     pub bytes: u64,
     /// How much the file uses of it, before compression.
     pub used: u64,
+}
+
+/// What the kernel tells of a file system.
+#[repr(C)]
+struct Info {
+    most_id: u64,
+    devices: u64,
+    uuid: [u8; 16],
+    others: [u8; 992],
+}
+
+/// Opens a directory that may have been opened as a path alone, which answers no request.
+pub fn open(directory: impl AsFd) -> Result<OwnedFd> {
+    openat(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Space for data that is taken since the last commit: none of it is in the answer of `statfs` yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uncommitted {
+    /// Bytes on the disk, also those that were removed or overwritten meanwhile.
+    pub written: u64,
+    /// Bytes that are to be written there.
+    pub to_write: u64,
+}
+
+/// What is taken since the last commit; nothing where the kernel does not tell.
+pub fn uncommitted(directory: impl AsFd) -> Uncommitted {
+    let place = open(directory).ok().and_then(|opened| {
+        #[expect(unsafe_code, reason = "no library has this request")]
+        // SAFETY: the request writes a structure of this layout and length, and no other.
+        let info: Info = unsafe { ioctl(&opened, Getter::<FS_INFO, _>::new()) }.ok()?;
+        Some(format!("{ALL}/{}/allocation/data", name(info.uuid)))
+    });
+    let count = |counter| {
+        let text = place.as_ref().and_then(|it| fs::read_to_string(format!("{it}/{counter}")).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    // In this order: what is written between the two is missed, not counted twice.
+    Uncommitted { written: count("bytes_reserved"), to_write: count("bytes_may_use") }
+}
+
+/// Begins a commit, if the directory is on Btrfs: without one, what was removed or overwritten is not
+/// free for up to 30 s. It takes milliseconds, and does not write what is to be written.
+pub fn free_removed(directory: impl AsFd) {
+    if let Ok(opened) = open(directory) {
+        #[expect(unsafe_code, reason = "no library has this request")]
+        // SAFETY: the request writes a number, and nothing else.
+        let _begun = unsafe { ioctl(opened, Getter::<START_SYNC, u64>::new()) };
+    }
+}
+
+/// A file system's name there.
+fn name(uuid: [u8; 16]) -> String {
+    let number = format!("{:032x}", u128::from_be_bytes(uuid));
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32];
+    parts.map(|part| &number[part]).join("-")
 }
 
 /// Calls `see` with the extents of a file for as long as that returns true. The file is on the
@@ -169,8 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn other_file_systems_have_no_extents_to_tell() {
-        let memory = rustix::fs::memfd_create("", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    fn other_file_systems_have_nothing_to_tell() {
+        let memory = fs::File::open("/dev/shm").unwrap();
         assert!(extents(&memory, 1, |_| true).is_err());
+        assert_eq!(uncommitted(&memory), Uncommitted { written: 0, to_write: 0 });
+    }
+
+    #[test]
+    fn file_system_is_named_as_its_uuid_is_written() {
+        let uuid = 0x5f34_b22f_a570_4fe8_aac1_7584_4d1f_0200_u128.to_be_bytes();
+        assert_eq!(name(uuid), "5f34b22f-a570-4fe8-aac1-75844d1f0200");
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Stat};
 
 use crate::btrfs;
+use crate::free_space::XFS_MAGIC;
 
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
-const XFS_MAGIC: u32 = 0x5846_5342;
 /// XFS allocates space ahead of writes that append to a file of this size or more: up to twice as much as
 /// the file has, until it is closed.
 const LEAST_AHEAD: u64 = 64 << 10;
@@ -60,10 +60,8 @@ impl DiskMeter {
     #[must_use]
     pub fn new(directory: impl AsFd) -> Self {
         let kind = rustix::fs::fstatfs(&directory).map_or(0, |it| it.f_type as u32);
-        // It may have been opened as a path alone.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || {
-            let opened = rustix::fs::openat(&directory, ".", flags, Mode::empty()).ok()?;
+            let opened = btrfs::open(&directory).ok()?;
             let dev = rustix::fs::fstat(&opened).ok()?.st_dev;
             Some((opened, dev))
         };

@@ -4,6 +4,16 @@ use std::os::fd::AsFd;
 
 use rustix::io::Result;
 
+use crate::btrfs;
+
+/// Magic numbers of filesystems: `include/uapi/linux/magic.h`. The first is that of ext2 to ext4.
+const EXT_MAGIC: u32 = 0xef53;
+pub(crate) const XFS_MAGIC: u32 = 0x5846_5342;
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+/// How often the file system is asked again at most, if it answers with another state each time.
+const MOST_ROUNDS: usize = 3;
+
 /// The free space of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FreeSpace {
@@ -19,24 +29,105 @@ pub struct FreeSpace {
     pub most_inodes: u64,
     /// The size of the filesystem in bytes.
     pub size: u64,
+    /// Bytes that may be free once the filesystem commits a transaction, and are not counted as free
+    /// before. Btrfs alone has such.
+    pub uncommitted: u64,
 }
 
 impl FreeSpace {
-    /// The free space of the filesystem that `file` is on. It takes microseconds on a local one.
+    /// The free space of the filesystem that `directory` is on. It takes microseconds on a local one.
     ///
     /// # Errors
     ///
-    /// As of `fstatvfs`.
-    pub fn of(file: impl AsFd) -> Result<Self> {
-        let stat = rustix::fs::fstatvfs(file)?;
-        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(Self {
+    /// As of `fstatfs`.
+    pub fn of(directory: impl AsFd) -> Result<Self> {
+        let (mut space, kind) = Self::told(&directory)?;
+        if kind != btrfs::MAGIC {
+            return Ok(space);
+        }
+        // A commit between two answers would be counted twice.
+        for _ in 0..MOST_ROUNDS {
+            let taken = btrfs::uncommitted(&directory);
+            let (now, _) = Self::told(&directory)?;
+            if now.bytes == space.bytes {
+                return Ok(space.without(taken));
+            }
+            space = now;
+        }
+        Ok(space)
+    }
+
+    /// What the filesystem tells, and its magic number.
+    fn told(directory: impl AsFd) -> Result<(Self, u32)> {
+        let stat = rustix::fs::fstatfs(directory)?;
+        // Their types depend on the platform.
+        let block = u64::try_from(stat.f_frsize).unwrap_or(0);
+        let bytes = |blocks: u64| blocks.saturating_mul(block);
+        let space = Self {
             bytes: bytes(stat.f_bfree),
             available: bytes(stat.f_bavail),
             inodes: stat.f_ffree,
-            available_inodes: stat.f_favail,
+            available_inodes: stat.f_ffree,
             most_inodes: stat.f_files,
             size: bytes(stat.f_blocks),
-        })
+            uncommitted: 0,
+        };
+        Ok((space, stat.f_type as u32))
+    }
+
+    const fn without(self, taken: btrfs::Uncommitted) -> Self {
+        let bytes = taken.written.saturating_add(taken.to_write);
+        Self {
+            bytes: self.bytes.saturating_sub(bytes),
+            available: self.available.saturating_sub(bytes),
+            uncommitted: taken.written,
+            ..self
+        }
+    }
+}
+
+/// Whether a filesystem's free space is known locally, in this kernel's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locality {
+    /// It is.
+    Local,
+    /// It may have to ask another machine, or another process.
+    Unknown,
+}
+
+impl Locality {
+    /// The locality of the filesystem that `file` is on.
+    #[must_use]
+    pub fn of(file: impl AsFd) -> Self {
+        rustix::fs::fstatfs(file).map_or(Self::Unknown, |stat| Self::of_type(stat.f_type as u32))
+    }
+
+    const fn of_type(magic: u32) -> Self {
+        match magic {
+            EXT_MAGIC | XFS_MAGIC | btrfs::MAGIC | TMPFS_MAGIC => Self::Local,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_space_of_network_and_user_space_file_systems_is_not_known_locally() {
+        assert_eq!([0xef53, 0x0102_1994].map(Locality::of_type), [Locality::Local; 2]);
+        // NFS, FUSE, SMB 2, 9P.
+        let others = [0x6969, 0x6573_5546, 0xfe53_4d42, 0x0102_1997];
+        assert_eq!(others.map(Locality::of_type), [Locality::Unknown; 4]);
+    }
+
+    #[test]
+    fn what_is_not_committed_is_taken() {
+        let told = FreeSpace { bytes: 50, available: 40, size: 90, ..FreeSpace::default() };
+        let space = told.without(btrfs::Uncommitted { written: 7, to_write: 30 });
+        assert_eq!((space.bytes, space.available, space.uncommitted), (13, 3, 7));
+        let none = told.without(btrfs::Uncommitted { written: 7, to_write: u64::MAX });
+        assert_eq!((none.bytes, none.available), (0, 0));
     }
 }

@@ -19,8 +19,9 @@ mod sparse;
 mod walk;
 
 pub use access::{Access, check_access};
+pub use btrfs::free_removed;
 pub use disk_usage::{DiskMeter, DiskUsage};
-pub use free_space::FreeSpace;
+pub use free_space::{FreeSpace, Locality};
 pub use identity::Identity;
 pub use lock::{is_locked_file, lock_directory};
 pub use names::{CopyAllowance, FileState, KnownFiles, link_below};

@@ -17,14 +17,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use sandbox_api::{FilesTouched, Limits, TouchedSource, failure};
-use sandbox_dirfd::{DiskUsage, ScanCoverage};
+use sandbox_dirfd::{DiskUsage, Locality, ScanCoverage};
 use sandbox_engine::free_lost_sockets;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
 
 use self::judge::{Baseline, Bounds, Reading, UNMEASURED, too_little, unseen};
-use self::promptness::Locality;
 use self::scan::{FEW_ENTRIES, Scanner};
 use self::watcher::{FoundProcesses, Watcher};
 

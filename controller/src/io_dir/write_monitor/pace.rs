@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::scan::SCAN_TIMEOUT;
 
 /// The minimum interval between the starts of two scans, and the maximum if they are cheap.
-const SOONEST: Duration = Duration::from_millis(100);
+pub(super) const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(2);
 /// The rest after a scan, as a multiple of its duration: 5 % of one CPU ...
 const REST: u32 = 19;

@@ -1,30 +1,8 @@
 //! How promptly a filesystem answers.
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Whether a filesystem's free space is known locally, in this kernel's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Locality {
-    Local,
-    /// It may have to ask another machine, or another process.
-    Unknown,
-}
-
-impl Locality {
-    /// The locality of the filesystem that `file` is on.
-    pub fn of(file: impl AsFd) -> Self {
-        rustix::fs::fstatfs(file).map_or(Self::Unknown, |stat| Self::of_type(stat.f_type as u32))
-    }
-
-    const fn of_type(magic: u32) -> Self {
-        match magic {
-            // ext2 to ext4, XFS, Btrfs, tmpfs: include/uapi/linux/magic.h
-            0xef53 | 0x5846_5342 | 0x9123_683e | 0x0102_1994 => Self::Local,
-            _ => Self::Unknown,
-        }
-    }
-}
+use sandbox_dirfd::Locality;
 
 /// Whether a filesystem may be asked on a thread that others wait for.
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sandbox_api::Limits;
-use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
+use sandbox_dirfd::{DiskUsage, FreeSpace, Locality, ScanCoverage};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
-use super::promptness::{Locality, Promptness};
+use super::promptness::Promptness;
 use crate::io_dir::IoDir;
 
 /// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.

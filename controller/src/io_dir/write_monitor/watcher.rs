@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::DiskReserve;
-use sandbox_dirfd::{DiskMeter, DiskUsage, FreeSpace, ScanCoverage};
+use sandbox_dirfd::{DiskMeter, DiskUsage, FreeSpace, Locality, ScanCoverage, free_removed};
 use sandbox_engine::{
     Container, Processes, Stop, Unnamed, UnnamedDepth as Depth, Written, free_lost_sockets,
 };
 use sandbox_staging::snapshot::measure;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::judge::{
     Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
 };
-use super::pace::{Pace, Room, ScanRecord, StopRecord, gone, waits_on};
-use super::promptness::{Locality, Promptness};
+use super::pace::{Pace, Room, SOONEST, ScanRecord, StopRecord, gone, waits_on};
+use super::promptness::Promptness;
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
 
@@ -81,6 +81,7 @@ impl Watcher {
             processes: processes.clone(),
             container,
             finding: None,
+            freeing: None,
             runs: runs.clone(),
             measured: measured.clone(),
             runtime: runtime.clone(),
@@ -201,6 +202,8 @@ struct Watch {
     container: Arc<dyn Container>,
     /// The task that finds the processes.
     finding: Option<JoinSet<()>>,
+    /// Ends when the filesystem may be asked again to free what was removed.
+    freeing: Option<JoinHandle<()>>,
     runs: Arc<Runs>,
     measured: watch::Sender<Reading>,
     runtime: Handle,
@@ -226,6 +229,7 @@ impl Watch {
         let now = Instant::now();
         let last = *self.measured.borrow();
         let left = room(&self.runs.all(), last.usage);
+        self.free_removed(space, left);
         // Together with what was found, it may exceed the limit.
         let is_suspicious = may_exceed(self.ledger.unexplained(last.usage, space), left);
         let just_found =
@@ -356,6 +360,21 @@ impl Watch {
         };
         self.promptness.answered(cost);
         (space, cost)
+    }
+
+    /// Has the filesystem free what was removed, before that is taken for more than the commands may still
+    /// use, or reaches the reserve.
+    fn free_removed(&mut self, space: Option<FreeSpace>, left: Room) {
+        let Some(space) = space else { return };
+        let least = left.bytes.min(self.reserve.leaves(&space).0) / 2;
+        let is_much = space.uncommitted >= least.max(LEAST_SUSPICIOUS);
+        if is_much && self.freeing.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (io_dir, runtime) = (self.io_dir.clone(), self.runtime.clone());
+            self.freeing = Some(self.runtime.spawn(async move {
+                blocking(&runtime, move || free_removed(io_dir.fd())).await;
+                tokio::time::sleep(SOONEST).await;
+            }));
+        }
     }
 
     /// Whether the commands may have written this much since the last scan.
