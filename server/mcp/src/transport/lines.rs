@@ -181,7 +181,12 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
+    /// Writes a message. The id of the request that it answers is free from then on.
+    async fn write(
+        &self,
+        message: &ServerJsonRpcMessage,
+        answers: Option<&RequestId>,
+    ) -> io::Result<()> {
         let mut line = match message {
             JsonRpcMessage::Error(JsonRpcError { id: None, error, .. }) => {
                 serde_json::to_vec(&error_message(None, error))
@@ -192,6 +197,10 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
         let write = async {
             let mut writer = self.writer.lock().await;
             let Some(writer) = &mut *writer else { return Err(io::ErrorKind::NotConnected.into()) };
+            // Before its answer can be seen, and in its turn: those that wait to be written are bounded.
+            if let Some(id) = answers {
+                self.end(id);
+            }
             let write = async {
                 writer.write_all(&line).await?;
                 writer.flush().await
@@ -266,6 +275,15 @@ fn no_id() -> ErrorData {
 /// What a second request with an id in use is answered.
 pub(super) fn id_in_progress() -> ErrorData {
     ErrorData::invalid_request("a request with this id is in progress", None)
+}
+
+/// The id of the request that a message answers. It may be reused as soon as that can be seen.
+pub(super) fn answered_id(message: &ServerJsonRpcMessage) -> Option<&RequestId> {
+    match message {
+        JsonRpcMessage::Response(response) => Some(&response.id),
+        JsonRpcMessage::Error(error) => error.id.as_ref(),
+        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+    }
 }
 
 /// How a text is answered that is no message of the protocol; `None` if it is one.
@@ -376,7 +394,7 @@ where
     fn refuse(&mut self, id: Option<RequestId>, error: ErrorData) {
         let shared = self.shared.clone();
         self.refusal = Some(tokio::spawn(async move {
-            _ = shared.write(&ServerJsonRpcMessage::error(error, id)).await;
+            _ = shared.write(&ServerJsonRpcMessage::error(error, id), None).await;
         }));
     }
 
@@ -460,18 +478,7 @@ where
             // The SDK names what a request without a session lacks, and most clients want one.
             error.message = format!("there was no `initialize`, and the {}", error.message).into();
         }
-        async move {
-            let written = shared.write(&item).await;
-            let id = match &item {
-                JsonRpcMessage::Response(response) => Some(&response.id),
-                JsonRpcMessage::Error(error) => error.id.as_ref(),
-                _ => None,
-            };
-            if let Some(id) = id {
-                shared.end(id);
-            }
-            written
-        }
+        async move { shared.write(&item, answered_id(&item)).await }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
@@ -669,6 +676,23 @@ mod tests {
         assert_eq!(id(&lines.receive().await.unwrap()), 2);
         let refused = answer(&mut output).await;
         assert_eq!(refused["error"]["message"], "a request with this id is in progress");
+    }
+
+    #[tokio::test]
+    async fn id_is_free_before_its_answer_can_be_read() {
+        let ((mut input, reader), (writer, output)) = (duplex(1 << 20), duplex(64));
+        let mut lines = Lines::new(reader, writer, CancellationToken::new());
+        let mut output = BufReader::new(output);
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 1);
+        // Longer than what the client has read of it.
+        let error = ErrorData::internal_error("x".repeat(1 << 10), None);
+        let answer = ServerJsonRpcMessage::error(error, Some(RequestId::Number(1)));
+        let sending = tokio::spawn(lines.send(answer));
+        output.fill_buf().await.unwrap();
+        input.write_all(request(1).as_bytes()).await.unwrap();
+        assert_eq!(id(&lines.receive().await.unwrap()), 1);
+        sending.abort();
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ use sandbox_api::service::{Subject, has_room};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::lines::id_in_progress;
+use super::lines::{answered_id, id_in_progress};
 
 /// The most sessions.
 const MAX_SESSIONS: usize = 1024;
@@ -190,12 +190,7 @@ impl Sessions {
         let (session, calls) = (session.clone(), self.calls.clone());
         let open = OpenStream::of(call);
         events.map(move |event| {
-            let is_answer = matches!(
-                event.message.as_deref(),
-                Some(JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_))
-            );
-            if is_answer {
-                // Before its answer can be seen: the id may be reused then.
+            if event.message.as_deref().and_then(answered_id).is_some() {
                 open.0.send_modify(|call| (call.is_answered, call.id) = (true, None));
             } else if open.0.borrow().name.is_none()
                 && let Some(stream) = event.event_id.as_deref().and_then(stream_of)
