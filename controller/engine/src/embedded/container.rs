@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, MemfdFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 use sandbox_helper::cgroup::Groups;
 use sandbox_helper::wire::{Reply, Request};
 use tokio::io::AsyncReadExt as _;
@@ -87,7 +87,10 @@ impl Live {
             let (input, their_input) = pipe_for(End::Write)?;
             let (output, their_output) = pipe_for(End::Read)?;
             let (errors, their_errors) = pipe_for(End::Read)?;
-            let config = memory_file(oci::config(spec, swap).to_string().as_bytes())?;
+            let descriptors = getrlimit(Resource::Nofile).maximum;
+            let descriptors = descriptors.and_then(|most| most.try_into().ok()).unwrap_or(i64::MAX);
+            let config = oci::config(spec, swap, descriptors).to_string();
+            let config = memory_file(config.as_bytes())?;
             let stdio = Stdio {
                 input: pipe::Sender::from_owned_fd(input)?,
                 output: pipe::Receiver::from_owned_fd(output)?,
@@ -351,7 +354,7 @@ mod tests {
         let records = Records::new(data_dir.path());
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
         let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
-        let mut config = oci::config(&spec, oci::Swap::NotCounted);
+        let mut config = oci::config(&spec, oci::Swap::NotCounted, i64::MAX);
         change(&mut config);
         let config = memory_file(config.to_string().as_bytes()).unwrap();
         let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());

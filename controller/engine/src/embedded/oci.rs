@@ -30,11 +30,13 @@ pub(super) enum Swap {
     NotCounted,
 }
 
-/// The OCI configuration.
-pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
+/// The OCI configuration. `max_descriptors` is the engine's own limit, which a process without
+/// `CAP_SYS_RESOURCE` cannot raise.
+pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> Value {
     let (uid, gid) = (spec.user.uid(), spec.user.gid());
     let args: Vec<String> = [AGENT_NAME.to_owned()].into_iter().chain(spec.agent_args()).collect();
     let rlimits = spec.ulimits.iter().map(|&(name, value)| {
+        let value = if name == "nofile" { value.min(max_descriptors) } else { value };
         let name = format!("RLIMIT_{}", name.to_uppercase());
         json!({"type": name, "hard": value, "soft": value})
     });
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_hardening_table_is_in_it() {
-        let config = config(&spec(), Swap::Counted);
+        let config = config(&spec(), Swap::Counted, i64::MAX);
         for (pointer, value) in [
             ("/root", json!({"path": "/rootfs", "readonly": true})),
             (
@@ -186,8 +188,15 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_are_within_the_limit_of_the_engine() {
+        let config = config(&spec(), Swap::Counted, 100);
+        let nofile = json!({"type": "RLIMIT_NOFILE", "hard": 100, "soft": 100});
+        assert_eq!(config["process"]["rlimits"][1], nofile);
+    }
+
+    #[test]
     fn swap_is_limited_where_it_is_counted() {
-        let config = config(&spec(), Swap::NotCounted);
+        let config = config(&spec(), Swap::NotCounted, i64::MAX);
         assert_eq!(config["linux"]["resources"]["memory"], json!({"limit": 256 << 20}));
     }
 
@@ -200,7 +209,7 @@ mod tests {
     #[test]
     fn hidden_directory_is_covered_by_an_empty_one() {
         let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
-        let config = config(&spec, Swap::Counted);
+        let config = config(&spec, Swap::Counted, i64::MAX);
         let last = config["mounts"].as_array().unwrap().last().unwrap();
         assert_eq!((&last["destination"], &last["type"]), (&json!("/in/a/state"), &json!("tmpfs")));
         assert_eq!(last["options"][0], "ro");
@@ -213,7 +222,7 @@ mod tests {
             tmpfs_bytes: 1,
             tmpfs_inodes: 1,
         };
-        config(&ContainerSpec { programs: Some(programs), ..spec() }, Swap::Counted)
+        config(&ContainerSpec { programs: Some(programs), ..spec() }, Swap::Counted, i64::MAX)
     }
 
     #[test]
@@ -231,7 +240,7 @@ mod tests {
         );
         let path = "image:PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         assert_eq!(env(&[]), json!(["HOME=/", path, "image:HOSTNAME=sandbox", "image:HOME=/"]));
-        assert_eq!(config(&spec(), Swap::Counted)["process"]["env"], json!(["HOME=/"]));
+        assert_eq!(config(&spec(), Swap::Counted, i64::MAX)["process"]["env"], json!(["HOME=/"]));
     }
 
     #[test]
@@ -248,6 +257,6 @@ mod tests {
         let numbers: Vec<_> = allowed.iter().map(|it| (&it["major"], &it["minor"])).collect();
         assert_eq!(numbers, [(&json!(5), &json!(2)), (&json!(136), &Value::Null)]);
         of_programs["process"]["env"] = json!(["HOME=/"]);
-        assert_eq!(of_programs, config(&spec(), Swap::Counted));
+        assert_eq!(of_programs, config(&spec(), Swap::Counted, i64::MAX));
     }
 }
