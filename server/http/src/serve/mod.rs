@@ -5,9 +5,9 @@
 //! at one time; those beyond wait in the kernel. Those beyond the share of their address are refused.
 
 pub(crate) mod body;
+mod drain;
 mod excess;
 mod listener;
-mod rest;
 mod slots;
 mod stall;
 mod tls;
@@ -35,10 +35,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
+use self::drain::DrainOnDrop;
 use self::excess::Excess;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
-use self::rest::{Asks, ReadOn};
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
 pub use self::tls::{Tls, TlsError};
@@ -217,14 +217,11 @@ impl Server {
                 let busy = activity.begin();
                 let mut router = router.clone();
                 let activity = Arc::clone(&activity);
-                let asks = match request.headers().contains_key(EXPECT) {
-                    true => Asks::First,
-                    false => Asks::No,
-                };
+                let awaits_continue = request.headers().contains_key(EXPECT);
                 let is_alone = request.version() < HttpVersion::HTTP_2;
                 let mut request = request.map(|inner| match is_alone {
                     true => {
-                        let inner = ReadOn::new(inner, asks);
+                        let inner = DrainOnDrop::new(inner, awaits_continue);
                         Body::new(ActiveBody { inner, activity, _busy: None })
                     }
                     // A request of HTTP/2 ends without its connection.

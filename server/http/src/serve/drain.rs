@@ -1,5 +1,5 @@
-//! What is left of a request's body when it is answered. A connection that is closed on bytes which
-//! nobody has read is reset, and a peer that is still sending may see that in place of its answer.
+//! Draining a request's body that is not read to its end. A connection that is closed with unread
+//! bytes is reset, and a peer that is still sending may see that in place of its answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,39 +11,32 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// How much of the rest is read. A peer that sends more waits, and can read its answer.
-const MAX_BYTES: usize = 4 << 20;
-/// After this time it is given up.
-const TIME: Duration = Duration::from_secs(2);
+/// How much is drained. A peer that sends more waits, and can read its answer.
+const MAX_DRAIN_BYTES: usize = 4 << 20;
+/// After this time the body is dropped.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A body whose rest is read for a while when nobody wants it any more.
-pub(super) struct ReadOn<B: Rest> {
+/// A body that is drained in the background when it is dropped before its end.
+pub(super) struct DrainOnDrop<B: DrainableBody> {
     /// Until it has ended.
     body: Option<B>,
-    asks: Asks,
+    /// The peer waits for `100 Continue`, which the first read sends: until then there is nothing to
+    /// drain.
+    awaits_continue: bool,
 }
 
-/// When a peer sends the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asks {
-    /// With the head.
-    No,
-    /// When the body is first read: it asks for `100 Continue`.
-    First,
-}
+/// A body that a task can drain.
+pub(super) trait DrainableBody: HttpBody<Data = Bytes> + Send + Unpin + 'static {}
 
-/// A body that may be read by a task.
-pub(super) trait Rest: HttpBody<Data = Bytes> + Send + Unpin + 'static {}
+impl<B: HttpBody<Data = Bytes> + Send + Unpin + 'static> DrainableBody for B {}
 
-impl<B: HttpBody<Data = Bytes> + Send + Unpin + 'static> Rest for B {}
-
-impl<B: Rest> ReadOn<B> {
-    pub const fn new(body: B, asks: Asks) -> Self {
-        Self { body: Some(body), asks }
+impl<B: DrainableBody> DrainOnDrop<B> {
+    pub const fn new(body: B, awaits_continue: bool) -> Self {
+        Self { body: Some(body), awaits_continue }
     }
 }
 
-impl<B: Rest> HttpBody for ReadOn<B> {
+impl<B: DrainableBody> HttpBody for DrainOnDrop<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -51,7 +44,7 @@ impl<B: Rest> HttpBody for ReadOn<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.asks = Asks::No;
+        self.awaits_continue = false;
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(context);
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
@@ -69,21 +62,21 @@ impl<B: Rest> HttpBody for ReadOn<B> {
     }
 }
 
-impl<B: Rest> Drop for ReadOn<B> {
+impl<B: DrainableBody> Drop for DrainOnDrop<B> {
     fn drop(&mut self) {
         if let Some(body) = self.body.take()
-            && self.asks == Asks::No
+            && !self.awaits_continue
             && !body.is_end_stream()
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(timeout(TIME, read(body)));
+            runtime.spawn(timeout(DRAIN_TIMEOUT, drain(body)));
         }
     }
 }
 
-/// Reads a body to its end. Beyond what is read of it, it is kept open.
-async fn read(mut body: impl Rest) {
-    let mut left = MAX_BYTES;
+/// Reads a body to its end. One that is longer than what is drained is kept open.
+async fn drain(mut body: impl DrainableBody) {
+    let mut left = MAX_DRAIN_BYTES;
     while left > 0 {
         match body.frame().await {
             Some(Ok(frame)) => left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len)),
@@ -105,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn rest_of_a_body_is_read_within_its_bounds() {
+    async fn dropped_body_is_drained_within_its_bounds() {
         const PIECE: usize = 64 << 10;
         let body = |pieces: usize| {
             let sent = Arc::new(AtomicUsize::new(0));
@@ -114,7 +107,7 @@ mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
                 Ok::<_, Infallible>(Bytes::from_static(&[0; PIECE]))
             });
-            (ReadOn::new(Body::from_stream(stream::iter(pieces)), Asks::No), sent)
+            (DrainOnDrop::new(Body::from_stream(stream::iter(pieces)), false), sent)
         };
         let after = |time| async move { tokio::time::sleep(time).await };
         let (mut short, sent) = body(10);
@@ -125,10 +118,10 @@ mod tests {
         assert_eq!(Arc::strong_count(&sent), 1, "it is not held when it has ended");
         let (long, sent) = body(10_000);
         drop(long);
-        after(TIME / 2).await;
-        assert_eq!(sent.load(Ordering::Relaxed), MAX_BYTES / PIECE);
+        after(DRAIN_TIMEOUT / 2).await;
+        assert_eq!(sent.load(Ordering::Relaxed), MAX_DRAIN_BYTES / PIECE);
         assert_eq!(Arc::strong_count(&sent), 2, "its peer reads its answer");
-        after(TIME).await;
+        after(DRAIN_TIMEOUT).await;
         assert_eq!(Arc::strong_count(&sent), 1);
     }
 }
