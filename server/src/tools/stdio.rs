@@ -5,7 +5,7 @@
 //! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
 //! progress is read: a chunk, a cancel, the end of the input. A waiting call that is cancelled, or
 //! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
-//! and a call is in progress until its answer is written. So a client that does not read its answers
+//! and a call counts until its answer is written. So a client that does not read its answers
 //! delays the calls, but does not fill the memory.
 
 use std::collections::{HashMap, VecDeque};
@@ -103,17 +103,18 @@ where
     let mut waiting: VecDeque<Waiting> = VecDeque::new();
     let mut has_ended = false;
     while !has_ended || !waiting.is_empty() {
-        while tasks.try_join_next().is_some() {}
         let waiting_bytes: usize = waiting.iter().map(|call| call.length).sum();
-        let reads = !has_ended && waiting.len() < MAX_WAITING && waiting_bytes < MAX_WAITING_BYTES;
+        let has_room = tasks.len() + waiting.len() < MAX_CALLS + MAX_WAITING;
+        let reads = !has_ended && has_room && waiting_bytes < MAX_WAITING_BYTES;
         let next = waiting.front().map(|call| call.length);
         let line = tokio::select! {
             biased;
             () = server.failed() => break,
             (index, timeout) = next_timeout(&waiting) => {
-                server.drop_waiting(&mut waiting, index, StopCause::TimedOut(timeout)).await;
+                server.drop_waiting(&mut waiting, index, StopCause::TimedOut(timeout), tasks);
                 continue;
             }
+            Some(_) = tasks.join_next() => continue,
             permits = permits(&calls, &bytes, next) => {
                 let Some(Waiting { call: Call { id, tool, args, timeout, .. }, new, started, .. }) =
                     waiting.pop_front()
@@ -172,7 +173,7 @@ where
         let request = match request {
             Request::Cancel(id) => {
                 if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
-                    server.drop_waiting(&mut waiting, index, StopCause::Cancelled).await;
+                    server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
                 } else if let Some(call) = server.active_calls().get(&key(&id)) {
                     call.stopper.stop(StopCause::Cancelled);
                 }
@@ -345,7 +346,7 @@ impl Serialize for CallMessageLine<'_> {
     }
 }
 
-impl<W: AsyncWrite + Unpin> Server<W> {
+impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
     fn active_calls(&self) -> MutexGuard<'_, HashMap<String, ActiveCall>> {
         self.active_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -382,11 +383,19 @@ impl<W: AsyncWrite + Unpin> Server<W> {
         self.write_line(|| line(id, &answer)).await;
     }
 
-    /// Answers a waiting call that is stopped: it never begins.
-    async fn drop_waiting(&self, waiting: &mut VecDeque<Waiting>, index: usize, cause: StopCause) {
-        if let Some(Waiting { call, .. }) = waiting.remove(index) {
-            self.answer(&call.id, ToolResponse::refused(cause.into())).await;
-        }
+    /// Answers a waiting call that is stopped: it never begins. Whoever does not read that answer is
+    /// still heard.
+    fn drop_waiting(
+        self: &Arc<Self>,
+        waiting: &mut VecDeque<Waiting>,
+        index: usize,
+        cause: StopCause,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let Some(Waiting { call: Call { id, .. }, .. }) = waiting.remove(index) else { return };
+        self.active_calls().remove(&key(&id));
+        let server = self.clone();
+        tasks.spawn(async move { server.refuse(&id, cause.into()).await });
     }
 
     async fn refuse(&self, id: &Value, error: ToolError) {

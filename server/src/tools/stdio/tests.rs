@@ -352,6 +352,24 @@ async fn call_that_waits_for_a_slot_is_answered_when_it_times_out_or_is_cancelle
     assert_eq!(running.end().await.len(), MAX_CALLS - 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn input_is_read_while_the_answer_of_a_call_that_timed_out_waiting_is_not() {
+    let mut running = Running::new();
+    // Fills the pipe.
+    running.call("large", "large", json!(100_000)).await;
+    let busy = |id: usize| format!("{}\n", json!({"id": id, "tool": "wait", "args": 0}));
+    running.send((1..MAX_CALLS).map(busy).collect::<String>()).await;
+    let late = json!({"id": "late", "tool": "say", "args": "x", "timeout_ms": 500});
+    running.send(format!("{late}\n")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let more_than_the_pipe_holds = running.send("\n".repeat(200 << 10));
+    tokio::time::timeout(Duration::from_secs(1), more_than_the_pipe_holds).await.unwrap();
+    for id in 1..MAX_CALLS {
+        running.send(format!("{{\"cancel\": {id}}}\n")).await;
+    }
+    assert_eq!(running.end().await.len(), MAX_CALLS + 1);
+}
+
 #[tokio::test]
 async fn a_tool_that_panics_answers_and_the_others_go_on() {
     let mut running = Running::new();
