@@ -81,8 +81,24 @@ pub enum CancelCause {
     Terminate,
     /// SIGHUP.
     Hangup,
+    /// Its sandbox was deleted.
+    Deleted,
     /// Another reason.
     Caller,
+}
+
+impl CancelCause {
+    /// The message of what it cancelled.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupted",
+            Self::Terminate => "terminated",
+            Self::Hangup => "hung up",
+            Self::Deleted => "the sandbox was deleted",
+            Self::Caller => "cancelled by the caller",
+        }
+    }
 }
 
 /// The status of an [`Outcome`], or of a [`Failure`] before a run began.
@@ -172,7 +188,7 @@ impl Outcome {
             Self::Timeout(_) => 124,
             Self::Cancelled { cause: CancelCause::Terminate } => 143,
             Self::Cancelled { cause: CancelCause::Hangup } => 129,
-            Self::Cancelled { cause: CancelCause::Interrupt | CancelCause::Caller } => 130,
+            Self::Cancelled { .. } => 130,
             Self::Killed { .. } => 137,
             Self::Exit(Exit::Code(code)) => *code,
             Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
@@ -188,15 +204,7 @@ impl Outcome {
             Self::ScriptError(error) | Self::Limit(error) | Self::Timeout(error) => {
                 Some(error.clone())
             }
-            Self::Cancelled { cause } => {
-                let by = match cause {
-                    CancelCause::Interrupt => "interrupted",
-                    CancelCause::Terminate => "terminated",
-                    CancelCause::Hangup => "hung up",
-                    CancelCause::Caller => "cancelled by the caller",
-                };
-                Some(failure(ErrorKind::Cancelled, by))
-            }
+            Self::Cancelled { cause } => Some(failure(ErrorKind::Cancelled, cause.message())),
             Self::Killed { by } => {
                 let by = match by {
                     KilledBy::Outside => "the container was killed from outside",

@@ -312,7 +312,7 @@ impl Supervisor {
         {
             self.our_kill = Some(KillReason::MountLost(lost.clone()));
         }
-        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
+        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Deleted));
         let by_us = self.our_kill.is_some() || cancel.is_some();
         // The engine is asked only if its evidence decides.
         let exit = match answer {

@@ -72,14 +72,13 @@ fn failed(status: Status, document: &ExecutionDocument<'static>, exit_code: u8) 
         Status::ScriptError => Outcome::ScriptError(error(failure)),
         Status::Limit => Outcome::Limit(error(failure)),
         Status::Timeout => Outcome::Timeout(error(failure)),
-        Status::Cancelled => Outcome::Cancelled {
-            cause: match exit_code {
-                143 => CancelCause::Terminate,
-                129 => CancelCause::Hangup,
-                _ if failure.message == "interrupted" => CancelCause::Interrupt,
-                _ => CancelCause::Caller,
-            },
-        },
+        // The document has the cause's message alone.
+        Status::Cancelled => {
+            use CancelCause::{Caller, Deleted, Hangup, Interrupt, Terminate};
+            let mut causes = [Interrupt, Terminate, Hangup, Deleted].into_iter();
+            let cause = causes.find(|cause| cause.message() == failure.message).unwrap_or(Caller);
+            Outcome::Cancelled { cause }
+        }
         Status::AgentLost => Outcome::AgentLost { detail: failure.message },
         // Who killed it is in the message alone.
         Status::Killed | Status::Error | Status::Ok | Status::Exit => {

@@ -102,22 +102,19 @@ impl Live {
         _ = tokio::time::timeout(up_to, ended).await;
     }
 
-    /// Cancels it, or kills it if it was cancelled before.
-    pub fn cancel(&self) {
+    /// Cancels it so, or kills it if it was cancelled before.
+    pub fn cancel(&self, first: Cancel) {
         self.cancel.send_modify(|cancel| {
-            *cancel = match cancel {
-                Cancel::No => Cancel::Asked,
-                Cancel::Asked | Cancel::AtOnce => Cancel::AtOnce,
-            };
+            *cancel = if *cancel == Cancel::No { first } else { Cancel::AtOnce };
         });
     }
 }
 
 /// Cancels executions and waits for their ends, each time this long: those that have not ended then are
 /// killed.
-pub(crate) async fn cancel_all(all: &[Arc<Live>], patience: Duration) {
+pub(crate) async fn cancel_all(all: &[Arc<Live>], first: Cancel, patience: Duration) {
     for _ in 0..2 {
-        all.iter().for_each(|live| live.cancel());
+        all.iter().for_each(|live| live.cancel(first));
         if tokio::time::timeout(patience, all_ended(all)).await.is_ok() {
             return;
         }

@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::error::ServiceError;
 use crate::files::{Files, OpenFile};
 use crate::records::Records;
-use crate::runner::Runner;
+use crate::runner::{Cancel, Runner};
 use crate::sandboxes::registry::SandboxTarget;
 
 /// How many executions a page has at most.
@@ -194,7 +194,7 @@ impl Service {
             return self.core.stored(subject, id).await;
         };
         // First, for one that is just about to run.
-        live.cancel();
+        live.cancel(Cancel::Asked);
         if let Some(waiting) = self.core.unqueue(&live) {
             let core = self.core.clone();
             // It goes on if the caller does not wait.

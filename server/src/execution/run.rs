@@ -25,6 +25,8 @@ pub enum Cancel {
     No,
     /// By its caller.
     Asked,
+    /// Its sandbox is being deleted.
+    Deleted,
     /// By its caller or a shutdown, and at once.
     AtOnce,
 }
@@ -129,7 +131,10 @@ async fn cancel_when_asked(
     let mut so_far = Cancel::No;
     while so_far < Cancel::AtOnce {
         let asked = cancelled(&mut cancel, so_far).await;
-        handle.cancel(CancelCause::Caller);
+        handle.cancel(match asked {
+            Cancel::Deleted => CancelCause::Deleted,
+            _ => CancelCause::Caller,
+        });
         if asked == Cancel::AtOnce {
             handle.cancel(CancelCause::Caller);
         }

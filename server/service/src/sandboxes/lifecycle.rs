@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{Live, cancel_all};
-use crate::runner::Machine;
+use crate::runner::{Cancel, Machine};
 
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -173,7 +173,7 @@ impl Core {
                 None => begun.push(live),
             }
         }
-        cancel_all(&begun, CANCEL_TIMEOUT).await;
+        cancel_all(&begun, Cancel::Deleted, CANCEL_TIMEOUT).await;
     }
 
     /// Removes all containers. Those that could not be removed, and why.

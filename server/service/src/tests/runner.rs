@@ -151,7 +151,7 @@ impl Machine for FakeMachine {
                 Work::Command(other) => panic!("it is no line: {other:?}"),
             };
             let source = String::from_utf8(source).unwrap();
-            let mut status = Status::Ok;
+            let (mut status, mut message) = (Status::Ok, "cancelled");
             let mut words = source.split_whitespace();
             let verb = words.next().unwrap();
             if matches!(verb, "log" | "log-and-wait") {
@@ -168,7 +168,10 @@ impl Machine for FakeMachine {
                 "wait" | "log-and-wait" => {
                     tokio::select! {
                         permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
-                        _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
+                        asked = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
+                            if *asked.unwrap() == Cancel::Deleted {
+                                message = "the sandbox was deleted";
+                            }
                             status = Status::Cancelled;
                         }
                         failed = self.closed() => return Err(failed),
@@ -179,7 +182,7 @@ impl Machine for FakeMachine {
                 "fail" => return Err(Failed::new(ErrorKind::AgentLost, "the agent is gone")),
                 other => panic!("nobody knows what '{other}' is"),
             }
-            let nothing = Failure::new(ErrorKind::Cancelled, "cancelled", None);
+            let nothing = Failure::new(ErrorKind::Cancelled, message, None);
             let mut document = ResultDocument::failed(nothing, 0);
             document.id = Some(Cow::Borrowed(&id));
             document.status = status;

@@ -347,7 +347,9 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     world.until_true(|| uses() == 3);
     world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
     let is_gone = (ErrorKind::NotFound, format!("the sandbox {id} is gone"));
-    assert_eq!(world.wait(&cancelled).summary.status, ExecutionStatus::Cancelled);
+    let cancelled = world.wait(&cancelled);
+    assert_eq!(cancelled.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(failure(&cancelled).1, "the sandbox was deleted");
     for execution in [&lost, &queued] {
         let execution = world.wait(execution);
         assert_eq!(execution.summary.status, ExecutionStatus::Error);
