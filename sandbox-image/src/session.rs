@@ -55,16 +55,16 @@ pub fn serve(
     programs: Option<(ExecContext, Spawner)>,
     proxy: Option<TcpListener>,
 ) -> io::Result<Infallible> {
-    let start = |(context, spawner)| Programs::start(context, spawner);
+    let outbox = Arc::new(Outbox::new(Stdout));
+    let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
+    let start = |(context, spawner)| Programs::start(context, spawner, proxy.clone());
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
-    let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;
     let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
     let threads = Threads::new()?;
     let streams = Arc::new(Streams::new(threads.clone()));
     let operations = Operations::new(outbox.clone(), streams.clone());
-    let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
     let execs = Execs::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
     let session = Session {
@@ -176,7 +176,7 @@ struct Session {
     threads: Arc<Threads>,
     /// What was accepted and is not performed by a thread yet.
     accepted: VecDeque<Work>,
-    proxy: Option<Proxy>,
+    proxy: Option<Arc<Proxy>>,
     /// Runs the commands of the image, in a sandbox that supports them.
     programs: Option<Arc<Programs>>,
     execs: Execs,

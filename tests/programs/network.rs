@@ -36,6 +36,10 @@ fn main() {
             println!("connected");
             _ = held.read_to_end(&mut Vec::new());
         }
+        // Ends without waiting for its connections to the first ones, and with so many to the last.
+        ["leave", requested @ .., target, count] => {
+            leave(requested, target, count.parse().unwrap());
+        }
         // Begins TLS with a server name, so many bytes a packet, and prints what comes back.
         ["tls", target, name, piece] => tls(target, name, piece.parse().unwrap()),
         // Says each of these, in hexadecimal, and prints what is answered to it; by the proxy, where
@@ -56,9 +60,15 @@ fn proxy() -> TcpStream {
     stream
 }
 
-fn ask(target: &str) -> String {
+/// The proxy, which was asked for a connection.
+fn request(target: &str) -> TcpStream {
     let mut proxy = proxy();
     write!(proxy, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").unwrap();
+    proxy
+}
+
+fn ask(target: &str) -> String {
+    let mut proxy = request(target);
     let mut answer = String::new();
     proxy.read_to_string(&mut answer).unwrap();
     answer
@@ -66,8 +76,7 @@ fn ask(target: &str) -> String {
 
 /// A connection through the proxy, or what it said.
 fn connect(target: &str) -> Result<TcpStream, String> {
-    let mut proxy = proxy();
-    write!(proxy, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").unwrap();
+    let mut proxy = request(target);
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -78,6 +87,12 @@ fn connect(target: &str) -> Result<TcpStream, String> {
     }
     let head = String::from_utf8(head).unwrap();
     if head.starts_with("HTTP/1.1 200 ") { Ok(proxy) } else { Err(head) }
+}
+
+fn leave(requested: &[&str], target: &str, count: usize) {
+    let requests: Vec<_> = requested.iter().map(|target| request(target)).collect();
+    let held: Vec<_> = (0..count).map(|_| connect(target).expect("connected")).collect();
+    println!("{} requested, {} connected", requests.len(), held.len());
 }
 
 /// Bytes that are nowhere the same, from this place of theirs on: as the test's server sends them.

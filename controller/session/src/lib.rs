@@ -405,6 +405,14 @@ impl Session {
         Ok((Reply { id, answer, is_lost: false, end }, ends))
     }
 
+    /// Waits until nothing more can come of the tunnels that the agent has closed so far.
+    pub async fn settle_tunnels(&self) {
+        let ends = self.shared.lock().tunnels.ends();
+        for end in ends {
+            end.cancelled().await;
+        }
+    }
+
     /// Ends the session: the agent's messages contradict each other.
     pub fn breach(&self, detail: impl Into<String>) {
         self.shared.finish(SessionEnd::Breach(detail.into()));
@@ -511,7 +519,7 @@ impl Shared {
         // Tells everyone waiting for an answer or a stream that there will be none.
         state.pending.clear();
         state.streams.clear();
-        state.tunnels.clear();
+        state.tunnels.close_all();
     }
 }
 

@@ -16,7 +16,7 @@ use sandbox_protocol::limits::{
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Connected, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Shared;
 use super::outbound::WeakSender;
@@ -45,6 +45,8 @@ struct Open {
     has_credit: Arc<Notify>,
     /// The agent has closed it, or the session has ended.
     broken: CancellationToken,
+    /// Nothing uses the controller's end any more.
+    ended: CancellationToken,
     is_connected: bool,
     is_closed: bool,
 }
@@ -87,11 +89,18 @@ impl Tunnels {
         Ok(())
     }
 
-    /// Ends all of them.
-    pub fn clear(&mut self) {
-        for (_, open) in self.0.drain() {
+    /// Closes all of them in the agent's stead.
+    pub fn close_all(&mut self) {
+        self.0.retain(|_, open| {
             open.broken.cancel();
-        }
+            !open.is_closed
+        });
+    }
+
+    /// The ends of those that the agent has closed and the controller has not.
+    pub fn ends(&self) -> Vec<CancellationToken> {
+        let left = self.0.values().filter(|open| open.broken.is_cancelled());
+        left.map(|open| open.ended.clone()).collect()
     }
 
     /// A tunnel on which the agent may send: connected, and not closed by the agent.
@@ -108,6 +117,8 @@ pub struct Tunnel {
     broken: CancellationToken,
     lines: WeakSender,
     shared: Arc<Shared>,
+    /// Tells that it is not used any more.
+    _ended: DropGuard,
 }
 
 /// An event received on a tunnel.
@@ -129,6 +140,7 @@ impl Tunnel {
         if number < FIRST_TUNNEL || connect.host.len() > MAX_HOST_BYTES {
             return Err(format!("a malformed connection ({number})"));
         }
+        let ended = CancellationToken::new();
         let tunnel = Self {
             number,
             has_arrived: Arc::default(),
@@ -136,6 +148,7 @@ impl Tunnel {
             broken: CancellationToken::new(),
             lines: lines.clone(),
             shared: shared.clone(),
+            _ended: ended.clone().drop_guard(),
         };
         {
             let open = &mut shared.lock().tunnels.0;
@@ -155,6 +168,7 @@ impl Tunnel {
                     has_arrived: tunnel.has_arrived.clone(),
                     has_credit: tunnel.has_credit.clone(),
                     broken: tunnel.broken.clone(),
+                    ended,
                     is_connected: false,
                     is_closed: false,
                 },
@@ -162,6 +176,11 @@ impl Tunnel {
         }
         gate.clone().open(tunnel, connect);
         Ok(())
+    }
+
+    /// Whether the agent has closed the tunnel, or the session has ended.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_cancelled()
     }
 
     /// Completes when the agent has closed the tunnel, or the session has ended.

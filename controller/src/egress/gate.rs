@@ -21,8 +21,8 @@ use crate::audit::Event;
 pub(super) const MORE_DIALS: usize = 3 * MAX_TUNNELS;
 
 /// The limits of a sandbox's connections over its whole life. At most
-/// [`MAX_TUNNELS`] are open at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// [`MAX_TUNNELS`] are open at a time. The default allows none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EgressLimits {
     /// The number of connections, including refused ones.
     pub connections: u64,
@@ -47,16 +47,6 @@ impl From<&Limits> for EgressLimits {
 
 /// Records the audit line of each connection.
 type Record = Box<dyn Fn(&Event<'_>) + Send + Sync>;
-
-impl EgressLimits {
-    /// Those of a sandbox that has no list of hosts yet.
-    const NONE: Self = Self {
-        connections: 0,
-        bytes: ByteSize::b(0),
-        connect_timeout: Duration::ZERO,
-        idle_timeout: Duration::ZERO,
-    };
-}
 
 /// The connections of one sandbox.
 pub(crate) struct Egress {
@@ -108,7 +98,7 @@ impl Egress {
     }
 
     pub(super) fn limits(&self) -> EgressLimits {
-        self.rules.get().map_or(EgressLimits::NONE, |(_, limits)| *limits)
+        self.rules.get().map(|(_, limits)| *limits).unwrap_or_default()
     }
 
     pub(super) fn allows(&self, target: &Target) -> bool {

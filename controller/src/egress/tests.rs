@@ -17,7 +17,9 @@ use sandbox_api::{ByteSize, Limits, Network};
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
-use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
+use sandbox_protocol::message::{
+    Chunk, Close, Closed, ClosedReason, Connect, Credit, Shutdown, ShutdownReply,
+};
 use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use sandbox_session::testing::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
@@ -99,7 +101,8 @@ impl FrameSender for Mouth {
 
 /// A sandbox that consists only of its proxy, and its controller.
 struct World {
-    proxy: SocketAddr,
+    address: SocketAddr,
+    proxy: Arc<Proxy>,
     seen: Arc<Seen>,
     session: Session,
     egress: Arc<Egress>,
@@ -131,12 +134,14 @@ impl World {
         let address = listener.local_addr().unwrap();
         let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
         let proxy = Proxy::start(listener, Arc::new(mouth)).unwrap();
-        std::thread::spawn(move || hear(theirs, &proxy));
-        Self { proxy: address, seen, session, egress, runtime }
+        proxy.accept_clients();
+        let listening = proxy.clone();
+        std::thread::spawn(move || hear(theirs, &listening));
+        Self { address, proxy, seen, session, egress, runtime }
     }
 
     fn client(&self) -> TcpStream {
-        let client = TcpStream::connect(self.proxy).unwrap();
+        let client = TcpStream::connect(self.address).unwrap();
         client.set_read_timeout(Some(TIMEOUT)).unwrap();
         client.set_write_timeout(Some(TIMEOUT)).unwrap();
         client
@@ -623,6 +628,31 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
 }
 
 #[test]
+fn connection_that_is_requested_ends_with_its_command_and_an_open_one_delivers_what_was_sent() {
+    const TOTAL: u64 = 1 << 20;
+    let (told, hears) = std::sync::mpsc::channel();
+    let port = server(move |mut client| {
+        told.send(read_bytes(&mut client, &AtomicU64::new(0))).unwrap();
+    });
+    let mut list = rules("ok.example", port);
+    list.push("never.example".to_owned());
+    let world = World::new(&list);
+    let mut asked = world.client();
+    asked.write_all(b"CONNECT never.example:443 HTTP/1.1\r\n\r\n").unwrap();
+    // The answer to a later request comes after the lookup of the first one's host has begun.
+    let mut open = world.connect(&format!("ok.example:{port}"));
+    write_bytes(&mut open, TOTAL, &AtomicU64::new(0)).unwrap();
+    drop(open);
+    world.proxy.drop_clients();
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), TOTAL);
+    let mut lines = world.audit(2);
+    lines.sort_unstable();
+    let outcomes: Vec<_> =
+        lines.iter().map(|(target, outcome, _)| (&**target, &**outcome)).collect();
+    assert_eq!(outcomes, [("never.example:443", "reset"), (&*format!("ok.example:{port}"), "ok")]);
+}
+
+#[test]
 fn a_plain_request_is_one_connection_to_one_host() {
     let port = server(|mut client| {
         let head = read_head(&mut client);
@@ -840,6 +870,29 @@ async fn a_tunnel_keeps_its_place_until_both_have_said_their_last_word() {
     // Until the agent closes it, the tunnel still counts.
     agent.send(connect(FIRST_TUNNEL, "evil.example")).await;
     assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
+}
+
+#[tokio::test]
+async fn connections_that_the_agent_closed_before_an_answer_are_settled_after_it() {
+    let (session, mut agent, seen) = hostile(default_limits());
+    // Those that it leaves open are not waited for.
+    agent.send(connect(FIRST_TUNNEL + 1, "never.example")).await;
+    let settled = async {
+        session.call(Shutdown {}).await.unwrap();
+        session.settle_tunnels().await;
+        seen.audit.lock().unwrap().len()
+    };
+    let talk = async {
+        let (id, _) = agent.request().await.unwrap();
+        agent.send([connect(FIRST_TUNNEL, "never.example"), close()].concat()).await;
+        agent.answer(id, ShutdownReply {}).await;
+    };
+    assert_eq!(tokio::join!(settled, talk), (1, ()));
+    assert_eq!(*seen.lookups.lock().unwrap(), ["never.example"], "none for one that is closed");
+    // The end of the session closes the other one.
+    session.breach("it ends");
+    session.settle_tunnels().await;
+    assert_eq!(seen.audit.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -145,12 +145,8 @@ impl Failure {
     /// The outcome in the audit.
     const fn outcome(&self) -> &'static str {
         match self.reason() {
-            ClosedReason::Done => "ok",
             ClosedReason::Refused => "network_refused",
-            ClosedReason::Unreachable => "unreachable",
-            ClosedReason::Timeout => "timeout",
-            ClosedReason::Limit => "limit",
-            ClosedReason::Reset => "reset",
+            reason => reason.as_str(),
         }
     }
 }
@@ -209,8 +205,13 @@ async fn conduct(
     if !egress.allows(&target) {
         return Err(Failure::NotListed { target });
     }
+    if tunnel.is_broken() {
+        return Err(Failure::Program);
+    }
     let after = egress.limits().connect_timeout;
     let (mut stream, _socket) = tokio::select! {
+        biased;
+        // A host that was reached is in the report, even if the command has ended by now.
         stream = timeout(after, reach(egress, &target)) => {
             stream.map_err(|_| Failure::Late { target: target.clone(), after })??
         }

@@ -251,6 +251,7 @@ impl<E: Execute> ExecutionDriver<E> {
             None => (announced, None),
         };
         let inner = &self.inner;
+        inner.settle_connections().await;
         let mut report = ExecutionReport {
             id: self.id.clone(),
             outcome: outcome.beyond(passed),

@@ -104,6 +104,11 @@ impl Inner {
         self.removal.egress.as_ref().map(|egress| egress.report())
     }
 
+    /// Waits, not for long, until the connections that ended with a command are in the reports.
+    pub async fn settle_connections(&self) {
+        _ = tokio::time::timeout(EVIDENCE_TIMEOUT, self.session.settle_tunnels()).await;
+    }
+
     pub const fn session(&self) -> &Session {
         &self.session
     }

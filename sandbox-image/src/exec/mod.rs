@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::confine::{Layers, seccomp};
 use crate::outbox::Outbox;
+use crate::proxy::Proxy;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 use crate::wake::Wake;
@@ -85,12 +86,13 @@ impl ExecContext {
 }
 
 /// Runs commands.
-#[derive(Debug)]
 pub struct Programs {
     context: ExecContext,
     spawner: Spawner,
     reaper: Reaper,
-    running: AtomicUsize,
+    /// Their way to the network, if they have one.
+    proxy: Option<Arc<Proxy>>,
+    running: Mutex<usize>,
     /// CPU time in milliseconds of the commands that scripts ran.
     scripts_cpu: AtomicU64,
 }
@@ -118,12 +120,17 @@ impl Programs {
     /// # Errors
     ///
     /// If a thread cannot be started, or the kernel refuses a filter.
-    pub fn start(mut context: ExecContext, spawner: Spawner) -> io::Result<Arc<Self>> {
+    pub fn start(
+        mut context: ExecContext,
+        spawner: Spawner,
+        proxy: Option<Arc<Proxy>>,
+    ) -> io::Result<Arc<Self>> {
         let filters = std::mem::take(&mut context.layers.inherited);
         let restricted = spawner.run(move || filters.iter().try_for_each(seccomp::apply));
         restricted.map_err(io::Error::other)?;
-        let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
-        Ok(Arc::new(Self { context, spawner, reaper, running, scripts_cpu: AtomicU64::new(0) }))
+        let (reaper, running) = (Reaper::start()?, Mutex::default());
+        let scripts_cpu = AtomicU64::new(0);
+        Ok(Arc::new(Self { context, spawner, reaper, proxy, running, scripts_cpu }))
     }
 
     /// CPU time in milliseconds of the commands that scripts ran and that have ended.
@@ -148,7 +155,8 @@ impl Programs {
         Ok(reply)
     }
 
-    /// Runs a command until it ends. Its console wakes `wake`; `stop` ends it early.
+    /// Runs a command until it ends. Its console wakes `wake`; `stop` ends it early. If no other one
+    /// runs then, the proxy has no clients any more but those that still forward what was sent.
     ///
     /// # Errors
     ///
@@ -221,24 +229,33 @@ impl Programs {
     }
 }
 
-/// Permission to run. Only one at a time if the kernel cannot tell commands apart.
-struct RunningPermit<'a>(&'a AtomicUsize);
+/// Permission to run. Only one at a time if the kernel cannot tell commands apart. The proxy has
+/// clients while there is one.
+struct RunningPermit<'a>(&'a Programs);
 
 impl<'a> RunningPermit<'a> {
     fn take(programs: &'a Programs) -> Result<Self, WireError> {
-        let place = Self(&programs.running);
-        let others = programs.running.fetch_add(1, Ordering::Relaxed);
-        if others > 0 && !programs.context.marks.tell_apart() {
+        let mut running = programs.running.lock().unwrap();
+        if *running > 0 && !programs.context.marks.tell_apart() {
             let message = "another program is running, and this kernel does not tell them apart";
             return Err(WireError::new(ErrorKind::Busy, message));
         }
-        Ok(place)
+        if *running == 0 {
+            programs.proxy.iter().for_each(|proxy| proxy.accept_clients());
+        }
+        *running += 1;
+        Ok(Self(programs))
     }
 }
 
 impl Drop for RunningPermit<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        // Held: a command that starts meanwhile keeps its connections.
+        let mut running = self.0.running.lock().unwrap();
+        *running -= 1;
+        if *running == 0 {
+            self.0.proxy.iter().for_each(|proxy| proxy.drop_clients());
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 //!     └── no proper head ──────────┴── closed: why ──────────────────────────────┘
 //! ```
 //!
-//! It never blocks: [`Client::step`] does what can be done now.
+//! It never blocks: [`Client::step`] does what can be done now. A client whose command has ended is
+//! [left alone](Client::leave_alone): from Open it goes on for a while, from elsewhere it is gone.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -27,6 +28,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// closed at once, bytes that still arrive would make the kernel reset the connection, and the last
 /// message would be lost.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long the rest of what a command has sent may take to reach the host, and the host to close its
+/// side, once the command has ended.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether a client is still connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +82,8 @@ struct Open {
     is_down_ended: bool,
     /// For a plain request.
     exchange: Option<Exchange>,
+    /// When it is aborted, if its command has ended.
+    flush_until: Option<Instant>,
 }
 
 /// A plain request and its response.
@@ -119,11 +125,25 @@ impl Client {
         &self.socket
     }
 
-    /// When it times out. Never while there is something to send to it: it may take any time to
-    /// read that.
+    /// When it times out. While its command runs, never if there is something to send to it: it may
+    /// take any time to read that.
     pub fn deadline(&self) -> Option<Instant> {
-        let has_one = matches!(self.stage, Stage::Requesting(_) | Stage::Leaving(Parting::Ended));
-        has_one.then_some(self.until)
+        match &self.stage {
+            Stage::Requesting(_) | Stage::Leaving(Parting::Ended) => Some(self.until),
+            Stage::Open(open) => open.flush_until,
+            Stage::Connecting { .. } | Stage::Leaving(_) => None,
+        }
+    }
+
+    /// Its command has ended, so nobody uses it any more. Only what it has sent to a host is still
+    /// forwarded, and not for long.
+    pub fn leave_alone(&mut self, shared: &Shared) -> Progress {
+        if let Stage::Open(open) = &mut self.stage {
+            open.flush_until.get_or_insert_with(|| Instant::now() + FLUSH_TIMEOUT);
+            return Progress::GoesOn;
+        }
+        self.abandon(shared);
+        Progress::Gone
     }
 
     /// The socket events that it waits for.
@@ -161,6 +181,7 @@ impl Client {
         number: &mut dyn FnMut() -> u32,
     ) -> Progress {
         if self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            self.abandon(shared);
             return Progress::Gone;
         }
         let stepped = self.advance(shared, buffer, number).and_then(|()| self.write());
@@ -333,8 +354,13 @@ impl Client {
                 Some(Exchange { body, answer: Some(Vec::new()) })
             }
         };
-        self.stage =
-            Stage::Open(Open { tunnel, is_up_ended: false, is_down_ended: false, exchange });
+        self.stage = Stage::Open(Open {
+            tunnel,
+            is_up_ended: false,
+            is_down_ended: false,
+            exchange,
+            flush_until: None,
+        });
     }
 
     /// Copies from the client to the controller.
@@ -452,7 +478,7 @@ impl Client {
         self.stage = Stage::Leaving(parting);
     }
 
-    /// The client is gone, or sent an invalid request.
+    /// The client is gone, sent an invalid request, or has had its time.
     fn abandon(&self, shared: &Shared) {
         match &self.stage {
             Stage::Connecting { tunnel, .. } | Stage::Open(Open { tunnel, .. }) => {

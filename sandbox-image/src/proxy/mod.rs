@@ -8,6 +8,10 @@
 //! One thread serves all clients, because the sandbox's processes are limited, and polls all of
 //! them. Its memory is bounded: at most [`MAX_TUNNELS`] clients at one time, the others wait to be
 //! accepted; for each client a head, a piece in each direction, and what the credit allows.
+//!
+//! Only commands are clients. When the last one has ended, its connections must neither reach a host
+//! that its result does not list, nor take the places of the next command's:
+//! [`Proxy::drop_clients`].
 
 mod client;
 #[cfg(any(test, fuzzing))]
@@ -19,7 +23,7 @@ mod socks;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::limits::{CREDIT_STEP, MAX_TUNNELS};
@@ -55,16 +59,30 @@ pub fn environment(address: SocketAddr, without: &str) -> Vec<(&'static str, Str
     by_it.chain(["NO_PROXY", "no_proxy"].map(|name| (name, without.to_owned()))).collect()
 }
 
-/// A running proxy, for the thread that reads the controller's messages.
+/// A running proxy, for the thread that reads the controller's messages, and for those of commands.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     tunnels: Mutex<Tunnels>,
-    /// Something has arrived for one of the tunnels.
+    commands: Mutex<Commands>,
+    /// The thread has dropped what the commands left.
+    dropped: Condvar,
+    /// Something has arrived for one of the tunnels, or the commands have ended.
     wake: Wake,
     sender: Arc<dyn FrameSender>,
+}
+
+/// Whether commands run, which alone connect to the proxy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Commands {
+    /// None: whatever still arrives was sent by one that has ended, and is dropped.
+    None,
+    /// Some: their connections are served.
+    Running,
+    /// The last one has ended, and the thread has not dropped yet what it left.
+    Ended,
 }
 
 /// The tunnels for which one side has not sent its last message.
@@ -89,11 +107,26 @@ impl Proxy {
     /// # Errors
     ///
     /// If no thread or descriptor is available.
-    pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Self> {
-        let wake = Wake::new()?;
-        let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, sender });
+    pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared::new(sender)?);
         serve::start(listener, shared.clone())?;
-        Ok(Self { shared })
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// Accepts clients from now on: a command is about to start.
+    pub fn accept_clients(&self) {
+        *self.shared.commands.lock().unwrap() = Commands::Running;
+    }
+
+    /// Drops the clients, because the last command has ended. Those without a connection to their
+    /// host are gone, and their tunnels closed, when this returns; the others have a short time for
+    /// what their command has sent.
+    pub fn drop_clients(&self) {
+        let mut commands = self.shared.commands.lock().unwrap();
+        *commands = Commands::Ended;
+        self.shared.wake.wake();
+        let is_pending = |commands: &mut Commands| *commands == Commands::Ended;
+        drop(self.shared.dropped.wait_while(commands, is_pending).unwrap());
     }
 
     /// Receives a chunk. A chunk for an ended tunnel is dropped.
@@ -153,6 +186,16 @@ impl Proxy {
 }
 
 impl Shared {
+    fn new(sender: Arc<dyn FrameSender>) -> io::Result<Self> {
+        Ok(Self {
+            tunnels: Mutex::default(),
+            commands: Mutex::new(Commands::None),
+            dropped: Condvar::new(),
+            wake: Wake::new()?,
+            sender,
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tunnels> {
         self.tunnels.lock().unwrap()
     }

@@ -48,6 +48,15 @@ impl Agent {
         agent
     }
 
+    /// One whose programs have a network.
+    fn with_proxy(directory: &Path) -> Self {
+        let proxy = Proxy { port: 0, without: "localhost,::1".to_owned() };
+        let args = AgentArgs { proxy: Some(proxy), ..arguments(directory, Mode::Exec) };
+        let mut agent = Self::spawn(&args.to_args());
+        agent.greet(rules(directory));
+        agent
+    }
+
     /// A request for a program, and its two streams.
     fn request(&mut self, command: Command) -> Exec {
         let stdout = u32::try_from(self.last_id).unwrap() * 10 + 1000;
@@ -805,10 +814,7 @@ fn nothing_that_a_program_signals_ends_the_agent() {
 #[test]
 fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let directory = elsewhere();
-    let proxy = Proxy { port: 0, without: "localhost,::1".to_owned() };
-    let args = AgentArgs { proxy: Some(proxy), ..arguments(directory.path(), Mode::Exec) };
-    let mut agent = Agent::spawn(&args.to_args());
-    agent.greet(rules(directory.path()));
+    let mut agent = Agent::with_proxy(directory.path());
     // What a program says to the proxy, by the shell that has TCP in it.
     let ask = |words: &str| {
         let line = format!(
@@ -833,4 +839,34 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let asked = agent.request(shell("echo $NO_PROXY $no_proxy$HTTP_PROXY"));
     let asked = Exec { env: env.to_vec(), ..asked };
     assert_eq!(agent.exec(&asked).unwrap().stdout, "localhost,::1 mine\n");
+}
+
+#[test]
+fn requested_connections_are_closed_before_the_answer_to_the_last_program() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_proxy(directory.path());
+    // By the answer to the second request, the agent has read the first one.
+    let line = format!(
+        "proxy=/dev/tcp/127.0.0.1/${{HTTP_PROXY##*:}}; exec 3<>$proxy 4<>$proxy; \
+         printf 'CONNECT {UNANSWERED}:443 HTTP/1.1\\r\\n\\r\\n' >&3; \
+         printf 'CONNECT evil.example:443 HTTP/1.1\\r\\n\\r\\n' >&4; cat <&4"
+    );
+    let leave = || program("bash", &["-c", &line]);
+    let connects = ["connect never.example:443", "connect evil.example:443", "close"];
+    agent.ran(leave()).unwrap();
+    assert_eq!(agent.notes, [&connects[..], &["close"]].concat());
+    // It is the same for a script's programs.
+    agent.notes.clear();
+    let source = format!("process.exec('bash', {{'-c', [[{line}]]}})\nprint('ended')");
+    agent.run(&source).unwrap();
+    assert_eq!(agent.notes, [&connects[..], &["close", "log ended"]].concat());
+    // While another one runs, it may be the one that waits for the connection.
+    agent.notes.clear();
+    let (id, exec) = agent.begun(shell("echo begun; exec sleep 60"));
+    agent.await_output(exec.stdout, "begun");
+    agent.ran(leave()).unwrap();
+    assert_eq!(agent.notes, connects);
+    agent.call(Cancel { id }).unwrap();
+    agent.finish(id, &exec).unwrap();
+    assert_eq!(agent.notes, [&connects[..], &["close"]].concat());
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use sandbox_api::Outcome;
 use sandbox_api::hosts::Allowlist;
 use sandbox_controller::Command;
+use sandbox_protocol::limits::MAX_TUNNELS;
 use serde_json::{Value, json};
 
 use crate::agent::network;
@@ -653,6 +654,39 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     );
     let bytes: Vec<_> = connects.iter().map(|place| &lines[*place]["bytes"]).collect();
     assert!(bytes.contains(&&json!(5)), "{lines:#?}");
+}
+
+#[test]
+fn connections_that_a_command_leaves_reach_no_further_host_and_take_no_places_of_the_next() {
+    // It keeps its connections open for as long as the test runs.
+    let (told, hears) = mpsc::channel();
+    let port = server(move |client| told.send(client).unwrap());
+    // The queue of this one is full, so that a connection to it is still being made.
+    let busy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::listen(&busy, 0).unwrap();
+    let _queued = TcpStream::connect(busy.local_addr().unwrap()).unwrap();
+    let [target, dialled] =
+        [port, busy.local_addr().unwrap().port()].map(|port| format!("127.0.0.1:{port}"));
+
+    let net = Net::new(&[target.clone(), dialled.clone()]);
+    let contacted = |words: &[&str]| {
+        let command = Command::new("/network").args(words.iter().copied()).timeout(TIMEOUT);
+        let result = net.guest.wait(net.guest.sandbox.exec(command)).unwrap();
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:?}");
+        let hosts = result.execution.network.unwrap().contacted;
+        hosts.into_iter().map(|host| format!("{}:{}", host.host, host.port)).collect::<Vec<_>>()
+    };
+    let (all, others) = (MAX_TUNNELS.to_string(), (MAX_TUNNELS - 1).to_string());
+    assert_eq!(contacted(&["leave", &dialled, &target, &others]), [&*target]);
+    // Now the host would accept it.
+    busy.accept().unwrap();
+    assert_eq!(contacted(&["leave", &target, &all]), [&*target]);
+    busy.set_nonblocking(true).unwrap();
+    let late = busy.accept().map_err(|error| error.kind());
+    assert!(matches!(late, Err(io::ErrorKind::WouldBlock)), "{late:?}");
+    for _ in 0..2 * MAX_TUNNELS - 1 {
+        hears.recv_timeout(TIMEOUT).unwrap();
+    }
 }
 
 #[test]
