@@ -58,25 +58,12 @@ impl Processes {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Unnamed {
         let mut search = Search::new(meter, devs, depth, goes_on);
-        let threads = loop {
-            match self.threads() {
-                Ok(threads) => break threads,
-                Err(error) if lacks_descriptor(&error) && (search.goes_on)() => sleep(PAUSE),
-                Err(_) => return Unnamed { has_unseen: true, ..search.found },
-            }
-        };
+        let threads = search.with_descriptor(|_| self.threads().map_err(errno));
+        let Ok(threads) = threads else { return Unnamed { has_unseen: true, ..search.found } };
         // The agent hides itself from commands, and thereby from a controller of the same user.
         let agent = self.threads_of_agent();
         for thread in threads {
-            let visited = loop {
-                match search.visit(thread) {
-                    Err(errno) if lacks_descriptor(&errno.into()) && (search.goes_on)() => {
-                        sleep(PAUSE);
-                    }
-                    visited => break visited,
-                }
-            };
-            match visited {
+            match search.with_descriptor(|search| search.visit(thread)) {
                 Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
                 Err(_) if agent.contains(&thread) => {}
                 Err(_) => search.found.has_unseen = true,
@@ -90,9 +77,8 @@ impl Processes {
     }
 }
 
-/// Whether this process could not look, which says nothing about those that it looks at.
-fn lacks_descriptor(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// Has the kernel free UNIX sockets that nothing keeps but queues of each other, and the files in these
@@ -205,6 +191,20 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Looks again while this process has no free descriptor to look with, which says nothing about
+    /// those that it looks at.
+    fn with_descriptor<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        loop {
+            match look(self) {
+                Err(Errno::MFILE | Errno::NFILE) if (self.goes_on)() => sleep(PAUSE),
+                result => return result,
+            }
+        }
+    }
+
     fn visit(&mut self, thread: u32) -> Result<(), Errno> {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         let open = looked_at.once(thread, Part::Descriptors, || self.visit_open(thread));
@@ -261,7 +261,6 @@ impl<'a> Search<'a> {
     }
 
     fn visit_mapped(&mut self, thread: u32) -> Result<(), Errno> {
-        let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let maps = fs::read(format!("/proc/{thread}/maps")).map_err(errno)?;
         for line in maps.split(|&byte| byte == b'\n') {
             let Some((range, dev, inode)) = removed_mapping(line) else { continue };
