@@ -317,7 +317,7 @@ fn private_io_dir(shared: &Shared, spec: &SandboxSpec, private: PrivateIo) -> Re
         (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir),
         (PrivateIo::Memory, EngineKind::Embedded) => IoDir::in_memory(
             &spec.limits,
-            container_user(UserMapping::Identity, None, spec.user, u32::MAX)?,
+            container_user(UserMapping::Identity, None, spec.user, shared.engine.highest_id())?,
         ),
         (PrivateIo::Memory, EngineKind::Docker) => {
             let reason = "Docker's containers have none that the controller could see".to_owned();
