@@ -35,6 +35,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
 use sandbox_api::{EngineInfo, GcMode, ImageInfo, ProgramImage, RootFs};
+use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
 use serde::Serialize;
@@ -57,6 +58,8 @@ pub use processes::{Processes, Stop, Written};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
+/// What the names of sandboxes' containers begin with.
+const NAME_PREFIX: &str = "sandboxctl-";
 /// How long an engine may take to respond to the first request.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -260,6 +263,18 @@ pub enum Output {
     Stderr(Bytes),
 }
 
+/// The name of a sandbox's container.
+#[must_use]
+pub fn container_name(sandbox: &str) -> String {
+    format!("{NAME_PREFIX}{sandbox}")
+}
+
+/// The sandbox whose container has this name, if it has the form of one: people name none so.
+#[must_use]
+pub fn sandbox_of(name: &str) -> Option<&str> {
+    name.strip_prefix(NAME_PREFIX).filter(|sandbox| is_random_hex::<8>(sandbox))
+}
+
 /// A container in an engine's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSummary {
@@ -329,7 +344,7 @@ pub trait Engine: Send + Sync {
         false
     }
 
-    /// Lists the containers with this label, including exited ones.
+    /// Lists the sandboxes' containers with this label, including exited ones.
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError>;
 
     /// Removes unpacked image archives that nobody has used for 30 days, and whatever dead processes

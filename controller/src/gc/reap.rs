@@ -14,8 +14,7 @@ use sandbox_api::{
     EngineKind, Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
     SandboxSummary,
 };
-use sandbox_dirfd::is_random_hex;
-use sandbox_engine::{ContainerSummary, Engine, seconds};
+use sandbox_engine::{ContainerSummary, Engine, sandbox_of, seconds};
 
 use crate::config::Config;
 use crate::engine_call::step;
@@ -129,11 +128,6 @@ impl Reaper {
         whole.archives_kept.retain(|archive| !whole.archives_removed.contains(archive));
         failure.map_or(Ok(whole), Err)
     }
-}
-
-/// The name of a sandbox's container.
-pub(crate) fn container_name(sandbox: &str) -> String {
-    format!("sandboxctl-{sandbox}")
 }
 
 /// The labels of a sandbox's container.
@@ -290,7 +284,7 @@ impl Labels {
         let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
         let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
         let sandbox = labels.get(LABEL_SANDBOX)?;
-        if listed.name != container_name(sandbox) || !is_random_hex::<8>(sandbox) {
+        if sandbox_of(&listed.name) != Some(sandbox) {
             return None;
         }
         Some(Self {

@@ -15,6 +15,7 @@ use sandbox_api::{
 };
 use sandbox_engine::{
     ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
+    container_name,
 };
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::{ConfinementPolicy, EXIT_UNCONFINED};
@@ -867,7 +868,7 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
     let (created, sandbox) = (SystemTime::now(), "0123456789abcdef");
     let labels = reap::labels(instance, sandbox, created + Duration::from_secs(3600));
-    let name = reap::container_name(sandbox);
+    let name = container_name(sandbox);
     ContainerSummary { id: id.to_owned(), name, labels, running: true, created }
 }
 

@@ -54,14 +54,11 @@ async fn lift_cpu_limit(docker: &Docker, container: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
-    use bollard::API_DEFAULT_VERSION;
-    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-    use tokio::net::{UnixListener, UnixStream};
     use tokio::sync::Notify;
 
-    use super::super::response::CLIENT_TIMEOUT;
+    use super::super::testing::with_engine;
     use super::*;
 
     /// An engine with one container, which dies when it is told to.
@@ -74,61 +71,36 @@ mod tests {
     }
 
     impl Fake {
-        async fn answer(&self, stream: UnixStream) {
-            let mut stream = BufReader::new(stream);
-            let mut request = String::new();
-            stream.read_line(&mut request).await.unwrap();
-            let path = request.split([' ', '?']).nth(1).unwrap_or_default().to_owned();
-            let call = path.rsplit('/').next().unwrap_or_default().to_owned();
-            self.asked.lock().unwrap().push(call.clone());
-            let answer: &[u8] = match &*call {
-                "kill" => {
-                    self.dies.notified().await;
-                    b"204 No Content\r\n\r\n"
-                }
-                "update" if self.refuses => b"500 No\r\ncontent-length: 2\r\n\r\n{}",
-                _ => b"200 OK\r\ncontent-length: 2\r\n\r\n{}",
-            };
-            if call == "update" {
-                self.dies.notify_one();
+        async fn answer(&self, path: &str) -> (u16, String) {
+            let call = path.rsplit('/').next().unwrap_or_default();
+            self.asked.lock().unwrap().push(call.to_owned());
+            match call {
+                "kill" => self.dies.notified().await,
+                "update" => self.dies.notify_one(),
+                _ => {}
             }
-            _ = stream.write_all(&[b"HTTP/1.1 ", answer].concat()).await;
+            (if call == "update" && self.refuses { 500 } else { 200 }, "{}".to_owned())
         }
 
         /// The calls that a kill makes.
-        async fn kill(self: Arc<Self>) -> Vec<String> {
-            let dir = tempfile::tempdir().unwrap();
-            let socket = dir.path().join("socket");
-            let listener = UnixListener::bind(&socket).unwrap();
-            let path = socket.to_str().unwrap();
-            let docker = Docker::connect_with_unix(path, CLIENT_TIMEOUT, API_DEFAULT_VERSION);
-            let me = self.clone();
-            let serve = async move {
-                loop {
-                    let (stream, _) = listener.accept().await.unwrap();
-                    let me = me.clone();
-                    tokio::spawn(async move { me.answer(stream).await });
-                }
-            };
-            tokio::select! {
-                killed = kill(docker.as_ref().unwrap(), "c1") => killed.unwrap(),
-                () = serve => {}
-            }
-            self.asked.lock().unwrap().clone()
+        async fn kill(self) -> Vec<String> {
+            let killed = async |docker: &Docker| kill(docker, "c1").await;
+            with_engine(async |path| self.answer(path).await, killed).await.unwrap();
+            self.asked.into_inner().unwrap()
         }
     }
 
     #[tokio::test]
     async fn limit_of_a_container_that_does_not_die_is_lifted() {
-        assert_eq!(Arc::new(Fake::default()).kill().await, ["kill", "update"]);
+        assert_eq!(Fake::default().kill().await, ["kill", "update"]);
         // It dies later, in this case at once.
-        let refuses = Arc::new(Fake { refuses: true, ..Fake::default() });
+        let refuses = Fake { refuses: true, ..Fake::default() };
         assert_eq!(refuses.kill().await, ["kill", "update"]);
     }
 
     #[tokio::test]
     async fn container_that_dies_at_once_costs_one_call() {
-        let fake = Arc::new(Fake::default());
+        let fake = Fake::default();
         fake.dies.notify_one();
         assert_eq!(fake.kill().await, ["kill"]);
     }

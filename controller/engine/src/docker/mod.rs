@@ -10,10 +10,13 @@ mod image;
 mod image_tar;
 mod kill;
 mod links;
+mod list;
 mod pull;
 mod removal;
 mod response;
 mod system;
+#[cfg(test)]
+mod testing;
 mod user_image;
 
 use std::collections::HashMap;
@@ -26,10 +29,10 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bollard::container::LogOutput;
-use bollard::models::{ContainerSummaryStateEnum, SystemInfo};
+use bollard::models::SystemInfo;
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
-    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
@@ -44,7 +47,7 @@ use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use self::links::Links;
 use self::response::{CLIENT_TIMEOUT, engine_error, even_if_paused, stopped_is_exited};
-use self::system::{missing_limits, rfc3339, security_names, unix_time, user_mapping};
+use self::system::{missing_limits, rfc3339, security_names, user_mapping};
 use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
@@ -212,19 +215,6 @@ impl DockerEngine {
             self.verify_runtime(&created.id, name).await?;
         }
         Ok(created.id)
-    }
-
-    /// The value of a label in an image; `None` also if the image is gone.
-    async fn label_of_image(
-        &self,
-        image: &str,
-        label: &str,
-    ) -> Result<Option<String>, EngineError> {
-        match self.docker.inspect_image(image).await.map_err(engine_error) {
-            Ok(image) => Ok(image.config.and_then(|config| config.labels?.remove(label))),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Podman ignores the runtime of a request, and silently uses its default.
@@ -434,43 +424,7 @@ impl Engine for DockerEngine {
     }
 
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
-        let filters = HashMap::from([("label", vec![label])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let containers = stopped_is_exited(self.docker.list_containers(Some(options)).await)?;
-        // Every container of an image has the image's labels, whoever made the image. A controller's
-        // own have random values.
-        let mut of_images = HashMap::new();
-        for image in containers.iter().filter_map(|container| container.image_id.as_ref()) {
-            if !of_images.contains_key(image) {
-                let of_image = self.label_of_image(image, label).await;
-                of_images.insert(image.clone(), of_image);
-            }
-        }
-        let is_of_its_image = |container: &bollard::models::ContainerSummary| {
-            let own = container.labels.as_ref().and_then(|labels| labels.get(label));
-            match container.image_id.as_ref().and_then(|image| of_images.get(image)) {
-                Some(Ok(image)) => own == image.as_ref(),
-                // It could be anybody's; those of other images are listed.
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "cannot read the labels of a container's image");
-                    true
-                }
-                None => own.is_none(),
-            }
-        };
-        Ok(containers
-            .into_iter()
-            .filter(|container| !is_of_its_image(container))
-            .filter_map(|container| {
-                Some(ContainerSummary {
-                    id: container.id?,
-                    name: own_name(&container.names.unwrap_or_default()).to_owned(),
-                    labels: container.labels.unwrap_or_default().into_iter().collect(),
-                    running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
-                    created: unix_time(container.created.unwrap_or(0)),
-                })
-            })
-            .collect())
+        list::list(&self.docker, label).await
     }
 }
 
@@ -655,12 +609,6 @@ async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
     let system = docker.info().await.map_err(engine_error)?;
     let text = system.system_time.unwrap_or_default();
     rfc3339(&text).ok_or_else(|| EngineError::UnexpectedResponse(format!("the time '{text}'")))
-}
-
-/// The engine puts a slash before a name, and one between the names of links.
-fn own_name(names: &[String]) -> &str {
-    let mut names = names.iter().filter_map(|name| name.strip_prefix('/'));
-    names.find(|name| !name.contains('/')).unwrap_or_default()
 }
 
 #[cfg(test)]

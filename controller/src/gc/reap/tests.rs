@@ -1,3 +1,5 @@
+use sandbox_engine::container_name;
+
 use super::*;
 
 fn labels(host: &str, expires: u64) -> Labels {

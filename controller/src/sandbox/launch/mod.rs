@@ -20,7 +20,9 @@ use std::time::{Instant, SystemTime};
 use sandbox_api::changes::StagingMethod;
 use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec, StartKind};
 use sandbox_dirfd::{FreeSpace, Identity};
-use sandbox_engine::{Container, EngineError, Prepared, ProgramRoot, Source, UserMapping};
+use sandbox_engine::{
+    Container, EngineError, Prepared, ProgramRoot, Source, UserMapping, container_name,
+};
 use sandbox_protocol::message::Access;
 
 use crate::audit::Event;
@@ -176,7 +178,7 @@ impl Opened {
     /// Creates the container.
     async fn create(self, id: String) -> Result<Created, Error> {
         let Self { shared, spec, prepared, root_owner, plan, held, mut mounts } = self;
-        let name = reap::container_name(&id);
+        let name = container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let mut labels = reap::labels(&shared.instance, &id, expires);
         let path = held.io_dir.as_ref().and_then(|io_dir| io_dir.host_path());
