@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{AtFlags, CWD, statat};
 use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
 use sandbox_dirfd::is_locked_file;
 use sandbox_engine::mount_table::{Located, Location, MountTable, Opened};
@@ -219,8 +220,10 @@ impl MountPolicy {
         if self.own.iter().any(|own| own.location.path_to(&location).is_some()) {
             return Ok(());
         }
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let is_served = |folder: &&Path| {
-            is_locked_file(folder.join(LOCK_FILE)) && folder.join(DATABASE_FILE).exists()
+            statat(CWD, folder.join(DATABASE_FILE), flags).is_ok()
+                && is_locked_file(folder.join(LOCK_FILE))
         };
         path.ancestors().find(is_served).map_or(Ok(()), |folder| {
             let name = "data directory of a service that runs,";
