@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, Stat};
 
-use crate::btrfs;
+use crate::btrfs::{self, Extent};
 use crate::free_space::XFS_MAGIC;
 
 /// The largest block that a filesystem allocates at once.
@@ -86,19 +86,37 @@ impl DiskMeter {
         if stat.st_dev != *dev || self.extents.len() >= MOST_EXTENTS {
             return bytes;
         }
-        // What is not on the disk yet is in no extent.
-        let (mut kept, mut used, extents) = (0_u64, 0_u64, &mut self.extents);
+        let (mut kept, extents) = (Kept::default(), &mut self.extents);
         let all = btrfs::extents(directory, stat.st_ino, |extent| {
-            used = used.saturating_add(extent.used);
-            if extents.insert(extent.start) {
-                kept = kept.saturating_add(extent.bytes);
-            }
+            kept.add(extent, extents);
             extents.len() < MOST_EXTENTS
         });
         if all.is_err() {
             self.btrfs = None;
         }
-        bytes.saturating_add(kept).saturating_sub(used)
+        kept.beside(bytes)
+    }
+}
+
+/// What the extents of a file keep allocated, but for those that were met before, and how much the file
+/// uses of all.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: u64,
+    used: u64,
+}
+
+impl Kept {
+    fn add(&mut self, extent: Extent, met: &mut HashSet<u64>) {
+        self.used = self.used.saturating_add(extent.used);
+        if met.insert(extent.start) {
+            self.bytes = self.bytes.saturating_add(extent.bytes);
+        }
+    }
+
+    /// With the rest of the file's bytes: what is not on the disk yet is in no extent.
+    const fn beside(&self, file: u64) -> u64 {
+        file.saturating_add(self.bytes).saturating_sub(self.used)
     }
 }
 
