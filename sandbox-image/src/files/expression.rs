@@ -4,9 +4,12 @@
 //! minutes for the longest line and the largest expression, while nothing could stop it. Lines for which
 //! that may take long are matched here, byte by byte, by all states at once.
 
+use std::cell::OnceCell;
+
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
 use regex_automata::util::syntax;
+use sandbox_protocol::ErrorKind;
 
 use super::error::FileError;
 use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, cause};
@@ -17,10 +20,16 @@ const AT_ONCE: usize = 32 << 20;
 /// How many states are visited before the watch is checked again: about 1 ms.
 const BETWEEN_CHECKS: u64 = 64 << 10;
 
+/// A line up to this length is matched at once by the largest expression: a state of it takes more than
+/// 16 bytes.
+const SHORT_LINE: usize = AT_ONCE / (MAX_COMPILED_BYTES / 16);
+
 /// A compiled regular expression.
 pub(super) struct Expression {
     regex: Regex,
-    nfa: NFA,
+    ignore_case: bool,
+    /// Its states, for lines that are not short.
+    nfa: OnceCell<Result<NFA, FileError>>,
 }
 
 impl Expression {
@@ -36,19 +45,27 @@ impl Expression {
             .size_limit(MAX_COMPILED_BYTES)
             .build()
             .map_err(|error| cause(&error))?;
-        // The same options as above.
-        let syntax =
-            syntax::Config::new().case_insensitive(ignore_case).nest_limit(MAX_NESTING).utf8(false);
-        let config = thompson::Config::new()
-            .utf8(false)
-            .which_captures(WhichCaptures::None)
-            .nfa_size_limit(Some(MAX_COMPILED_BYTES));
-        let nfa = thompson::Compiler::new()
-            .syntax(syntax)
-            .configure(config)
-            .build(pattern)
-            .map_err(|error| error.to_string())?;
-        Ok(Self { regex, nfa })
+        Ok(Self { regex, ignore_case, nfa: OnceCell::new() })
+    }
+
+    fn nfa(&self) -> Result<&NFA, FileError> {
+        let pattern = self.regex.as_str();
+        let build = || {
+            // The same options as above.
+            let syntax = syntax::Config::new()
+                .case_insensitive(self.ignore_case)
+                .nest_limit(MAX_NESTING)
+                .utf8(false);
+            let config = thompson::Config::new()
+                .utf8(false)
+                .which_captures(WhichCaptures::None)
+                .nfa_size_limit(Some(MAX_COMPILED_BYTES));
+            let built = thompson::Compiler::new().syntax(syntax).configure(config).build(pattern);
+            built.map_err(|error| {
+                FileError::rule(ErrorKind::InvalidRequest, error.to_string(), pattern.as_bytes())
+            })
+        };
+        self.nfa.get_or_init(build).as_ref().map_err(FileError::clone)
     }
 
     /// Whether there is a match in a line.
@@ -58,7 +75,8 @@ impl Expression {
     /// The reasons that stop the operation.
     pub fn is_match(&self, line: &[u8], watch: &Watch) -> Result<bool, FileError> {
         watch.check()?;
-        match line.len().saturating_mul(self.nfa.states().len()) <= AT_ONCE {
+        let is_short = line.len() <= SHORT_LINE;
+        match is_short || line.len().saturating_mul(self.nfa()?.states().len()) <= AT_ONCE {
             true => Ok(self.regex.is_match(line)),
             false => self.is_match_watched(line, watch),
         }
@@ -66,7 +84,8 @@ impl Expression {
 
     /// The same, slower, and stopped within a moment.
     fn is_match_watched(&self, line: &[u8], watch: &Watch) -> Result<bool, FileError> {
-        let states = self.nfa.states();
+        let nfa = self.nfa()?;
+        let states = nfa.states();
         // At which byte each state was last visited.
         let mut visited = vec![usize::MAX; states.len()];
         let (mut open, mut next) = (Vec::new(), Vec::new());
@@ -74,7 +93,7 @@ impl Expression {
         for at in 0..=line.len() {
             open.append(&mut next);
             // A match may begin anywhere.
-            open.push(self.nfa.start_anchored());
+            open.push(nfa.start_anchored());
             while let Some(id) = open.pop() {
                 visits += 1;
                 if visits.is_multiple_of(BETWEEN_CHECKS) {
@@ -89,7 +108,7 @@ impl Expression {
                     State::Sparse(transitions) => next.extend(transitions.matches(line, at)),
                     State::Dense(transitions) => next.extend(transitions.matches(line, at)),
                     State::Look { look, next } => {
-                        if self.nfa.look_matcher().matches(*look, line, at) {
+                        if nfa.look_matcher().matches(*look, line, at) {
                             open.push(*next);
                         }
                     }
@@ -110,7 +129,6 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use sandbox_protocol::ErrorKind;
 
     use super::*;
 
