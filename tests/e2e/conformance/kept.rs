@@ -64,6 +64,22 @@ impl Caller<'_, '_> {
         self.send("POST", &path, &json!({ "script": script, "limits": limits }).to_string())
     }
 
+    /// Submits a script, and returns its execution.
+    fn submit(&self, sandbox: &str, script: &str) -> String {
+        let accepted = self.run(sandbox, 0, script).json(202);
+        let execution = accepted["id"].as_str().unwrap().to_owned();
+        self.until(&execution, "running");
+        execution
+    }
+
+    /// A sandbox, and the execution of a script that runs there for ever.
+    fn looping(&self) -> (String, String) {
+        let id = self.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
+        let looping = self.submit(&id, "fs.write('first', '') while true do end");
+        eventually("it runs", || (self.file(&id, "first").status == 200).then_some(()));
+        (id, looping)
+    }
+
     fn until(&self, execution: &str, status: &str) -> Value {
         eventually(&format!("{execution} is {status}"), || {
             let path = format!("/v1/executions/{execution}");
@@ -150,16 +166,8 @@ fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
     let token = token(&place, "alice");
     let service = start(&place);
     let caller = Caller { service: &service, token: &token };
-    let id = caller.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
-    let submit = |script: &str| {
-        let accepted = caller.run(&id, 0, script).json(202);
-        let execution = accepted["id"].as_str().unwrap().to_owned();
-        caller.until(&execution, "running");
-        execution
-    };
-    let looping = submit("fs.write('first', '') while true do end");
-    eventually("it runs", || (caller.file(&id, "first").status == 200).then_some(()));
-    let waiting = submit("fs.write('second', '')");
+    let (id, looping) = caller.looping();
+    let waiting = caller.submit(&id, "fs.write('second', '')");
     let cancel = |execution: &str| {
         caller.send("DELETE", &format!("/v1/executions/{execution}"), "").json(200);
         caller.until(execution, "cancelled")
@@ -179,16 +187,8 @@ fn scripts_of_a_sandbox_that_is_deleted_are_cancelled() {
     let token = token(&place, "alice");
     let service = start(&place);
     let caller = Caller { service: &service, token: &token };
-    let id = caller.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
-    let submit = |script: &str| {
-        let accepted = caller.run(&id, 0, script).json(202);
-        let execution = accepted["id"].as_str().unwrap().to_owned();
-        caller.until(&execution, "running");
-        execution
-    };
-    let looping = submit("fs.write('first', '') while true do end");
-    eventually("it runs", || (caller.file(&id, "first").status == 200).then_some(()));
-    let waiting: Vec<_> = (0..3).map(|_| submit("return 1")).collect();
+    let (id, looping) = caller.looping();
+    let waiting: Vec<_> = (0..3).map(|_| caller.submit(&id, "return 1")).collect();
     assert_eq!(caller.send("DELETE", &format!("/v1/sandboxes/{id}"), "").status, 204);
     caller.until(&looping, "cancelled");
     for waiting in &waiting {
