@@ -258,9 +258,12 @@ impl Tunnel {
                 open.remove(&self.number);
             }
         }
+        if self.shared.end.borrow().is_some() {
+            return;
+        }
         let message = cut_encoded(message, MAX_CLOSED_MESSAGE_BYTES).to_owned();
         let closed = Closed { tunnel: self.number, reason, message };
-        // If it cannot be sent, the session has ended.
+        // If it cannot be sent, the session has ended meanwhile.
         _ = self.say(&ToAgent::Closed(closed)).await;
     }
 

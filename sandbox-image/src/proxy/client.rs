@@ -138,6 +138,7 @@ impl Client {
     /// Its command has ended, so nobody uses it any more. Only what it has sent to a host is still
     /// forwarded, and not for long.
     pub fn leave_alone(&mut self, shared: &Shared) -> Progress {
+        self.check_answer(shared);
         if let Stage::Open(open) = &mut self.stage {
             open.flush_until.get_or_insert_with(|| Instant::now() + FLUSH_TIMEOUT);
             return Progress::GoesOn;
