@@ -86,8 +86,7 @@ impl Snapshot {
     ) -> Self {
         let (mut files, mut hiding) = (HashMap::new(), Vec::new());
         let (mut is_whole, mut bytes) = (true, 0);
-        let mut meter = DiskMeter::new(&root);
-        let (usage, coverage) = walk(&root, entries, &mut meter, |folder, name, stat| {
+        let (usage, coverage) = walk(&root, entries, |folder, name, stat| {
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             let may_hide = lower.is_some() && (is_folder || is_whiteout(stat));
             if is_folder && !may_hide {
@@ -182,8 +181,8 @@ fn hidden_files(
 }
 
 /// Measures the content of `root`, up to `most` entries.
-pub fn measure(root: impl AsFd, most: u64, meter: &mut DiskMeter) -> (DiskUsage, ScanCoverage) {
-    walk(root, most.min(MAX_ENTRIES), meter, |_, _, _| {})
+pub fn measure(root: impl AsFd, most: u64) -> (DiskUsage, ScanCoverage) {
+    walk(root, most.min(MAX_ENTRIES), |_, _, _| {})
 }
 
 /// Calls `see` with the directory path and the name of every entry of `root`, and adds up what
@@ -191,12 +190,12 @@ pub fn measure(root: impl AsFd, most: u64, meter: &mut DiskMeter) -> (DiskUsage,
 fn walk(
     root: impl AsFd,
     most: u64,
-    meter: &mut DiskMeter,
     mut see: impl FnMut(&[u8], &[u8], &Stat),
 ) -> (DiskUsage, ScanCoverage) {
     let bounds = WalkBounds { entries: most, depth: MAX_DEPTH, time: LONGEST };
-    let (mut bytes, mut linked) = (0_u64, HashSet::new());
-    let (entries, coverage) = sandbox_dirfd::walk(root.as_fd(), bounds, |folder, name, stat| {
+    let root = root.as_fd();
+    let (mut bytes, mut linked, mut meter) = (0_u64, HashSet::new(), DiskMeter::new(root));
+    let (entries, coverage) = sandbox_dirfd::walk(root, bounds, |folder, name, stat| {
         let used = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => bytes_of_names(stat),
             _ if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,

@@ -86,9 +86,9 @@ fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
     let processes = program.processes();
     let directory = File::open("/").unwrap();
     let look = |goes_on: &mut dyn FnMut() -> bool| {
-        let mut meter = DiskMeter::new(directory.as_fd());
+        let meter = DiskMeter::new(directory.as_fd());
         processes
-            .unnamed_files(&mut meter, [0; 3], unnamed_files::UnnamedDepth::Open, goes_on)
+            .unnamed_files(meter, [0; 3], unnamed_files::UnnamedDepth::Open, goes_on)
             .has_unseen
     };
     assert!(!look(&mut || true));
@@ -107,7 +107,7 @@ fn processes_are_looked_at_again_when_there_is_a_descriptor_to_look_with() {
         };
         let depth = unnamed_files::UnnamedDepth::Everything;
         processes
-            .unnamed_files(&mut DiskMeter::new(directory.as_fd()), [0; 3], depth, goes_on)
+            .unnamed_files(DiskMeter::new(directory.as_fd()), [0; 3], depth, goes_on)
             .has_unseen
     });
     assert!(!has_unseen);

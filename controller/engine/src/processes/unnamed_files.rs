@@ -52,7 +52,7 @@ impl Processes {
     #[must_use]
     pub fn unnamed_files(
         &self,
-        meter: &mut DiskMeter,
+        meter: DiskMeter,
         devs: [u64; 3],
         depth: UnnamedDepth,
         goes_on: &mut dyn FnMut() -> bool,
@@ -160,7 +160,7 @@ fn compare(one: u32, other: u32, part: Part) -> Option<Ordering> {
 }
 
 struct Search<'a> {
-    meter: &'a mut DiskMeter,
+    meter: DiskMeter,
     devs: Devices,
     depth: UnnamedDepth,
     goes_on: &'a mut dyn FnMut() -> bool,
@@ -174,7 +174,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(
-        meter: &'a mut DiskMeter,
+        meter: DiskMeter,
         devs: Devices,
         depth: UnnamedDepth,
         goes_on: &'a mut dyn FnMut() -> bool,

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sandbox_api::Limits;
-use sandbox_dirfd::{DiskMeter, DiskUsage, FreeSpace, Locality, ScanCoverage};
+use sandbox_dirfd::{DiskUsage, FreeSpace, Locality, ScanCoverage};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
@@ -35,8 +35,7 @@ impl Scanner {
     /// The usage of named files.
     pub async fn measure(&self, most: u64) -> Option<(DiskUsage, ScanCoverage)> {
         let io_dir = self.io_dir.clone();
-        let measure = move || measure(io_dir.fd(), most, &mut DiskMeter::new(io_dir.fd()));
-        blocking(&self.runtime, measure).await
+        blocking(&self.runtime, move || measure(io_dir.fd(), most)).await
     }
 
     pub async fn snapshot(

@@ -429,12 +429,14 @@ impl Watch {
                 let written = processes.map(Processes::written).unwrap_or_default();
                 // Before the scan of named files: a file that is unlinked meanwhile is counted once,
                 // or by the next scan.
-                let mut meter = DiskMeter::new(io_dir.fd());
-                let unnamed = processes.map(|processes| {
-                    processes.unnamed_files(&mut meter, io_dir.devices(), depth, goes_on)
-                });
-                let unnamed = unnamed.unwrap_or_default();
-                let named = measure(io_dir.fd(), most, &mut meter);
+                let unnamed = match processes {
+                    Some(processes) => {
+                        let meter = DiskMeter::new(io_dir.fd());
+                        processes.unnamed_files(meter, io_dir.devices(), depth, goes_on)
+                    }
+                    None => Unnamed::default(),
+                };
+                let named = measure(io_dir.fd(), most);
                 let space = [space, FreeSpace::of(io_dir.fd()).ok()];
                 Scan { unnamed, named, space, written, took: began.elapsed(), stop: None }
             };

@@ -14,11 +14,6 @@ fn open_dir(dir: &Path) -> fs::File {
     fs::File::open(dir).unwrap()
 }
 
-fn measured(dir: &Path, most: u64) -> (DiskUsage, ScanCoverage) {
-    let root = open_dir(dir);
-    measure(&root, most, &mut DiskMeter::new(&root))
-}
-
 fn take(dir: &Path) -> Snapshot {
     Snapshot::take(open_dir(dir), None, 1000)
 }
@@ -125,7 +120,7 @@ fn directory_counts_what_its_names_take_beyond_one_block() {
 #[test]
 fn allocated_blocks_count_once_and_holes_hardly() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = || measured(dir.path(), MAX_ENTRIES).0.bytes;
+    let bytes = || measure(open_dir(dir.path()), MAX_ENTRIES).0.bytes;
     let empty = bytes();
     fs::File::create(dir.path().join("sparse")).unwrap().set_len(1 << 30).unwrap();
     assert!(bytes() - empty < 1 << 20);
@@ -148,13 +143,13 @@ fn a_measurement_ends_at_its_bound_and_below_the_deepest_directory() {
     for number in 0..20 {
         fs::write(dir.path().join(number.to_string()), "").unwrap();
     }
-    let (usage, coverage) = measured(dir.path(), 10);
+    let (usage, coverage) = measure(open_dir(dir.path()), 10);
     assert_eq!((usage.entries, coverage), (11, ScanCoverage::Cut));
     let deep = |depth| {
         let dir = tempfile::tempdir().unwrap();
         let path: std::path::PathBuf = std::iter::repeat_n("d", depth).collect();
         fs::create_dir_all(dir.path().join(path)).unwrap();
-        measured(dir.path(), MAX_ENTRIES)
+        measure(open_dir(dir.path()), MAX_ENTRIES)
     };
     assert_eq!(deep(MAX_DEPTH).1, ScanCoverage::All);
     let (usage, coverage) = deep(MAX_DEPTH + 1);
@@ -170,7 +165,7 @@ fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
     let hidden = dir.path().join("hidden");
     fs::create_dir(&hidden).unwrap();
     fs::write(hidden.join("f"), "1").unwrap();
-    let coverage = || measured(dir.path(), MAX_ENTRIES).1;
+    let coverage = || measure(open_dir(dir.path()), MAX_ENTRIES).1;
     std::thread::scope(|scope| {
         // Only this thread: root can read everything.
         let seen = scope.spawn(|| {
@@ -220,8 +215,7 @@ fn nothing_outside_is_met_while_directories_become_links() {
         });
         let mut met = HashSet::new();
         for _ in 0..5000 {
-            let root = open_dir(dir.path());
-            walk(&root, MAX_ENTRIES, &mut DiskMeter::new(&root), |_, name, _| {
+            walk(open_dir(dir.path()), MAX_ENTRIES, |_, name, _| {
                 met.insert(name.to_vec());
             });
         }

@@ -11,8 +11,8 @@ use rustix::thread::UnshareFlags;
 fn search(dev: u64, depth: UnnamedDepth) -> Unnamed {
     let mut goes_on = || true;
     let directory = File::open("/").unwrap();
-    let mut meter = DiskMeter::new(directory.as_fd());
-    let mut search = Search::new(&mut meter, [dev; 3], depth, &mut goes_on);
+    let meter = DiskMeter::new(directory.as_fd());
+    let mut search = Search::new(meter, [dev; 3], depth, &mut goes_on);
     search.visit(std::process::id()).unwrap();
     search.found
 }
@@ -27,8 +27,8 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
     let (number, ino) = (file.as_raw_fd(), rustix::fs::fstat(&file).unwrap().st_ino);
     let mut goes_on = || true;
     let directory = File::open(dir.path()).unwrap();
-    let mut meter = DiskMeter::new(directory.as_fd());
-    let mut search = Search::new(&mut meter, [dev; 3], UnnamedDepth::Open, &mut goes_on);
+    let meter = DiskMeter::new(directory.as_fd());
+    let mut search = Search::new(meter, [dev; 3], UnnamedDepth::Open, &mut goes_on);
     let mut look = || {
         // Only this file: other tests have their own.
         for number in [number, again.as_raw_fd()] {
