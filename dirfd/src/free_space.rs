@@ -19,7 +19,7 @@ const MOST_ROUNDS: usize = 3;
 pub struct FreeSpace {
     /// Free bytes, including those reserved for root: used to track usage.
     pub bytes: u64,
-    /// Free bytes that unprivileged users may use.
+    /// Free bytes that unprivileged users may use, or may once the filesystem has committed.
     pub available: u64,
     /// Free inodes; 0 if the filesystem does not count them.
     pub inodes: u64,
@@ -29,9 +29,11 @@ pub struct FreeSpace {
     pub most_inodes: u64,
     /// The size of the filesystem in bytes.
     pub size: u64,
-    /// Bytes that may be free once the filesystem commits a transaction, and are not counted as free
-    /// before. Btrfs alone has such.
+    /// Bytes on the disk that may be free once the filesystem commits a transaction, and are not counted
+    /// in `bytes`. Btrfs alone has such.
     pub uncommitted: u64,
+    /// Bytes that are to be written, where the filesystem itself does not count them: on Btrfs.
+    pub to_write: u64,
 }
 
 impl FreeSpace {
@@ -46,15 +48,16 @@ impl FreeSpace {
             return Ok(space);
         }
         // A commit between two answers would be counted twice.
+        let mut taken = btrfs::uncommitted(&directory);
         for _ in 0..MOST_ROUNDS {
-            let taken = btrfs::uncommitted(&directory);
             let (now, _) = Self::told(&directory)?;
             if now.bytes == space.bytes {
                 return Ok(space.without(taken));
             }
             space = now;
+            taken = btrfs::uncommitted(&directory);
         }
-        Ok(space)
+        Ok(space.without(btrfs::Uncommitted { written: 0, ..taken }))
     }
 
     /// What the filesystem tells, and its magic number.
@@ -71,16 +74,19 @@ impl FreeSpace {
             most_inodes: stat.f_files,
             size: bytes(stat.f_blocks),
             uncommitted: 0,
+            to_write: 0,
         };
         Ok((space, stat.f_type as u32))
     }
 
+    /// The same without what is taken since the last commit.
     const fn without(self, taken: btrfs::Uncommitted) -> Self {
-        let bytes = taken.written.saturating_add(taken.to_write);
+        let btrfs::Uncommitted { written, to_write } = taken;
         Self {
-            bytes: self.bytes.saturating_sub(bytes),
-            available: self.available.saturating_sub(bytes),
-            uncommitted: taken.written,
+            bytes: self.bytes.saturating_sub(written.saturating_add(to_write)),
+            available: self.available.saturating_sub(to_write),
+            uncommitted: written,
+            to_write,
             ..self
         }
     }
@@ -123,10 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_committed_is_taken() {
+    fn what_is_not_committed_is_taken_and_may_be_free_again() {
         let told = FreeSpace { bytes: 50, available: 40, size: 90, ..FreeSpace::default() };
         let space = told.without(btrfs::Uncommitted { written: 7, to_write: 30 });
-        assert_eq!((space.bytes, space.available, space.uncommitted), (13, 3, 7));
+        assert_eq!((space.bytes, space.available), (13, 10));
+        assert_eq!((space.uncommitted, space.to_write), (7, 30));
         let none = told.without(btrfs::Uncommitted { written: 7, to_write: u64::MAX });
         assert_eq!((none.bytes, none.available), (0, 0));
     }

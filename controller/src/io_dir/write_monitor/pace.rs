@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::scan::SCAN_TIMEOUT;
 
 /// The minimum interval between the starts of two scans, and the maximum if they are cheap.
-pub(super) const SOONEST: Duration = Duration::from_millis(100);
+const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(2);
 /// The rest after a scan, as a multiple of its duration: 5 % of one CPU ...
 const REST: u32 = 19;
@@ -278,9 +278,14 @@ pub(super) fn gone(before: Option<FreeSpace>, now: Option<FreeSpace>) -> (u64, u
     (before.bytes.saturating_sub(now.bytes), before.inodes.saturating_sub(now.inodes))
 }
 
+/// The rest after work of this duration.
+pub(super) fn rest_after(took: Duration) -> Duration {
+    (took * REST).max(SOONEST)
+}
+
 /// How long to wait after a scan of this duration, given the free space then and now.
 fn rest(took: Duration, space: [Option<FreeSpace>; 2], room: Room) -> Duration {
-    let longest = (took * REST).max(SOONEST);
+    let longest = rest_after(took);
     let shorter = |part| longest.min(LATEST).mul_f64(part).max(took * SHORT_REST).max(IDLE_TICK.0);
     // A filesystem that counts no inodes also reports used space late: Btrfs.
     let [Some(_), Some(FreeSpace { inodes: 1.., .. })] = space else {

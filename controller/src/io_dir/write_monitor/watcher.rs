@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::judge::{
     Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
 };
-use super::pace::{Pace, Room, SOONEST, ScanRecord, StopRecord, gone, waits_on};
+use super::pace::{Pace, Room, ScanRecord, StopRecord, gone, rest_after, waits_on};
 use super::promptness::Promptness;
 use super::scan::{SCAN_TIMEOUT, blocking};
 use crate::io_dir::IoDir;
@@ -34,6 +34,8 @@ const LONGEST_LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 const LONGEST_END: Duration = Duration::from_millis(500);
 /// What others may write near a command's limit without a stop of the command.
 const LEAST_SUSPICIOUS: u64 = 1 << 20;
+/// What is not worth asking the filesystem to free it.
+const LEAST_REMOVED: u64 = 16 << 20;
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -366,13 +368,16 @@ impl Watch {
     /// use, or reaches the reserve.
     fn free_removed(&mut self, space: Option<FreeSpace>, left: Room) {
         let Some(space) = space else { return };
-        let least = left.bytes.min(self.reserve.leaves(&space).0) / 2;
-        let is_much = space.uncommitted >= least.max(LEAST_SUSPICIOUS);
-        if is_much && self.freeing.as_ref().is_none_or(JoinHandle::is_finished) {
+        let spare = self.reserve.leaves(&space).0;
+        let is_due = space.uncommitted >= (left.bytes / 2).max(LEAST_REMOVED)
+            || space.uncommitted.saturating_add(space.to_write) >= (spare / 2).max(LEAST_REMOVED);
+        if is_due && self.freeing.as_ref().is_none_or(JoinHandle::is_finished) {
             let (io_dir, runtime) = (self.io_dir.clone(), self.runtime.clone());
             self.freeing = Some(self.runtime.spawn(async move {
-                blocking(&runtime, move || free_removed(io_dir.fd())).await;
-                tokio::time::sleep(SOONEST).await;
+                let began = Instant::now();
+                // However long it takes: others wait for the threads.
+                _ = runtime.spawn_blocking(move || free_removed(io_dir.fd())).await;
+                tokio::time::sleep(rest_after(began.elapsed())).await;
             }));
         }
     }

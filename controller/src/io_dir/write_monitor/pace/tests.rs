@@ -7,8 +7,8 @@ const NONE: DiskReserve = DiskReserve::Bytes(sandbox_api::ByteSize::b(0));
 fn left(bytes: u64, inodes: u64) -> Option<FreeSpace> {
     let (available, available_inodes) = (bytes, inodes);
     let (size, most_inodes) = (100 << 30, 1_000_000);
-    let uncommitted = 0;
-    Some(FreeSpace { bytes, available, inodes, available_inodes, most_inodes, size, uncommitted })
+    let counted = FreeSpace { bytes, available, inodes, available_inodes, ..FreeSpace::default() };
+    Some(FreeSpace { most_inodes, size, ..counted })
 }
 
 /// A scan from then on that took so many milliseconds.
