@@ -100,8 +100,12 @@ impl Cases {
     }
 
     fn command(&self, io: &Path) -> Command {
+        self.command_of(io, CHANGES)
+    }
+
+    fn command_of(&self, io: &Path, program: &str) -> Command {
         let flags = ["--commit", "on-success", "--io-dir", io.to_str().unwrap()];
-        self.commands.exec(&flags, &["sh", "-c", CHANGES])
+        self.commands.exec(&flags, &["sh", "-c", program])
     }
 
     /// Held at a failpoint, until the test creates the returned file.
@@ -264,12 +268,14 @@ fn command_asked_to_end_at_any_point_of_stage_and_commit_leaves_nothing_itself()
             scope.spawn(move || {
                 let io = cases.io(&format!("{number}"));
                 plant(&io, 10);
-                let (mut child, go) = cases.held(&io, point);
+                // A run that has ended well is committed: it is too late to cancel it.
+                let has_ended = point.starts_with("Commit");
+                let endless = format!("{CHANGES}\nexec sleep 1000");
+                let program = if has_ended { CHANGES } else { &endless };
+                let (mut child, go) = Cases::hold(cases.command_of(&io, program), &io, point);
                 kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
                 fs::write(go, "").unwrap();
                 let code = child.wait().unwrap().code();
-                // A run that has ended well is committed: it is too late to cancel it.
-                let has_ended = point.starts_with("Commit");
                 let expected = if has_ended { (0, Whole::New) } else { (143, Whole::Old) };
                 assert_eq!(
                     (code, cases.outcome(&io, point)),
