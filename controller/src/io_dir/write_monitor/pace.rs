@@ -287,7 +287,8 @@ pub(super) fn rest_after(took: Duration) -> Duration {
 fn rest(took: Duration, space: [Option<FreeSpace>; 2], room: Room) -> Duration {
     let longest = rest_after(took);
     let shorter = |part| longest.min(LATEST).mul_f64(part).max(took * SHORT_REST).max(IDLE_TICK.0);
-    // A filesystem that counts no inodes also reports used space late: Btrfs.
+    // A filesystem that counts no inodes tells nothing of new entries, nor, without its counters, of
+    // space: Btrfs.
     let [Some(_), Some(FreeSpace { inodes: 1.., .. })] = space else {
         return shorter(room.share());
     };
