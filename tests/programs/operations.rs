@@ -1,5 +1,6 @@
 //! What the scripted agent does with a file operation.
 
+use std::fs;
 use std::time::Duration;
 
 use crate::{
@@ -32,8 +33,11 @@ impl Operation {
         let &Self { id, stream, .. } = self;
         match &*agent.name.clone() {
             "answers-nothing" => wait(),
-            // From here on it hears everything, and says nothing.
-            "hears-and-says-nothing" => return,
+            // From here on it hears everything, and says nothing. A file tells who waits for that.
+            "hears-and-says-nothing" => {
+                fs::write("/io/heard", "").unwrap();
+                return;
+            }
             "exits-in-the-middle" => {
                 chunk(stream, 0, 4, false);
                 std::process::exit(7);

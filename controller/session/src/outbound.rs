@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(text.lines().count(), 3 * LINES);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn agent_that_does_not_read_bounds_what_waits() {
         let (sender, _agent) = session(1);
         for _ in 0..MAX_WAITING_LINES {

@@ -263,11 +263,11 @@ mod tests {
     #[test]
     fn a_table_is_read_again_from_the_same_descriptor() {
         let mountinfo = File::open(MOUNTINFO).unwrap();
-        let text = std::fs::read(MOUNTINFO).unwrap();
-        assert!(!text.is_empty());
-        for _ in 0..3 {
-            assert_eq!(read(&mountinfo).unwrap(), text);
-        }
+        let fresh = || std::fs::read(MOUNTINFO).unwrap();
+        assert!(!fresh().is_empty());
+        let again = || read(&mountinfo).unwrap();
+        // Others on this machine mount too: once nobody has meanwhile.
+        assert!((0..1000).any(|_| [fresh(), fresh()] == [again(), again()]));
     }
 
     #[tokio::test]

@@ -267,7 +267,7 @@ fn start(sandbox: &Sandbox) -> StartKind {
     sandbox.launch_info().start
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_pooled_sandbox_serves_one_launch_and_is_replaced() {
     let world = World::new(2, SandboxSpec::new().fresh_io_dir()).await;
     assert_eq!(world.pool.stats().parked, 2);
@@ -294,7 +294,7 @@ async fn each_pooled_sandbox_serves_one_launch_and_is_replaced() {
     world.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn burst_beyond_the_pool_is_started_cold_at_once() {
     let world = World::new(3, SandboxSpec::new()).await;
     // No refill comes in between: nothing else runs while these are claimed.
@@ -333,7 +333,7 @@ async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
     world.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sandbox_of_another_key_is_never_handed_out() {
     let world = World::new(1, SandboxSpec::new().fresh_io_dir()).await;
     let limits = Limits { pids: 32.try_into().unwrap(), ..Limits::default() };
@@ -355,7 +355,7 @@ async fn sandbox_of_another_key_is_never_handed_out() {
     world.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn claimed_sandbox_has_its_callers_limits_and_its_own_io_dir() {
     let world = World::new(2, SandboxSpec::new().fresh_io_dir()).await;
     let vm_memory = sandbox_api::ByteSize::b(5 << 20);
@@ -387,7 +387,7 @@ async fn claimed_sandbox_has_its_callers_limits_and_its_own_io_dir() {
     world.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn label_tells_the_longest_life_of_a_sandbox_that_is_claimed_late() {
     let before = SystemTime::now();
     let world = World::new(1, SandboxSpec::new().lifetime(Duration::from_secs(5))).await;
@@ -485,7 +485,7 @@ async fn engine_that_fails_is_asked_again_later_and_not_for_ever() {
     world.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_are_learnt_from_launches() {
     let config = PoolConfig { size: 2, adaptive: true, ..PoolConfig::default() };
     let world = World::cold(config);

@@ -284,9 +284,13 @@ mod tests {
     fn a_folder_that_is_another_by_now_stays() {
         let place = Fixture::new();
         let created = place.make("a");
-        fs::remove_dir(place.path("a")).unwrap();
-        // It may well have the same inode number.
-        fs::create_dir(place.path("a")).unwrap();
+        let birth = || fs::metadata(place.path("a")).unwrap().created().unwrap();
+        let first = birth();
+        // It may well have the same inode number, and until the kernel's clock ticks the same birth time.
+        while birth() == first {
+            fs::remove_dir(place.path("a")).unwrap();
+            fs::create_dir(place.path("a")).unwrap();
+        }
         created.remove_if_empty();
         assert!(place.path("a").exists());
         place.make("b");

@@ -148,11 +148,14 @@ fn runs(argument: &str) -> bool {
     })
 }
 
-/// Waits until no such process is left.
-fn assert_ends(argument: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while runs(argument) {
-        assert!(Instant::now() < deadline, "{argument} still runs");
+/// How long a test waits for what must happen.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until such a process runs, or until none is left.
+fn await_process(argument: &str, is_there: bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while runs(argument) != is_there {
+        assert!(Instant::now() < deadline, "{argument} runs: {}", !is_there);
         std::thread::yield_now();
     }
 }
@@ -358,8 +361,9 @@ fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
     let started = times.each_ref().map(|time| {
         agent.begun(shell(&format!("(setsid sleep {time} &); echo begun; sleep {time}")))
     });
-    for (_, exec) in &started {
+    for ((_, exec), time) in started.iter().zip(&times) {
         agent.await_output(exec.stdout, "begun");
+        await_process(time, true);
     }
     assert!(agent.call(Cancel { id: started[0].0 }).unwrap().found);
     let ran = agent.finish(started[0].0, &started[0].1).unwrap();
@@ -413,7 +417,7 @@ fn programs_one_after_another_have_one_thread() {
         agent.finish(*id, exec).unwrap();
     }
     // Of those that ran beside each other one thread waits for the next program.
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while threads_for_programs(&agent).len() > 1 {
         assert!(Instant::now() < deadline, "they do not end");
     }
@@ -429,7 +433,7 @@ fn a_program_ends_with_an_agent_that_lost_its_controller() {
     let (_, exec) = agent.begun(shell(&format!("echo begun; exec sleep {time}")));
     agent.await_output(exec.stdout, "begun");
     assert_eq!(agent.hang_up(), LOST);
-    assert_ends(&time);
+    await_process(&time, false);
 }
 
 #[test]

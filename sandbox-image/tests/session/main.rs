@@ -278,7 +278,7 @@ fn rules(directory: &Path) -> Configure {
             result_bytes: 1 << 20,
             list_entries: 10_000,
             list_depth: 10,
-            operation_timeout_ms: 5_000,
+            operation_timeout_ms: LONG,
             output_bytes: 1 << 30,
             collected_bytes: 1_000_000,
             disk_reserve_bytes: 0,

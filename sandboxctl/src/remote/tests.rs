@@ -226,9 +226,10 @@ async fn service_that_asks_for_a_longer_pause_than_there_is_time_is_not_waited_f
 
 #[tokio::test]
 async fn nobody_there_is_an_error_at_once() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // A port that no other test gets meanwhile.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = format!("http://{}", held.local_addr().unwrap());
     let client = Client::new(address.parse().unwrap(), None);
     let error = client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Engine, 125));

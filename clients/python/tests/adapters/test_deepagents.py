@@ -122,7 +122,7 @@ def test_files_outside_of_the_io_dir_are_the_images(backend: SandboxctlBackend) 
 def test_outputs_come_together_and_a_timeout_says_so(backend: SandboxctlBackend) -> None:
     response = backend.execute("echo one; echo two >&2; echo three; exit 3")
     assert (response.output, response.exit_code) == ("one\ntwo\nthree\n", 3)
-    response = backend.execute("echo begun; sleep 30", timeout=1)
+    response = backend.execute("echo begun; sleep 30", timeout=5)
     assert response.exit_code == 124
     assert response.output.startswith("begun\nError: ")
     assert backend.execute("yes | head -c 2000000").truncated

@@ -90,7 +90,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    // The clock stands still while the engine, at a socket of this thread, has something to read.
+    #[tokio::test(start_paused = true)]
     async fn limit_of_a_container_that_does_not_die_is_lifted() {
         assert_eq!(Fake::default().kill().await, ["kill", "update"]);
         // It dies later, in this case at once.
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(refuses.kill().await, ["kill", "update"]);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn container_that_dies_at_once_costs_one_call() {
         let fake = Fake::default();
         fake.dies.notify_one();

@@ -5,8 +5,29 @@ use sandbox_dirfd::DiskMeter;
 
 use super::*;
 
+/// How long a test waits for what must happen.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits for processes that stop, however busy the machine is.
+fn in_time(since: Duration) -> bool {
+    since < TEST_TIMEOUT
+}
+
+/// Waits in vain.
 fn a_while(since: Duration) -> bool {
     since < Duration::from_millis(250)
+}
+
+/// What there is in the end: it looks again and again.
+fn until_some<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(5));
+        let found = look();
+        if found.is_some() || began.elapsed() >= TEST_TIMEOUT {
+            return found;
+        }
+    }
 }
 
 /// A child, with the files of a cgroup that it is alone in.
@@ -44,10 +65,7 @@ impl Program {
     }
 
     fn is(&self, states: &[u8]) -> bool {
-        (0..1000).any(|_| {
-            std::thread::sleep(Duration::from_millis(5));
-            states.contains(&self.state())
-        })
+        until_some(|| states.contains(&self.state()).then_some(())).is_some()
     }
 
     fn send(&self, signal: Signal) {
@@ -68,11 +86,11 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
     let processes = program.processes();
     // The pid of a process outside is left alone.
     assert!(program.in_group("0::/elsewhere").stop(a_while).programs.is_empty());
-    let stopped = processes.stop(a_while);
+    let stopped = processes.stop(in_time);
     assert!(program.is(b"T"));
     assert_eq!(stopped.so_far(), Stop::Complete);
     // A process that was already stopped is not continued.
-    assert!(processes.stop(a_while).programs.is_empty());
+    assert!(processes.stop(in_time).programs.is_empty());
     let written = processes.written();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!((processes.written(), stopped.so_far()), (written, Stop::Complete));
@@ -136,16 +154,12 @@ fn parents_stop_before_their_children() {
     let program = Program::shell("sleep 1000 & wait");
     let pid = program.child.id();
     let child = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let child = (0..1000).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        child().trim().parse::<u32>().ok()
-    });
-    let child = child.unwrap();
+    let child = until_some(|| child().trim().parse::<u32>().ok()).unwrap();
     for file in ["cgroup.procs", "cgroup.threads"] {
         fs::write(program.dir.path().join(file), format!("{child}\n{pid}\n")).unwrap();
     }
     let processes = program.processes();
-    let stopped = processes.stop(a_while);
+    let stopped = processes.stop(in_time);
     assert_eq!(stopped.programs.iter().map(|it| it.pid).collect::<Vec<_>>(), [pid, child]);
     assert_eq!(stopped.so_far(), Stop::Complete);
     drop(stopped);
@@ -158,7 +172,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
     let program = Program::shell("while :; do echo x; done");
     let other = Program::shell("while :; do echo x; done");
     let processes = program.processes();
-    let stopped = processes.stop(a_while);
+    let stopped = processes.stop(in_time);
     let both = format!("{}\n{}\n", program.child.id(), other.child.id());
     fs::write(program.dir.path().join("cgroup.threads"), both).unwrap();
     assert_eq!(stopped.so_far(), Stop::Partial);
@@ -204,8 +218,7 @@ fn honest_programs_never_break_a_stop() {
     let program = Program::shell("while :; do :; done");
     let processes = program.processes();
     for _ in 0..300 {
-        let waits = |since| since < Duration::from_secs(10);
-        assert_eq!(processes.while_stopped(waits, || ()).1, Stop::Complete);
+        assert_eq!(processes.while_stopped(in_time, || ()).1, Stop::Complete);
     }
 }
 
@@ -215,7 +228,7 @@ fn programs_that_others_stop_stay_stopped() {
     let processes = program.processes();
     // On a busy machine its thread is told too, and takes that signal: then the other one is pending, and
     // nobody can tell whether somebody else has sent it again.
-    let mut stops = std::iter::repeat_with(|| processes.stop(a_while));
+    let mut stops = std::iter::repeat_with(|| processes.stop(in_time));
     let stopped = stops.find(|stopped| stopped.programs[0].has_taken).unwrap();
     assert_eq!(stopped.so_far(), Stop::Complete);
     // It is taken only once it continues.
@@ -227,7 +240,7 @@ fn programs_that_others_stop_stay_stopped() {
     for _ in 0..100 {
         // It may not have taken the signal yet.
         program.send(Signal::STOP);
-        drop(processes.stop(a_while));
+        drop(processes.stop(in_time));
         assert!(program.is(b"T"));
         std::thread::sleep(Duration::from_millis(1));
         assert_eq!(program.state(), b'T');

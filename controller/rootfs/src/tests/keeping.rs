@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
@@ -198,16 +197,15 @@ async fn an_unpacking_that_is_given_up_leaves_nothing() {
     // It says what it unpacks, and goes on for long.
     let big = "x".repeat(10 << 20);
     let path = place.archive(&saved(&layers([vec![file("a", &big)], vec![file("b", &big)]])));
-    let (heard, is_heard) = mpsc::channel();
-    let mut progress = move |line: &str| _ = heard.send(line.to_owned());
-    {
-        let preparing = prepare_archive(&path, &place.cache, DiskReserve::Auto, &mut progress);
-        tokio::pin!(preparing);
-        // Given up as soon as it has begun.
-        while is_heard.try_recv().is_err() {
-            assert!(futures_util::poll!(&mut preparing).is_pending());
-            tokio::task::yield_now().await;
-        }
+    let begun = tokio::sync::Notify::new();
+    let mut progress = |_: &str| begun.notify_one();
+    let preparing = prepare_archive(&path, &place.cache, DiskReserve::Auto, &mut progress);
+    // Given up as soon as it has begun, by a thread that waits for that: one that spins would have used
+    // up its time by then, and the unpacking would be over on a busy machine.
+    tokio::select! {
+        biased;
+        () = begun.notified() => {}
+        unpacked = preparing => panic!("{unpacked:?}"),
     }
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while !place.kept().is_empty() {

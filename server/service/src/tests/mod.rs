@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long a test waits for what must happen.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A service on a directory of its own, which can be killed and started again.
 struct World {
@@ -665,7 +665,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
-    let mut world = World::with(|config| config.engine_patience = Duration::from_secs(5));
+    let mut world = World::with(|config| config.engine_patience = TEST_TIMEOUT);
     let request = SandboxRequest::default();
     let created = world.block_on(world.service().create_sandbox(me(), request)).unwrap();
     // Its container is gone.
@@ -759,7 +759,8 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     world.until(&short, ExecutionStatus::Running);
     world.until(&long, ExecutionStatus::Running);
     let waiting = world.submit("return 1");
-    let shutdown = world.service().shutdown(Duration::from_millis(300));
+    // So long that the one which may end has ended before, also on a busy machine.
+    let shutdown = world.service().shutdown(Duration::from_secs(5));
     // After the shutdown has begun.
     let go_on = async { world.runner.go_on.add_permits(1) };
     let (report, ()) = world.block_on(futures_util::future::join(shutdown, go_on));
