@@ -2,18 +2,16 @@
 //! and one that confines itself as the agent does and then attacks
 //! (`sandbox-image/tests/programs/attacker.rs`). In a sandbox: one that says what it reaches.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::ENGINE;
-use crate::fixture::{Ended, Fixture, finish, spawn, wait_and_watch, workspace};
-
-/// Places that have an [`Actor`] of each program now: the last one removes its image.
-static ACTORS: Mutex<BTreeMap<&Path, usize>> = Mutex::new(BTreeMap::new());
+use crate::engine::{Engine, engine};
+use crate::fixture::{Ended, Fixture, files_below, spawn, wait_and_watch, workspace};
+use crate::rootfs::digest;
+use crate::shared::{once, program, remove_image_at_end};
 
 /// A fixture whose sandboxes have a test's program in the agent's place.
 pub struct Actor {
@@ -42,7 +40,16 @@ impl Actor {
     }
 
     fn with(program: &'static Path) -> Self {
-        *ACTORS.lock().unwrap().entry(program).or_default() += 1;
+        if engine() == Engine::Docker {
+            // The first sandbox has the engine make an image of it.
+            let digest = digest(&std::fs::read(program).unwrap());
+            let digest = &digest["sha256:".len()..];
+            let label = format!("label=sandboxctl.agent={digest}");
+            once(&format!("agent-{digest}"), || {
+                remove_image_at_end(&label);
+                String::new()
+            });
+        }
         let place = Fixture::new();
         // Whoever it belongs to, the agent can read what it is to play.
         std::fs::create_dir(place.path("sandbox-files")).unwrap();
@@ -67,23 +74,6 @@ impl Actor {
         let (ended, peak_kib) = wait_and_watch(spawn(command));
         let document = self.place.document(&ended);
         Played { ended, document, peak_kib }
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let mut actors = ACTORS.lock().unwrap();
-        let actors = actors.entry(self.program).or_default();
-        *actors -= 1;
-        if *actors > 0 || !ENGINE.has_images() || std::thread::panicking() {
-            return;
-        }
-        let sandboxctl = |args: &[&str]| finish(self.command(args));
-        let listed = sandboxctl(&["image", "ls", "--json"]);
-        let images: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
-        for image in images.as_array().unwrap().iter().filter(|image| image["current"] == true) {
-            sandboxctl(&["image", "rm", image["id"].as_str().unwrap()]).assert_code(0);
-        }
     }
 }
 
@@ -113,24 +103,23 @@ pub fn long_calls() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/long_calls.rs", "long-calls"))
 }
 
-/// Builds a program of one source as a static one. The tests of another engine may use it meanwhile.
+/// Builds a program of one source, and perhaps of modules beside it, as a static one.
 fn build_static(source: &str, name: &str) -> PathBuf {
-    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Not as an extension: the compiler's temporary files are named after what comes before it.
-    let part = program.with_file_name(format!("{name}-{}", std::process::id()));
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let built = Command::new(rustc)
-        .current_dir(workspace())
-        .args(["--edition", "2024", "--target", &target])
-        .args(["-D", "warnings", "-C", "opt-level=2", "-C", "strip=symbols"])
-        .args(["-C", "target-feature=+crt-static", source, "-o"])
-        .arg(&part)
-        .status()
-        .unwrap();
-    assert!(built.success(), "building {source} failed");
-    std::fs::rename(part, &program).unwrap();
-    program
+    let sources = files_below(&workspace().join("tests/programs"));
+    let text: Vec<u8> = sources.iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
+    program(name, &text, |file| {
+        let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let built = Command::new(rustc)
+            .current_dir(workspace())
+            .args(["--edition", "2024", "--target", &target])
+            .args(["-D", "warnings", "-C", "opt-level=2", "-C", "strip=symbols"])
+            .args(["-C", "target-feature=+crt-static", source, "-o"])
+            .arg(file)
+            .status()
+            .unwrap();
+        assert!(built.success(), "building {source} failed");
+    })
 }
 
 /// The program that attacks, built once for all tests: beside the agent and as `controller/engine/build.rs`
@@ -140,27 +129,41 @@ pub fn attacker() -> &'static Path {
     BUILT.get_or_init(|| {
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static-agent");
-        let cargo_home = std::env::var("CARGO_HOME")
-            .unwrap_or_else(|_| format!("{}/.cargo", std::env::var("HOME").unwrap()));
-        let flags = [
-            "-Ctarget-feature=+crt-static".to_owned(),
-            format!("--remap-path-prefix={}=/src", workspace().display()),
-            format!("--remap-path-prefix={cargo_home}=/cargo"),
-        ];
-        let mut cargo = Command::new(env!("CARGO"));
-        for variable in ["RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "LD_LIBRARY_PATH"] {
-            cargo.env_remove(variable);
-        }
-        let built = cargo
-            .current_dir(workspace())
-            .args(["build", "--locked", "--profile", "agent", "--package", "sandbox-agent"])
-            .args(["--bin", "attacker", "--target", &target, "--target-dir"])
-            .arg(&folder)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            .env("LUAU_CXXFLAGS", "-DNDEBUG")
-            .status()
-            .unwrap();
-        assert!(built.success(), "building the program that attacks failed");
+        once("attacker.program", || {
+            build_attacker(&target, &folder);
+            String::new()
+        });
         folder.join(target).join("agent/attacker")
     })
+}
+
+fn build_attacker(target: &str, folder: &Path) {
+    let cargo_home = std::env::var("CARGO_HOME")
+        .unwrap_or_else(|_| format!("{}/.cargo", std::env::var("HOME").unwrap()));
+    let flags = [
+        "-Ctarget-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=/src", workspace().display()),
+        format!("--remap-path-prefix={cargo_home}=/cargo"),
+    ];
+    let mut cargo = Command::new(env!("CARGO"));
+    // What cargo and nextest say to the tests is not meant for another build.
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        let is_theirs = ["CARGO_", "NEXTEST", "RUST"].iter().any(|start| name.starts_with(start));
+        if (is_theirs && !["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*name))
+            || name == "LD_LIBRARY_PATH"
+        {
+            cargo.env_remove(variable);
+        }
+    }
+    let built = cargo
+        .current_dir(workspace())
+        .args(["build", "--locked", "--profile", "agent", "--package", "sandbox-agent"])
+        .args(["--bin", "attacker", "--target", target, "--target-dir"])
+        .arg(folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env("LUAU_CXXFLAGS", "-DNDEBUG")
+        .status()
+        .unwrap();
+    assert!(built.success(), "building the program that attacks failed");
 }

@@ -44,7 +44,8 @@ fn a_project_file_narrows_and_never_widens() {
     assert_ne!(ended.code, 0, "{ended:#?}");
     assert_eq!(std::fs::read_dir(place.home()).unwrap().count(), 0);
 
-    place.write("sandboxctl.toml", "[limits]\ntimeout = \"3s\"\n[io]\ndir = \"out\"\n");
+    // Long enough for the script to have made its file, on a busy machine too.
+    place.write("sandboxctl.toml", "[limits]\ntimeout = \"5s\"\n[io]\ndir = \"out\"\n");
     let document = place.run_json("io.open('f', 'w') while true do end", &[]);
     assert_eq!(document["status"], "timeout");
     assert!(place.path("out/f").exists());

@@ -11,15 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ENGINE;
-use crate::fixture::{Fixture, eventually};
+use crate::engine::engine;
+use crate::fixture::{Fixture, TIMEOUT, eventually};
+use crate::shared::{cases, seed};
 
 /// Every run leaves one byte in the file of its number.
 const SCRIPT: &str = "local file = io.open(args.name, 'a') file:write('x') file:close() \
                       while os.clock() < args.seconds do end return args.name";
-/// How often it is killed; [`KILLS_VARIABLE`] sets another number.
-const KILLS: u64 = 5;
-const KILLS_VARIABLE: &str = "SANDBOXCTL_TEST_KILLS";
 /// How many kept sandboxes there are.
 const SANDBOXES: u64 = 3;
 /// Clients at one time.
@@ -78,7 +76,7 @@ fn request(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, 
 /// The status and the body of an answer.
 fn exchange(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -139,10 +137,8 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     std::fs::create_dir(place.path("shared")).unwrap();
-    let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Reported::default()));
-    let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    println!("the moments are those of seed {seed}");
+    let kills: u64 = cases(4, 20);
     for kill in 0..kills {
         let server = Server::start(&place);
         let (is_over, address) = (AtomicBool::new(false), server.address.clone());
@@ -151,8 +147,12 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
             for _ in 0..CLIENTS {
                 scope.spawn(move || submit(address, numbers, is_over, told));
             }
+            // However slow the machine is.
+            eventually("something is accepted", || {
+                (told.lock().unwrap().len() as u64 > kill + 1).then_some(())
+            });
             // At moments that have nothing to do with each other.
-            let moment = (seed + kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let moment = (seed() + kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let until = Instant::now() + Duration::from_millis(100 + moment % 1500);
             while Instant::now() < until {
                 thread::yield_now();
@@ -232,7 +232,7 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     }
     eventually("no io dir is left", || names("service/scratch").is_empty().then_some(()));
     eventually("nothing is left on the engine", || {
-        let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
+        let is_clean = place.containers().is_empty() && engine().remains(&place).is_empty();
         is_clean.then_some(())
     });
 }
@@ -269,14 +269,14 @@ fn document_of_what_was_killed_says_what_its_events_say() {
     assert_eq!(told, ["begun", "[warn] and warned"]);
     told.push("[log cut off: the server was stopped]".to_owned());
     assert_eq!((&document["status"], &document["logs"]), (&json!("killed"), &json!(told)));
-    assert_eq!(document["engine"], ENGINE.name());
+    assert_eq!(document["engine"], engine().name());
     assert_eq!(document["limits"]["timeout_ms"], 60000);
     for truncated in ["logs_truncated", "files_touched_truncated"] {
         assert_eq!(document[truncated], true, "{truncated} of {document:#}");
     }
     server.stop(&place);
     eventually("nothing is left on the engine", || {
-        let is_clean = place.containers().is_empty() && ENGINE.remains(&place).is_empty();
+        let is_clean = place.containers().is_empty() && engine().remains(&place).is_empty();
         is_clean.then_some(())
     });
 }

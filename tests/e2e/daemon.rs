@@ -229,7 +229,8 @@ fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
 #[test]
 fn container_of_an_image_with_all_labels_of_a_sandbox_is_nobodys_sandbox() {
     // Both of an image's author: what whoever starts it gives is the name.
-    for id in ["web-1".to_owned(), format!("{:08x}ffffffff", std::process::id())] {
+    let pid = std::process::id();
+    for id in [format!("web-{pid}"), format!("{pid:08x}ffffffff")] {
         let place = Fixture::new();
         let [sandbox, instance] =
             ["sandbox", "instance"].map(|it| format!("LABEL sandboxctl.{it}={id}"));

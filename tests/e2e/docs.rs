@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, files_below, finish, sandboxctl, workspace};
 use crate::markdown;
+use crate::shared::{once, remove_image_at_end, run_id};
 
 /// Commands that a document may show and that are not run here, and why.
 const NOT_RUN_HERE: &[(&str, &str)] = &[
@@ -71,33 +73,33 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// The prefix of the images that the pages make, in place of `example/`: other runs of this test on
-/// the same engine have images of their own.
+/// The prefix of the images that a page makes, in place of `example/`: other pages have images of
+/// their own.
 fn images() -> String {
     format!("sandboxctl-docs-{}/", std::process::id())
 }
 
-/// The image that some pages name. The tests have no registry: [`StandIn`] takes its place.
+/// The image that some pages name. The tests have no registry: [`stand_in`] takes its place.
 const IMAGE: &str = "python:3.13-slim";
 
-/// An image of this machine's packages. It is removed at the end, with all that the pages made.
-struct StandIn {
-    name: String,
-}
-
-impl StandIn {
-    fn make() -> Self {
-        let name = format!("{}stand-in", images());
+/// An image of this machine's packages, made once for all pages.
+fn stand_in() -> String {
+    once("stand-in", || {
+        let name = format!("sandboxctl-test/stand-in:{}", run_id());
+        remove_image_at_end(&name);
         let make =
             format!("examples/image-of-packages python3 dash coreutils | docker import - {name}");
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(make).current_dir(workspace());
         finish(shell).assert_code(0);
-        Self { name }
-    }
+        name
+    })
 }
 
-impl Drop for StandIn {
+/// Removes the images that a page made.
+struct MadeImages;
+
+impl Drop for MadeImages {
     fn drop(&mut self) {
         let list = format!("--filter=reference={}*", images());
         let list = ["image", "ls", "--format={{.Repository}}:{{.Tag}}", &list];
@@ -107,77 +109,118 @@ impl Drop for StandIn {
     }
 }
 
-#[test]
-fn every_command_that_the_documents_show_does_what_they_show() {
-    let stand_in = StandIn::make();
-    for page in markdown::pages() {
-        // What `docker run` does of itself is Docker's, and Podman's is otherwise.
-        if page.ends_with("docker-run.md") && !has(Feature::OutOfMemory) {
-            continue;
-        }
-        let place = Fixture::new();
-        copy_tree(&workspace().join("examples"), &place.path("examples"));
-        let commands = shown(&page);
-        if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {
-            place.expect_a_dead_instance();
-        }
-        // What nobody waited for is looked for where the commands were: at the engine by its own address.
-        let last = Shown { command: "sandboxctl gc".to_owned(), output: Vec::new() };
-        for Shown { command, output } in commands.into_iter().chain([last]) {
-            // `cargo test --workspace` has built the examples of the library beside the binary.
-            let this = std::env::current_exe().unwrap();
-            let examples = this.parent().unwrap().with_file_name("examples").join("");
-            let line = command
-                .replace("cargo run --release -- ", "sandboxctl ")
-                .replace("./target/release/sandboxctl", "sandboxctl")
-                .replace(IMAGE, &stand_in.name)
-                .replace(" example/", &format!(" {}", images()))
-                .replace("=example/", &format!("={}", images()))
-                .replace(
-                    "cargo run -p sandbox-controller --example ",
-                    examples.to_str().expect("a path of UTF-8"),
-                );
-            if NOT_RUN_HERE.iter().any(|(start, _)| line.starts_with(start)) {
-                continue;
+/// A test a page: its commands in the order in which it shows them. `tests/pages.rs` fails for a page
+/// that is not listed.
+macro_rules! pages {
+    ($($name:ident: $page:literal,)*) => {
+        /// The names of their tests.
+        pub const PAGES: &[&str] = &[$(stringify!($name)),*];
+        $(
+            #[test]
+            fn $name() {
+                run_commands_of($page);
             }
-            let mut shell = Command::new("sh");
-            let path = std::env::join_paths(
-                std::iter::once(sandboxctl().parent().unwrap().to_owned())
-                    .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-            );
-            shell
-                .arg("-c")
-                .arg(format!("exec 2>&1\n{line}\n"))
-                .current_dir(place.work())
-                .env_clear();
-            shell.env("PATH", path.unwrap()).env("HOME", place.home());
-            shell.env("XDG_RUNTIME_DIR", place.state());
-            // Instead of an installed package.
-            shell.env("PYTHONPATH", workspace().join("clients/python/src"));
-            let ended = finish(shell);
-            let at = format!("{}: $ {command}", page.display());
-            assert!(!ended.stdout.contains("not found"), "{at}: {ended:#?}");
-            if output.is_empty() {
-                ended.assert_code(0);
-                continue;
-            }
-            let printed: Vec<&str> = ended.stdout.lines().collect();
-            let same = match output.iter().position(|line| line == "…") {
-                Some(cut) => {
-                    printed.len() >= output.len() - 1
-                        && output[..cut].iter().zip(&printed).all(|(a, b)| matches(a, b))
-                        && output[cut + 1..]
-                            .iter()
-                            .rev()
-                            .zip(printed.iter().rev())
-                            .all(|(a, b)| matches(a, b))
-                }
-                None => {
-                    output.len() == printed.len()
-                        && output.iter().zip(&printed).all(|(a, b)| matches(a, b))
-                }
-            };
-            assert!(same, "{at}\nshown: {output:#?}\nprinted: {printed:#?}");
-        }
+        )*
+    };
+}
+
+pages! {
+    readme: "README.md",
+    contributing: "CONTRIBUTING.md",
+    docker_run: "docs/src/docker-run.md",
+    artifacts: "docs/src/guides/artifacts.md",
+    changes: "docs/src/guides/changes.md",
+    ci: "docs/src/guides/ci.md",
+    command_line: "docs/src/guides/command-line.md",
+    commands: "docs/src/guides/commands.md",
+    library: "docs/src/guides/library.md",
+    mcp: "docs/src/guides/mcp.md",
+    pipelines: "docs/src/guides/pipelines.md",
+    receipts: "docs/src/guides/receipts.md",
+    reports: "docs/src/guides/reports.md",
+    service: "docs/src/guides/service.md",
+    workflows: "docs/src/guides/workflows.md",
+    quick_start: "docs/src/quick-start.md",
+    recipes: "docs/src/recipes.md",
+    audit: "docs/src/reference/audit.md",
+    auth: "docs/src/reference/auth.md",
+    cli: "docs/src/reference/cli.md",
+    config: "docs/src/reference/config.md",
+    tools: "docs/src/reference/tools.md",
+}
+
+fn run_commands_of(page: &str) {
+    let page = workspace().join(page);
+    // What `docker run` does of itself is Docker's, and Podman's is otherwise.
+    if page.ends_with("docker-run.md") && !has(Feature::OutOfMemory) {
+        return;
     }
+    let place = Fixture::new();
+    copy_tree(&workspace().join("examples"), &place.path("examples"));
+    let commands = shown(&page);
+    if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {
+        place.expect_a_dead_instance();
+    }
+    let _made = MadeImages;
+    // What nobody waited for is looked for where the commands were: at the engine by its own address.
+    let last = Shown { command: "sandboxctl gc".to_owned(), output: Vec::new() };
+    for shown in commands.into_iter().chain([last]) {
+        run_command(&place, &page, &shown);
+    }
+}
+
+fn run_command(place: &Fixture, page: &Path, Shown { command, output }: &Shown) {
+    // `scripts/test` has built the examples of the library beside the binary.
+    let this = std::env::current_exe().unwrap();
+    let examples = this.parent().unwrap().with_file_name("examples").join("");
+    let mut line = command
+        .replace("cargo run --release -- ", "sandboxctl ")
+        .replace("./target/release/sandboxctl", "sandboxctl")
+        .replace(" example/", &format!(" {}", images()))
+        .replace("=example/", &format!("={}", images()))
+        .replace(
+            "cargo run -p sandbox-controller --example ",
+            examples.to_str().expect("a path of UTF-8"),
+        );
+    if line.contains(IMAGE) {
+        line = line.replace(IMAGE, &stand_in());
+    }
+    if NOT_RUN_HERE.iter().any(|(start, _)| line.starts_with(start)) {
+        return;
+    }
+    let mut shell = Command::new("sh");
+    let path = std::env::join_paths(
+        std::iter::once(sandboxctl().parent().unwrap().to_owned())
+            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+    );
+    shell.arg("-c").arg(format!("exec 2>&1\n{line}\n")).current_dir(place.work()).env_clear();
+    shell.env("PATH", path.unwrap()).env("HOME", place.home());
+    shell.env("XDG_RUNTIME_DIR", place.state());
+    // Where a page names no engine, Docker's is used if it answers.
+    if engine() == Engine::Embedded {
+        shell.env("SANDBOXCTL_ENGINE_KIND", "embedded");
+        shell.env("SANDBOXCTL_ENGINE_DATA_DIR", place.data());
+    }
+    // Instead of an installed package.
+    shell.env("PYTHONPATH", workspace().join("clients/python/src"));
+    let ended = finish(shell);
+    let at = format!("{}: $ {command}", page.display());
+    assert!(!ended.stdout.contains("not found"), "{at}: {ended:#?}");
+    if output.is_empty() {
+        ended.assert_code(0);
+        return;
+    }
+    let printed: Vec<&str> = ended.stdout.lines().collect();
+    let same = match output.iter().position(|line| line == "…") {
+        Some(cut) => {
+            let (first, last) = (&output[..cut], &output[cut + 1..]);
+            printed.len() >= output.len() - 1
+                && first.iter().zip(&printed).all(|(a, b)| matches(a, b))
+                && last.iter().rev().zip(printed.iter().rev()).all(|(a, b)| matches(a, b))
+        }
+        None => {
+            output.len() == printed.len() && output.iter().zip(&printed).all(|(a, b)| matches(a, b))
+        }
+    };
+    assert!(same, "{at}\nshown: {output:#?}\nprinted: {printed:#?}");
 }

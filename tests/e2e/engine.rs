@@ -1,11 +1,14 @@
 //! The engine, looked at from outside: not by `sandboxctl`'s word.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, eventually, files_below, peak_memory_kib};
 
@@ -16,20 +19,24 @@ pub enum Engine {
     Embedded,
 }
 
+/// What these tests run on: `SANDBOX_TEST_ENGINE` says it.
+pub fn engine() -> Engine {
+    match std::env::var("SANDBOX_TEST_ENGINE").as_deref() {
+        Ok("docker") => Engine::Docker,
+        Ok("embedded") => Engine::Embedded,
+        other => panic!(
+            "SANDBOX_TEST_ENGINE is docker or embedded, not {other:?}: ./scripts/test MODULE runs \
+             some of the tests"
+        ),
+    }
+}
+
 impl Engine {
     /// As `--engine` and results name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Docker => "docker",
             Self::Embedded => "embedded",
-        }
-    }
-
-    /// Whether its containers are made from images.
-    pub const fn has_images(self) -> bool {
-        match self {
-            Self::Docker => true,
-            Self::Embedded => false,
         }
     }
 
@@ -93,11 +100,10 @@ impl Engine {
     /// The most memory that a container's first process used, in KiB.
     pub fn peak_memory_kib(self, container: &str) -> u64 {
         let pid = match self {
-            Self::Docker => docker_lines(&["inspect", "--format", "{{.State.Pid}}", container])
-                .first()
-                .and_then(|pid| pid.parse().ok()),
+            Self::Docker => docker_api(&format!("/containers/{container}/json"))
+                .and_then(|it| it["State"]["Pid"].as_u64()?.try_into().ok()),
             Self::Embedded => {
-                processes(container).first().map(|pid| pid.as_raw_nonzero().get().cast_unsigned())
+                first_process(container).map(|pid| pid.as_raw_nonzero().get().cast_unsigned())
             }
         };
         peak_memory_kib(pid.expect("it runs"))
@@ -105,10 +111,9 @@ impl Engine {
 
     pub fn is_running(self, container: &str) -> bool {
         match self {
-            Self::Docker => {
-                let state = docker(&["inspect", "--format", "{{.State.Running}}", container]);
-                state.stdout == b"true\n"
-            }
+            // One that is removed by now is not running either.
+            Self::Docker => docker_api(&format!("/containers/{container}/json"))
+                .is_some_and(|it| it["State"]["Running"] == true),
             Self::Embedded => !processes(container).is_empty(),
         }
     }
@@ -117,19 +122,56 @@ impl Engine {
 /// By the instances that the place's state directory knows, by its io dir and by the ids in results:
 /// each alone would miss some.
 fn docker_containers(place: &Fixture) -> Vec<String> {
-    let mut filters = vec![format!("volume={}", place.path("sandbox-files").display())];
-    filters.extend(place.ids().iter().map(|id| format!("label=sandboxctl.sandbox={id}")));
-    filters.extend(place.instances().iter().map(|id| format!("label=sandboxctl.instance={id}")));
-    let mut found: Vec<String> = filters
-        .iter()
-        .flat_map(|filter| {
-            let ours = ["--filter", "label=sandboxctl.instance", "--filter", filter];
-            docker_lines(&[&["ps", "-a", "-q", "--no-trunc"][..], &ours].concat())
-        })
-        .collect();
-    found.sort();
-    found.dedup();
-    found
+    let listed = |filters: Value| {
+        let list = docker_api(&format!("/containers/json?all=1&filters={}", percent(&filters)));
+        list.expect("it lists containers").as_array().unwrap().clone()
+    };
+    let label = "sandboxctl.instance";
+    let io_dir = place.path("sandbox-files");
+    let mut found = listed(json!({ "label": [label], "volume": [io_dir] }));
+    let (ids, instances) = (place.ids(), place.instances());
+    if !ids.is_empty() || !instances.is_empty() {
+        found.extend(listed(json!({ "label": [label] })).into_iter().filter(|container| {
+            let is_one_of = |label: &str, ours: &[String]| {
+                let value = container["Labels"][label].as_str();
+                value.is_some_and(|value| ours.iter().any(|it| it == value))
+            };
+            is_one_of("sandboxctl.sandbox", &ids) || is_one_of(label, &instances)
+        }));
+    }
+    let ids = found.iter().map(|container| container["Id"].as_str().unwrap().to_owned());
+    BTreeSet::from_iter(ids).into_iter().collect()
+}
+
+/// Where the Docker Engine listens.
+pub fn engine_socket() -> PathBuf {
+    match std::env::var("DOCKER_HOST").as_deref() {
+        Err(_) | Ok("") => "/var/run/docker.sock".into(),
+        Ok(host) => host.strip_prefix("unix://").expect("the tests need a socket of UNIX").into(),
+    }
+}
+
+/// What the engine's API answers: the docker CLI takes 40 ms for a question, and tests ask thousands.
+/// `None` if there is no such thing.
+fn docker_api(path: &str) -> Option<Value> {
+    let mut engine = UnixStream::connect(engine_socket()).unwrap();
+    // In HTTP/1.0 the answer ends with the connection.
+    write!(engine, "GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    engine.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    match head.split(' ').nth(1) {
+        Some("200") => Some(serde_json::from_str(body).unwrap()),
+        Some("404") => None,
+        _ => panic!("GET {path}: {answer}"),
+    }
+}
+
+/// JSON as a part of a URL.
+fn percent(value: &Value) -> String {
+    let text = value.to_string();
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 /// The embedded engine's: a record each in the data directory.
@@ -156,6 +198,18 @@ pub fn processes(container: &str) -> Vec<Pid> {
     let pids = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
     let pids: BTreeSet<i32> = pids.map(|pid| pid.parse().unwrap()).collect();
     pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// The process that is the first one in a container. It need not have the lowest number of them on
+/// this machine, where numbers begin again.
+pub fn first_process(container: &str) -> Option<Pid> {
+    let is_first = |pid: &Pid| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+        let status = status.unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        numbers.is_some_and(|numbers| numbers.split_whitespace().next_back() == Some("1"))
+    };
+    processes(container).into_iter().find(is_first)
 }
 
 /// Control groups of containers that were seen, mounts, and the processes of helpers.

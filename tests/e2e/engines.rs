@@ -3,8 +3,9 @@
 use std::sync::OnceLock;
 
 use self::Kind::{Docker, Embedded, Gvisor, Podman};
-use crate::engine::{Engine, docker};
+use crate::engine::{Engine, docker, engine};
 use crate::fixture::workspace;
+use crate::shared::once;
 
 /// What runs a sandbox, as far as it makes a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,11 +131,14 @@ pub fn has(feature: Feature) -> bool {
 /// What the tests run on: asked, so that nobody can say it wrongly.
 pub fn kind() -> Kind {
     static KIND: OnceLock<Kind> = OnceLock::new();
-    *KIND.get_or_init(|| match crate::ENGINE {
+    *KIND.get_or_init(|| match engine() {
         Engine::Docker => {
-            let version = docker(&["version", "--format", "{{json .Server.Components}}"]).stdout;
+            let version = once("docker.version", || {
+                let version = docker(&["version", "--format", "{{json .Server.Components}}"]);
+                String::from_utf8(version.stdout).unwrap()
+            });
             let runtime = std::env::var("SANDBOXCTL_ENGINE_RUNTIME").unwrap_or_default();
-            if String::from_utf8(version).unwrap().contains("Podman Engine") {
+            if version.contains("Podman Engine") {
                 Podman
             } else if runtime.starts_with("runsc") {
                 Gvisor

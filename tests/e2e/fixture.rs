@@ -10,18 +10,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ENGINE;
+use crate::engine::{engine, engine_socket};
 use crate::engines::{Feature, has};
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
 /// Ample for a machine that is busy with other things, at the lowest priority.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long an engine may take to remove a container that nobody waits for.
-const REMOVAL: Duration = Duration::from_secs(10);
+/// How long an engine may take to remove a container that nobody waits for, on a busy machine too.
+const REMOVAL: Duration = Duration::from_secs(60);
 
 /// As a shell in the foreground starts a command. Whoever runs the tests may ignore some of these
 /// (`nohup`, a job in the background), which a child would inherit.
@@ -123,7 +125,7 @@ impl Fixture {
         command.current_dir(self.work()).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
-        command.env("SANDBOXCTL_ENGINE_KIND", ENGINE.name());
+        command.env("SANDBOXCTL_ENGINE_KIND", engine().name());
         command.env("SANDBOXCTL_ENGINE_DATA_DIR", self.data());
         command.env("SANDBOXCTL_IO_SCRATCH_DIR", self.scratch());
         for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
@@ -147,9 +149,8 @@ impl Fixture {
     /// The same command, run by a user who may use Docker.
     pub fn command_of(&self, (uid, gid): (u32, u32), command: &Command) -> Command {
         let mut dropped = Command::new("setpriv");
-        let socket = std::env::var("DOCKER_HOST").unwrap_or_default();
-        let socket = socket.strip_prefix("unix://").unwrap_or("/var/run/docker.sock").to_owned();
-        let group = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(socket).unwrap());
+        let group =
+            std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine_socket()).unwrap());
         dropped.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
         dropped.arg(format!("--groups={group}"));
         // Its folder may be closed to this user.
@@ -237,7 +238,7 @@ impl Fixture {
 
     /// The containers of this place that the engine has, running or not.
     pub fn containers(&self) -> Vec<String> {
-        ENGINE.containers(self)
+        engine().containers(self)
     }
 
     /// The sandboxes that results named.
@@ -270,12 +271,12 @@ impl Fixture {
         // What a program of the library releases is removed by the engine, which nobody waits for.
         let deadline = Instant::now() + REMOVAL;
         while Instant::now() < deadline
-            && !(self.containers().is_empty() && ENGINE.remains(self).is_empty())
+            && !(self.containers().is_empty() && engine().remains(self).is_empty())
         {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(self.containers(), Vec::<String>::new(), "containers are left");
-        assert_eq!(ENGINE.remains(self), Vec::<String>::new(), "something is left of containers");
+        assert_eq!(engine().remains(self), Vec::<String>::new(), "something is left of containers");
         if !self.instances().is_empty() && !self.dead_instance.load(Ordering::Relaxed) {
             // The next command sees that nothing is left of such a one.
             self.sandboxctl(["gc"]).assert_code(0);
@@ -368,11 +369,34 @@ pub fn finish(command: Command) -> Ended {
 
 /// Waits for a child, reading all that it prints.
 pub fn wait(child: Child) -> Ended {
-    wait_and_watch(child).0
+    collect(child, |child| {
+        let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+        let timeout = TIMEOUT.try_into().unwrap();
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).unwrap();
+        ended > 0
+    })
 }
 
 /// As [`wait`], and gives the most memory that the child used, in KiB.
-pub fn wait_and_watch(mut child: Child) -> (Ended, u64) {
+pub fn wait_and_watch(child: Child) -> (Ended, u64) {
+    let mut peak_kib = 0;
+    let ended = collect(child, |child| {
+        let since = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if since.elapsed() > TIMEOUT {
+                return false;
+            }
+            // The kernel's own record, which only grows.
+            peak_kib = peak_kib.max(peak_memory_kib(child.id()));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    });
+    (ended, peak_kib)
+}
+
+/// What a child prints, and how it ends; `has_ended` waits for its end, and says whether it came in time.
+fn collect(mut child: Child, has_ended: impl FnOnce(&mut Child) -> bool) -> Ended {
     let mut stdout = child.stdout.take().unwrap();
     let mut stderr = child.stderr.take().unwrap();
     let read_out = std::thread::spawn(move || {
@@ -385,27 +409,17 @@ pub fn wait_and_watch(mut child: Child) -> (Ended, u64) {
         stderr.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    let since = Instant::now();
-    let mut peak_kib = 0;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if since.elapsed() > TIMEOUT {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("sandboxctl did not end within {TIMEOUT:?}");
-        }
-        // The kernel's own record, which only grows.
-        peak_kib = peak_kib.max(peak_memory_kib(child.id()));
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let ended = Ended {
+    let in_time = has_ended(&mut child);
+    if !in_time {
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert!(in_time, "sandboxctl did not end within {TIMEOUT:?}");
+    Ended {
         code: status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&read_out.join().unwrap()).into_owned(),
         stderr: String::from_utf8_lossy(&read_err.join().unwrap()).into_owned(),
-    };
-    (ended, peak_kib)
+    }
 }
 
 /// The most memory that a process used, in KiB.

@@ -30,6 +30,10 @@ impl Images<'_> {
     }
 
     fn remove(&self, image: &Value) {
+        // Containers of the runs before, which nobody waited for, may still use it.
+        eventually("the containers of runs are gone", || {
+            self.place.containers().is_empty().then_some(())
+        });
         self.sandboxctl(&["image", "rm", image["id"].as_str().unwrap()]).assert_code(0);
     }
 
@@ -54,7 +58,7 @@ fn an_image_is_built_once_removed_saved_and_loaded() {
 
     let id = built["id"].as_str().unwrap();
     images.sandboxctl(&["image", "save", "image.tar"]).assert_code(0);
-    images.sandboxctl(&["image", "rm", id]).assert_code(0);
+    images.remove(&built);
     assert_eq!(images.current(), None);
     images.sandboxctl(&["image", "load", "image.tar"]).assert_code(0);
     assert_eq!(images.current().expect("loaded")["id"], built["id"]);
@@ -68,7 +72,7 @@ fn an_image_is_built_once_removed_saved_and_loaded() {
     });
     images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
     let rebuilt = images.current().expect("built again");
-    images.sandboxctl(&["image", "rm", rebuilt["id"].as_str().unwrap()]).assert_code(0);
+    images.remove(&rebuilt);
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn two_first_runs_at_once_both_succeed() {
     });
     // Each of the three may have made one.
     while let Some(image) = images.current() {
-        images.sandboxctl(&["image", "rm", image["id"].as_str().unwrap()]).assert_code(0);
+        images.remove(&image);
     }
 }
 

@@ -14,8 +14,7 @@ use sandbox_controller::{
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::ENGINE;
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::Fixture;
 
@@ -61,7 +60,7 @@ impl Library {
         change: impl FnOnce(Config) -> Config,
     ) -> Self {
         let runtime = runtime.enable_all().build().unwrap();
-        let mut config = Config { engine: engine(place), ..Config::new(state_dir(place)) };
+        let mut config = Config { engine: engine_config(place), ..Config::new(state_dir(place)) };
         if !has(Feature::ClosedDescriptors) {
             config.confinement = ConfinementPolicy::BestEffort;
         }
@@ -100,10 +99,10 @@ fn state_dir(place: &Fixture) -> PathBuf {
 }
 
 /// What the environment of `sandboxctl` says in a place.
-fn engine(place: &Fixture) -> EngineConfig {
+fn engine_config(place: &Fixture) -> EngineConfig {
     let variable = |name| std::env::var(name).ok();
     EngineConfig {
-        kind: match ENGINE {
+        kind: match engine() {
             Engine::Docker => EngineChoice::Docker,
             Engine::Embedded => EngineChoice::Embedded,
         },

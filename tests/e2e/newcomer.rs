@@ -5,8 +5,7 @@
 
 use std::process::Command;
 
-use crate::ENGINE;
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::fixture::{Fixture, finish, sandboxctl};
 use crate::rootfs::{Provided, Rootfs};
 
@@ -29,7 +28,7 @@ fn place() -> Fixture {
 
 /// Types each row into a shell, and says which ones were not answered as they must be.
 fn type_in(place: &Fixture, image: Option<&Provided>, rows: &[Row]) {
-    let image = image.map(|image| match (ENGINE, image.args().as_slice()) {
+    let image = image.map(|image| match (engine(), image.args().as_slice()) {
         (Engine::Docker, [_, name]) => name.clone(),
         (_, args) => format!("{} --", args.join(" ")),
     });

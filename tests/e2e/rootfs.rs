@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
 use rustix::fs::FileType;
 use sandbox_api::{Pull, RootFs};
@@ -14,8 +13,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::ENGINE;
-use crate::engine::{Engine, docker};
+use crate::engine::{Engine, engine};
+use crate::shared::{once, remove_image_at_end, run_id};
 
 /// A file system that is being made.
 #[derive(Debug, Clone, Default)]
@@ -210,7 +209,7 @@ impl Rootfs {
 
     /// Has the engine have it: an image on Docker, on the embedded engine a directory.
     pub fn provide(&self) -> Provided {
-        match ENGINE {
+        match engine() {
             Engine::Docker => self.load(),
             Engine::Embedded => self.directory(),
         }
@@ -218,7 +217,7 @@ impl Rootfs {
 
     /// As [`provide`](Self::provide), with the image's settings: on the embedded engine an archive.
     pub fn provide_image(&self) -> Provided {
-        match ENGINE {
+        match engine() {
             Engine::Docker => self.load(),
             Engine::Embedded => self.archive(),
         }
@@ -239,24 +238,20 @@ impl Rootfs {
         Provided::Directory(folder)
     }
 
-    /// As an image of the engine's.
+    /// As an image of the engine's, which all tests of this run share.
     pub fn load(&self) -> Provided {
         let digest = digest(&self.image_config(&self.layer()));
-        // A name of this process: another that runs these tests removes its own images.
         let digest = &digest["sha256:".len()..][..16];
-        let name = format!("sandboxctl-test/rootfs:{digest}-{}", std::process::id());
-        let mut images = IMAGES.lock().unwrap();
-        let users = images.entry(name.clone()).or_default();
-        if *users == 0 {
+        // A name of this run: another that uses the same engine removes its own images.
+        let name = format!("sandboxctl-test/rootfs:{digest}-{}", run_id());
+        once(&format!("image-{digest}"), || {
+            remove_image_at_end(&name);
             load(&self.docker_archive(&name));
-        }
-        *users += 1;
+            String::new()
+        });
         Provided::Image(name)
     }
 }
-
-/// Images that tests use now: the last user of one removes it.
-static IMAGES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn load(archive: &[u8]) {
     let mut docker = Command::new("docker")
@@ -276,7 +271,7 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", digits.collect::<String>())
 }
 
-/// What an engine can make sandboxes from. It goes with this value.
+/// What an engine can make sandboxes from. Files go with this value, images with the run of the tests.
 #[derive(Debug)]
 pub enum Provided {
     /// An image of Docker's, by its name.
@@ -315,18 +310,6 @@ impl Provided {
         match self {
             Self::Image(_) | Self::Archive(_) => None,
             Self::Directory(folder) => Some(folder.path().to_owned()),
-        }
-    }
-}
-
-impl Drop for Provided {
-    fn drop(&mut self) {
-        let Self::Image(name) = self else { return };
-        let mut images = IMAGES.lock().unwrap();
-        let users = images.get_mut(name).expect("it is provided");
-        *users -= 1;
-        if *users == 0 {
-            docker(&["rmi", "--force", name]);
         }
     }
 }

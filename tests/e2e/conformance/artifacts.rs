@@ -85,7 +85,8 @@ fn artifacts_of_a_command_come_from_its_fresh_io_dir_whatever_its_exit_code() {
     assert_eq!(ended.stderr, notes);
     assert_eq!(verified(&out), ["SHA256SUMS", "manifest.json", "report.xml"]);
 
-    let flags = ["--json", "--artifact", "run", "--artifacts-dir", "two", "--timeout", "1s"];
+    // Long enough for the shell to have made it, on a busy machine too.
+    let flags = ["--json", "--artifact", "run", "--artifacts-dir", "two", "--timeout", "5s"];
     let told = document(&commands.shell(&flags, &format!("({line}); sleep 1000")));
     assert_eq!((&told["status"], &told["artifacts"]["files"]), (&json!("timeout"), &json!(1)));
     assert_eq!(manifest(&commands.place.path("two"))["files"][0]["mode"], "0755");

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::exec_cli::{Commands, document};
-use crate::engine::{Engine, docker};
+use crate::engine::{Engine, docker, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually, files_below, finish, sandboxctl, spawn, wait};
 
@@ -272,7 +272,7 @@ fn method() -> &'static str {
 
 /// Everything that Docker has mounted or keeps for containers.
 fn volumes() -> String {
-    match crate::ENGINE {
+    match engine() {
         Engine::Docker => String::from_utf8(docker(&["volume", "ls", "-q"]).stdout).unwrap(),
         Engine::Embedded => String::new(),
     }
@@ -309,7 +309,7 @@ fn staging_is_an_overlay_where_there_can_be_one_and_leaves_nothing_of_it() {
         let names = String::from_utf8_lossy(&names[..length]).into_owned();
         assert!(!names.contains("overlay"), "{}: {names}", path.display());
     }
-    if crate::ENGINE == Engine::Docker {
+    if engine() == Engine::Docker {
         // Others may have some at the same time; none is of an overlay that is gone.
         let left: Vec<String> = volumes().lines().map(str::to_owned).collect();
         let new = left.iter().filter(|volume| !before.contains(volume.as_str()));

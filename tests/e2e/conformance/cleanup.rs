@@ -9,20 +9,25 @@ use sandbox_api::{Outcome, SandboxSpec, Script};
 use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
 
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::fixture::{Fixture, eventually, files_below, spawn, wait};
 use crate::library::Guest;
 
-const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
+const LOOP: &str =
+    "print('started') io.open('f', 'w'):write('x'):close() pcall(io.open, '/no') while true do end";
 
-/// Starts a run that loops, and waits until its script runs.
+/// Starts a run that loops, and waits until its script has written, and has said so.
 fn looping(place: &Fixture, args: &[&str]) -> Child {
     let script = place.write("loop.luau", LOOP);
-    let mut all = vec!["run", "--timeout", "60s"];
+    let mut all = vec!["run", "--timeout", "3m", "--audit", "audit"];
     all.extend(args);
     all.push(script.to_str().unwrap());
     let child = spawn(place.command(all));
-    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    // What was said before the refusal has arrived too.
+    eventually("the script is refused a path", || {
+        let audit = std::fs::read_to_string(place.path("audit")).ok()?;
+        audit.contains("path_escape").then_some(())
+    });
     child
 }
 
@@ -77,7 +82,7 @@ fn a_container_killed_from_outside_is_killed_not_ok() {
         let containers = place.containers();
         (!containers.is_empty()).then_some(containers)
     });
-    ENGINE.kill(&containers[0]);
+    engine().kill(&containers[0]);
     let document = place.document(&wait(child));
     assert_eq!(document["status"], "killed", "{document:#}");
     assert_eq!(document["exit_code"], 137);
@@ -94,14 +99,14 @@ fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
     assert_eq!(containers.len(), 1);
     child.kill().unwrap();
     child.wait().unwrap();
-    if ENGINE.removes_by_itself() {
+    if engine().removes_by_itself() {
         eventually("everything goes with its helper", || {
-            (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+            (place.containers().is_empty() && engine().remains(&place).is_empty()).then_some(())
         });
         return;
     }
     eventually("the agent ends with its stdin", || {
-        (!ENGINE.is_running(&containers[0])).then_some(())
+        (!engine().is_running(&containers[0])).then_some(())
     });
     // Who only looks removes nothing.
     let left = |key: &str, args: &[&str]| {
@@ -128,7 +133,7 @@ fn controller_that_is_stopped_loses_its_agent() {
     assert_eq!(containers.len(), 1);
     // Its descriptors stay open, and nothing ever comes on them.
     signal(&child, Signal::STOP);
-    eventually("the agent ends", || (!ENGINE.is_running(&containers[0])).then_some(()));
+    eventually("the agent ends", || (!engine().is_running(&containers[0])).then_some(()));
     signal(&child, Signal::CONT);
     let document = place.document(&wait(child));
     assert_eq!(document["status"], "agent_lost", "{document:#}");
@@ -184,9 +189,13 @@ fn a_live_instance_keeps_its_container_while_another_sweeps() {
     let place = Fixture::new();
     let child = looping(&place, &["--json"]);
     place.sandboxctl(["gc"]).assert_code(0);
+    let containers = place.containers();
+    assert_eq!(containers.len(), 1);
     let listed = place.sandboxctl(["ps", "--json"]);
-    assert!(listed.stdout.contains("running"), "{listed:#?}");
-    assert_eq!(place.containers().len(), 1);
+    let listed: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
+    let mut listed = listed.as_array().unwrap().iter();
+    let ours = listed.find(|it| it["container"] == *containers[0]).expect("it is listed");
+    assert_eq!(ours["state"], "running");
     signal(&child, Signal::INT);
     assert_eq!(place.document(&wait(child))["status"], "cancelled");
 }

@@ -1,14 +1,15 @@
 //! Programs that fill the disk: in files without a name, beyond what must stay free, in a private io
 //! dir. What they write in files with names is in `exec.rs`.
 
+use std::time::Duration;
+
 use sandbox_api::{ByteSize, ErrorKind, ExecResult, Limits, SandboxSpec, Script, Status};
 use sandbox_controller::{Command, DiskReserve};
 use serde_json::json;
 
 use super::mounts::HostMount;
-use crate::ENGINE;
 use crate::agent::attacker;
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
 use crate::library::{Guest, Library};
@@ -19,8 +20,10 @@ const LIMIT: u64 = 8_000_000;
 const OPEN: &str = "exec 3>a 4>b; rm a b; head -c 5000000 /dev/zero >&3; \
                     head -c 5000000 /dev/zero >&4; sleep 1000";
 
+/// With more time than even a busy machine needs to see what is written.
 fn limits() -> Limits {
-    Limits { max_write: ByteSize::b(LIMIT), ..Limits::default() }
+    let timeout = Duration::from_secs(120);
+    Limits { max_write: ByteSize::b(LIMIT), timeout, ..Limits::default() }
 }
 
 fn rootfs() -> Provided {
@@ -220,17 +223,23 @@ fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
 fn a_program_ends_when_others_take_what_must_stay_free() {
     let provided = rootfs();
     let place = Fixture::new();
-    let stat = rustix::fs::statvfs(place.path(".").as_path()).unwrap();
-    let others = 256 << 20;
-    let reserve = (stat.f_bavail * stat.f_frsize).saturating_sub(others);
+    // A disk of its own: on the machine's, other tests free and take space at the same time.
+    let disk = HostMount::memory(place.path("disk"), c"size=64m");
+    let (io_dir, of_others) = (disk.0.join("io"), disk.0.join("of-others"));
+    std::fs::create_dir(&io_dir).unwrap();
+    let stat = rustix::fs::statvfs(disk.0.as_path()).unwrap();
+    let others = 16 << 20;
+    let reserve = stat.f_bavail * stat.f_frsize - others;
     let library = Library::with_disk_reserve(&place, DiskReserve::Bytes(ByteSize::b(reserve)));
-    let guest = Guest::in_library(place, library, |spec| spec.root(provided.root()));
-    let file = std::fs::File::create(guest.place.path("of-others")).unwrap();
+    let with = |spec: SandboxSpec| spec.io_dir(io_dir).root(provided.root()).limits(limits());
+    let guest = Guest::in_library(place, library, with);
+    // It goes before the directory it is mounted in.
+    let _disk = disk;
+    let file = std::fs::File::create(of_others).unwrap();
     let (status, kind, message) = guest.wait(async {
         let execution = guest.sandbox.start_exec(Command::shell("sleep 1000")).await.unwrap();
-        // Others on the machine free and take space at the same time.
         let flags = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&file, flags, 0, 4 * others).unwrap();
+        rustix::fs::fallocate(&file, flags, 0, 2 * others).unwrap();
         let result: ExecResult = execution.wait().await.unwrap();
         let failure = result.outcome.failure().unwrap();
         (result.outcome.status(), failure.kind, failure.message)
@@ -246,7 +255,7 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
     let library = Library::new(&place);
     let spec = SandboxSpec::new().root(provided.root()).limits(limits()).private_io_dir();
     let launched = library.try_launch(spec);
-    match ENGINE {
+    match engine() {
         Engine::Docker => {
             let error = launched.unwrap_err();
             assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Config, 2));
@@ -286,7 +295,7 @@ fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
     std::fs::create_dir_all(&user).unwrap();
     std::fs::write(user.join("config.toml"), "[io]\nprivate = \"tmpfs\"\n").unwrap();
     let ended = place.sandboxctl(["doctor"]);
-    let (code, line) = match ENGINE {
+    let (code, line) = match engine() {
         Engine::Docker => (125, "FAIL  private_io"),
         Engine::Embedded => (0, "ok    private_io"),
     };

@@ -12,11 +12,16 @@ use sandbox_controller::{Command, ExecStream, Execution, Stdin};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually};
 use crate::library::Guest;
 use crate::rootfs::{Provided, Rootfs};
+
+/// Limits with time for a busy machine.
+fn patient() -> Limits {
+    Limits { timeout: Duration::from_secs(120), ..Limits::default() }
+}
 
 /// A sandbox in which busybox is.
 struct Programs {
@@ -35,12 +40,12 @@ impl Programs {
 
     fn in_place(place: Fixture, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
         let provided = Rootfs::busybox().provide();
-        let guest = Guest::in_place(place, |it| spec(it.root(provided.root())));
+        let guest = Guest::in_place(place, |it| spec(it.root(provided.root()).limits(patient())));
         Self { guest, _provided: provided }
     }
 
     fn limited(change: impl FnOnce(&mut Limits)) -> Self {
-        let mut limits = Limits::default();
+        let mut limits = patient();
         change(&mut limits);
         Self::with(|spec| spec.limits(limits))
     }
@@ -107,7 +112,7 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
     assert_eq!(status(&result), (Status::Exit, 3));
     assert_eq!((result.exit_code, result.signal), (Some(3), None));
     assert_eq!((text(&result.stdout), text(&result.stderr)), ("input\n/tmp\n", "v a b /io\n"));
-    assert_eq!(result.engine.as_str(), ENGINE.name());
+    assert_eq!(result.engine.as_str(), engine().name());
     let killed = programs.exec(Command::shell("kill -TERM $$"));
     assert_eq!((status(&killed), killed.signal), ((Status::Exit, 143), Some(15)));
     // A kill that nobody of ours made, and memory did not.
@@ -226,7 +231,7 @@ fn a_conversation_goes_both_ways_in_bounded_memory() {
     });
     if has(Feature::SharedKernel) {
         let [container] = &programs.guest.place.containers()[..] else { panic!() };
-        let peak = ENGINE.peak_memory_kib(container);
+        let peak = engine().peak_memory_kib(container);
         assert!(peak < 32 << 10, "the agent has used {peak} KiB");
     }
 }
@@ -447,7 +452,7 @@ fn a_container_that_is_killed_from_outside_says_so_of_its_commands() {
             sandbox.start_exec(Command::shell("echo ready; sleep 1000")).await.unwrap();
         assert_eq!(first_line(&mut execution).await, "ready\n");
         let [container] = &programs.guest.place.containers()[..] else { panic!() };
-        ENGINE.kill(container);
+        engine().kill(container);
         let result = execution.wait().await.unwrap();
         let document = serde_json::to_value(sandbox_api::ExecDocument::from(&result)).unwrap();
         (status(&result), document)

@@ -139,8 +139,8 @@ fn exec_has_limits_for_builds_and_scripts_have_theirs() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let told = commands.place.run_json("return 1", &args);
     assert_eq!(limits(&told), [30_000, 256 << 20, 64, 50 << 20, 10_000]);
-    let flags = ["--json", "--entries", "7", "--timeout", "5s"];
+    let flags = ["--json", "--entries", "7", "--timeout", "50s"];
     let told = document(&commands.shell(&flags, "for i in 1 2 3 4 5 6 7 8 9; do touch $i; done"));
-    assert_eq!((limits(&told)[0], limits(&told)[4]), (5_000, 7));
+    assert_eq!((limits(&told)[0], limits(&told)[4]), (50_000, 7));
     assert_eq!(told["error"]["hint"], "--entries raises the limit", "{told:#}");
 }

@@ -188,7 +188,7 @@ fn ten_mebibytes_go_in_and_out_byte_for_byte() {
 fn a_large_file_passes_in_bounded_memory() {
     let place = Fixture::new();
     let size = 100 << 20;
-    let limits = ["--max-file-size", "128MiB", "--max-write", "128MiB", "--timeout", "1m"];
+    let limits = ["--max-file-size", "128MiB", "--max-write", "128MiB", "--timeout", "4m"];
     let host = File::create(place.path("host.bin")).unwrap();
     host.set_len(size).unwrap();
     for args in [["cp", "host.bin", ":a.bin"], ["cp", ":a.bin", "copy.bin"]] {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::ENGINE;
 use crate::agent::Actor;
+use crate::engine::engine;
 use crate::engines::{Feature, has};
 use crate::fixture::finish;
 
@@ -277,7 +277,7 @@ fn no_system_call_leads_out_of_it() {
     for call in ["unshare_user", "clone_user", "ptrace", "keyctl", "io_uring_setup", "socket_inet"]
     {
         let errno = seen.seen["calls"][call].as_u64().unwrap();
-        assert!([1, 38].contains(&errno), "{call}: {errno} on {}", ENGINE.name());
+        assert!([1, 38].contains(&errno), "{call}: {errno} on {}", engine().name());
     }
 }
 

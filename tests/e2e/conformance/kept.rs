@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::service::{Service, serve};
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::fixture::{Fixture, eventually};
 
 /// Scripts have files there.
@@ -197,7 +197,7 @@ fn scripts_of_a_sandbox_that_is_deleted_are_cancelled() {
     let put = caller.send("PUT", &format!("/v1/sandboxes/{id}/files/a.txt"), "late");
     assert_eq!(put.status, 410, "{put:?}");
     service.stop();
-    eventually("nothing of it is left", || ENGINE.remains(&place).is_empty().then_some(()));
+    eventually("nothing of it is left", || engine().remains(&place).is_empty().then_some(()));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     });
     assert_eq!(caller.file(&idle, "a.txt").body, "kept");
     service.stop();
-    eventually("no helper is left", || ENGINE.remains(&place).is_empty().then_some(()));
+    eventually("no helper is left", || engine().remains(&place).is_empty().then_some(()));
 }
 
 #[test]

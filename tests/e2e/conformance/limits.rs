@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::agent::Actor;
+use crate::engine::engine;
 use crate::engines::{Feature, has, out_of_memory};
 
 #[test]
@@ -66,5 +67,5 @@ fn a_loop_that_no_one_interrupts_is_killed_at_its_deadline() {
     let actor = Actor::new();
     let played = actor.play("says-nothing", &["--timeout", "300ms"]);
     assert_eq!(played.document["status"], "timeout", "{:#}", played.document);
-    assert_eq!(played.document["usage"]["cpu_ms"].as_u64().is_some(), crate::ENGINE.tells_usage());
+    assert_eq!(played.document["usage"]["cpu_ms"].as_u64().is_some(), engine().tells_usage());
 }

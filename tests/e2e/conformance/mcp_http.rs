@@ -531,7 +531,7 @@ fn calls_of_agents_have_the_rate_of_executions() {
     let service = Service::with(&place, &[], &rate);
     let client = Client::new(&service);
     let script = || json!({ "script": "return 1" });
-    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    let submit = || service.http("POST", "/v1/executions?wait=60", "", r#"{"script":"return 1"}"#);
     assert_eq!(submit().0, 200);
     assert_eq!(client.data("execute_script", script())["result"], 1);
     let failed = client.call("execute_script", json!({ "script": "error('boom')" }));
@@ -562,7 +562,7 @@ fn files_of_agents_have_the_quota_of_stored_bytes() {
     let is_full = |text: String| assert!(text.contains(full), "{text}");
     is_full(client.call("write_file", write(1)).failure());
     is_full(client.call("execute_script", json!({ "script": "return 1" })).failure());
-    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    let submit = || service.http("POST", "/v1/executions?wait=60", "", r#"{"script":"return 1"}"#);
     assert_eq!(submit().0, 429);
     let stored = || service.usage()["stored_bytes"].as_u64().unwrap();
     assert!(stored() >= 100_000);

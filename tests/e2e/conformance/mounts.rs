@@ -14,8 +14,7 @@ use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status
 use sandbox_controller::{Command, Error};
 use serde_json::json;
 
-use crate::ENGINE;
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
 use crate::library::{Guest, Library};
 use crate::rootfs::Rootfs;
@@ -101,7 +100,7 @@ fn assert_refused(ended: &Ended, why: &str) {
 #[test]
 fn directory_of_another_user_is_not_mounted_for_whoever_may_use_docker() {
     // The embedded engine is root's.
-    if ENGINE != Engine::Docker {
+    if engine() != Engine::Docker {
         return;
     }
     const USER: (u32, u32) = (4321, 4322);
@@ -390,7 +389,7 @@ fn pseudo_file_systems_and_devices_are_not_mounted() {
 
 #[test]
 fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
-    if ENGINE != Engine::Embedded {
+    if engine() != Engine::Embedded {
         return;
     }
     let place = Fixture::new();

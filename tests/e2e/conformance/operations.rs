@@ -18,6 +18,7 @@ use sandbox_api::operation::Operation;
 use sandbox_api::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
+use crate::engine::engine;
 use crate::fixture::Fixture;
 use crate::library::{Guest, give_up_all_after, kind_of};
 
@@ -522,7 +523,7 @@ fn an_ended_sandbox_says_so_to_every_operation() {
     let guest = Guest::new();
     guest.place.write("sandbox-files/f", "x");
     let containers = guest.place.containers();
-    crate::ENGINE.kill(&containers[0]);
+    engine().kill(&containers[0]);
     for operation in each_on("f") {
         assert_eq!(guest.kind(operation.clone()), "agent_lost", "{operation}");
     }

@@ -141,7 +141,7 @@ fn output_is_refused_in_an_io_dir_that_another_sandbox_uses() {
     place.write("precious", "old");
     place.write("a.luau", "return 1");
     place.write("wait.luau", "fs.write('ready', '') while not fs.exists('go') do end");
-    let run = spawn(place.command(["run", "wait.luau", "--io-dir", "theirs"]));
+    let run = spawn(place.command(["run", "wait.luau", "--io-dir", "theirs", "--timeout", "5m"]));
     let ready = place.path("theirs/ready");
     eventually("the script runs", || ready.exists().then_some(()));
     symlink("../precious", place.path("theirs/planted")).unwrap();

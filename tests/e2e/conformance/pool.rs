@@ -6,7 +6,7 @@ use sandbox_api::{Limits, Outcome, SandboxSpec, Script, StartKind};
 use sandbox_controller::{PoolConfig, Sandbox};
 use serde_json::{Value, json};
 
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::engines::{Kind, kind};
 use crate::fixture::{Fixture, eventually, files_below};
 use crate::library::Library;
@@ -91,7 +91,7 @@ fn pooled_sandbox_that_is_killed_is_replaced() {
     let place = Fixture::new();
     let library = library_with_pool(&place, 1);
     let before = place.containers();
-    ENGINE.kill(&before[0]);
+    engine().kill(&before[0]);
     let controller = library.controller();
     eventually("it is replaced", || {
         let stats = controller.pool_stats().unwrap();
@@ -114,7 +114,7 @@ fn pooled_sandboxes_of_a_killed_program_are_removed_by_the_next() {
     child.wait().unwrap();
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
-        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+        (place.containers().is_empty() && engine().remains(&place).is_empty()).then_some(())
     });
     assert_eq!(files_below(&place.scratch()), Vec::<std::path::PathBuf>::new());
 }
@@ -148,7 +148,7 @@ fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
         assert_eq!((&last["operation"], &last["outcome"]), (&json!("close"), &json!(outcome)));
         eventually("its container is removed though nobody waits", || {
             let is_left = |container: &String| container.contains(&id);
-            (!place.containers().iter().any(is_left) && ENGINE.remains(&place).is_empty())
+            (!place.containers().iter().any(is_left) && engine().remains(&place).is_empty())
                 .then_some(())
         });
     }

@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
-use sandbox_api::{CancelCause, ErrorKind, ExecResult, Exit, Outcome, SandboxSpec};
+use sandbox_api::{CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec};
 use sandbox_controller::{Command, MASKED_PATHS};
 use serde_json::json;
 
-use crate::ENGINE;
 use crate::agent::{Actor, attacker};
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
 use crate::library::Guest;
@@ -69,7 +68,9 @@ impl Hostile {
         }
         let metadata = std::fs::metadata(&io_dir).unwrap();
         let owner = (metadata.uid(), metadata.gid());
-        let guest = Guest::in_place(place, |it| spec(it.root(provided.root())));
+        // Time for a busy machine.
+        let limits = Limits { timeout: Duration::from_secs(120), ..Limits::default() };
+        let guest = Guest::in_place(place, |it| spec(it.root(provided.root()).limits(limits)));
         Self { guest, owner, _provided: provided }
     }
 
@@ -420,7 +421,7 @@ fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
 
 #[test]
 fn pseudoterminals_of_a_sandbox_are_bounded() {
-    if ENGINE != Engine::Embedded {
+    if engine() != Engine::Embedded {
         // Docker's options of the mount say nothing of it.
         return;
     }

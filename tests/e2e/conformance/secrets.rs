@@ -9,8 +9,7 @@ use sandbox_controller::{Command, ExecStream};
 use serde_json::{Value, json};
 
 use super::exec_cli::Commands;
-use crate::ENGINE;
-use crate::engine::{Engine, docker, helpers, processes};
+use crate::engine::{Engine, docker, engine, first_process, helpers};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, files_below, finish, spawn};
 use crate::library::Guest;
@@ -76,7 +75,7 @@ fn bytes_of_a_secret_are_found_nowhere() {
     // One that was made for another user, and not started, is gone by now.
     let container = crate::fixture::eventually("the container", || place.containers().pop());
     assert_absent_from_files(place);
-    match ENGINE {
+    match engine() {
         Engine::Docker => {
             let inspected = docker(&["inspect", &container]).stdout;
             assert!(inspected.len() > 100);
@@ -87,7 +86,7 @@ fn bytes_of_a_secret_are_found_nowhere() {
             assert!(!helpers.is_empty());
             helpers.iter().for_each(|pid| assert_absent_from(pid.as_raw_nonzero().get()));
             // The agent is the first: what it started for this command has the variable.
-            let agent = processes(&container)[0];
+            let agent = first_process(&container).expect("it runs");
             assert_absent_from(agent.as_raw_nonzero().get());
         }
     }

@@ -14,9 +14,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::{Value, json};
 
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::fixture::{
-    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, sandboxctl, spawn, wait,
+    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, files_below, sandboxctl, spawn, wait,
 };
 use crate::tls::{OPENSSL, certify};
 
@@ -125,11 +125,16 @@ impl<'a> Service<'a> {
 
     pub(super) fn stop(self) -> String {
         self.signal(Signal::TERM);
+        self.end_well()
+    }
+
+    /// Waits for the end of one that was told to end, and gives what it still said.
+    fn end_well(self) -> String {
         let place = self.place;
         let (code, log) = self.end();
         assert_eq!(code, Some(0), "{log}");
         assert_eq!(place.containers(), Vec::<String>::new());
-        eventually("no helper is left", || ENGINE.remains(place).is_empty().then_some(()));
+        eventually("no helper is left", || engine().remains(place).is_empty().then_some(()));
         log
     }
 
@@ -394,7 +399,7 @@ fn killed_service_forgets_nothing_that_it_accepted() {
     service.stop();
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
-        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+        (place.containers().is_empty() && engine().remains(&place).is_empty()).then_some(())
     });
 }
 
@@ -413,14 +418,26 @@ fn data_directory_is_of_one_service() {
 #[test]
 fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     let place = Fixture::new();
-    let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
-    let service = Service::with(&place, &[], &one_at_a_time);
-    // Long enough for three requests, also on a busy machine.
-    let running =
-        service.submit("local t = os.clock() while os.clock() - t < 5 do end return 'done'");
+    // One at a time, with files.
+    let variables = [("SANDBOXCTL_SERVER_CONCURRENCY", "1"), ("SANDBOXCTL_IO_ENABLED", "true")];
+    let service = Service::with(&place, &[], &variables);
+    let until_told = "fs.write('begun', '') while not fs.exists('go') do end return 'done'";
+    let running = service.submit(until_told);
     service.until(&running, "running");
+    let begun = eventually("the script runs", || {
+        let files = files_below(&place.path("service/scratch"));
+        files.into_iter().find(|file| file.ends_with("begun"))
+    });
     let queued = service.submit("return 'later'");
-    let log = service.stop();
+    service.signal(Signal::TERM);
+    let mut said: Vec<String> = Vec::new();
+    eventually("it is said that it ends", || {
+        said.extend(service.log.try_iter());
+        said.iter().any(|line| line.contains("shutting down")).then_some(())
+    });
+    std::fs::write(begun.with_file_name("go"), "").unwrap();
+    said.push(service.end_well());
+    let log = said.join("\n");
     assert!(log.contains("1 finished") && log.contains("1 queued"), "{log}");
     let says = |log: &str, id: &str, became: &str| {
         let is_it = |line: &str| line.contains(&format!(" {became} ")) && line.contains(id);
@@ -429,7 +446,7 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     says(&log, &running, "finished");
     says(&log, &queued, "queued for the next start");
 
-    let service = Service::with(&place, &["--shutdown-timeout", "100ms"], &one_at_a_time);
+    let service = Service::with(&place, &["--shutdown-timeout", "100ms"], &variables);
     assert_eq!(service.get(&running)["result"], "done");
     assert_eq!(service.until(&queued, "ok")["result"], "later");
     let looping = service.submit(LOOP);
@@ -511,7 +528,7 @@ fn second_signal_ends_a_service_at_once() {
     assert_eq!(code, Some(143), "{log}");
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
-        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+        (place.containers().is_empty() && engine().remains(&place).is_empty()).then_some(())
     });
 }
 
@@ -588,7 +605,7 @@ fn hangup_reads_quotas_again() {
     let config = place.write("config.toml", "");
     let flags = ["--config", config.to_str().unwrap()];
     let service = Service::with(&place, &flags, &[]);
-    let submit = || service.http("POST", "/v1/executions?wait=10", "", r#"{"script":"return 1"}"#);
+    let submit = || service.http("POST", "/v1/executions?wait=60", "", r#"{"script":"return 1"}"#);
     for _ in 0..3 {
         let (status, body) = submit();
         assert_eq!(status, 200, "{body}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::fixture::{Fixture, eventually, workspace};
 
 /// Longer than any answer of these tests takes.
@@ -130,7 +130,7 @@ impl<'a> Server<'a> {
     fn wait(&mut self) -> i32 {
         let code = self.child.wait().unwrap().code().unwrap();
         assert_eq!(self.place.containers(), Vec::<String>::new());
-        eventually("no helper is left", || ENGINE.remains(self.place).is_empty().then_some(()));
+        eventually("no helper is left", || engine().remains(self.place).is_empty().then_some(()));
         code
     }
 
@@ -449,7 +449,7 @@ fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
     assert_eq!(metadata["files_touched"], json!([{"name": "g", "op": "write", "bytes": 0}]));
 
     let endless = "print('begun') while true do end";
-    let timed = c(json!({"script": endless, "timeoutMs": 3000}));
+    let timed = c(json!({"script": endless, "timeoutMs": 5000}));
     let answer = server.ask("sandbox_execute_script", timed);
     assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
@@ -755,7 +755,7 @@ fn a_server_that_is_killed_leaves_nothing_that_the_next_command_does_not_remove(
     server.child.wait().unwrap();
     eventually("nothing is left", || {
         place.sandboxctl(["gc"]).assert_code(0);
-        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+        (place.containers().is_empty() && engine().remains(&place).is_empty()).then_some(())
     });
 }
 
@@ -777,7 +777,7 @@ fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
     assert_eq!(metadata["logs"], json!(["begun"]));
     assert_eq!(metadata["files_touched"][0]["name"], "one");
 
-    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 3000,
+    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 5000,
         "args": c(json!({"script": script("two")}))});
     server.send(&call.to_string());
     let answer = server.answer(&json!("two"));
@@ -838,7 +838,7 @@ fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
     server.init();
     let containers = place.containers();
     assert_eq!(containers.len(), 1);
-    ENGINE.kill(&containers[0]);
+    engine().kill(&containers[0]);
     let (kind, message) = eventually("the end is noticed", || {
         let answer = server.ask("sandbox_exists", c(json!({"path": "a"})));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -852,9 +852,9 @@ fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
     server.init();
     // One that nobody asked since it ended gives way too.
     let containers: Vec<String> =
-        place.containers().into_iter().filter(|container| ENGINE.is_running(container)).collect();
-    ENGINE.kill(&containers[0]);
-    eventually("it is not running", || (!ENGINE.is_running(&containers[0])).then_some(()));
+        place.containers().into_iter().filter(|container| engine().is_running(container)).collect();
+    engine().kill(&containers[0]);
+    eventually("it is not running", || (!engine().is_running(&containers[0])).then_some(()));
     eventually("there is a new one", || {
         let data = server.data("sandbox_init", init("c"));
         let answer = server.ask("sandbox_exists", c(json!({"path": "a"})));

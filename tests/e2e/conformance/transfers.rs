@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::mounts::HostMount;
-use crate::ENGINE;
+use crate::engine::engine;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, TIMEOUT, eventually};
 use crate::library::{Guest, Library, give_up_after, kind_of};
@@ -55,7 +55,7 @@ fn names(io_dir: &Path) -> Vec<String> {
 fn agents_peak_kib(place: &Fixture) -> u64 {
     let containers = place.containers();
     assert_eq!(containers.len(), 1);
-    ENGINE.peak_memory_kib(&containers[0])
+    engine().peak_memory_kib(&containers[0])
 }
 
 /// What an error of a reader or writer has inside.
@@ -255,7 +255,7 @@ fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
             let mut reader = guest.sandbox.reader("large", 0, None).await.unwrap();
             writer.write_all(&vec![b'n'; 2 * MIB]).await.unwrap();
             reader.read_exact(&mut [0; 1000]).await.unwrap();
-            ENGINE.kill(&guest.place.containers()[0]);
+            engine().kill(&guest.place.containers()[0]);
             // Whatever was taken already, the end of it says the truth.
             while writer.write_all(&[b'n'; 1000]).await.is_ok() {}
             let error = writer.finish().await.unwrap_err();

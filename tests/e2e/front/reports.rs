@@ -151,7 +151,8 @@ fn reports_are_written_for_every_outcome() {
     assert_valid_junit(&place);
     assert!(place.read("r.xml").contains(r#"errors="1""#));
 
-    std::fs::remove_file(place.path("sandbox-files/f")).unwrap();
+    // On a busy machine the second may have been over before it was made.
+    _ = std::fs::remove_file(place.path("sandbox-files/f"));
     let child =
         spawn(place.command([&["run", "loop.luau", "--timeout", "60s"][..], &ALL].concat()));
     eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,9 +20,9 @@ use super::super::exec_cli::Commands;
 use super::{
     Dice, HostMount, Tree, assert_no_stage_is_left, assert_same, difference, records, tree,
 };
-use crate::ENGINE;
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::fixture::{eventually, finish, spawn};
+use crate::shared;
 
 /// What is run. It gives everything that it changes a certain time, so that every run leaves the same.
 const CHANGES: &str = "set -e
@@ -349,34 +350,36 @@ fn commit_that_a_power_cut_interrupts_is_completed_after_the_next_boot() {
     cases.assert_all_is_gone();
 }
 
-/// How many commands are killed at random times. Docker takes ten times as long for each.
-const KILLS: usize = match ENGINE {
-    Engine::Embedded => 200,
-    Engine::Docker => 48,
-};
 /// How many of them run at the same time.
 const AT_ONCE: usize = 6;
 
 #[test]
 fn commands_killed_at_random_times_leave_the_old_io_dir_or_the_new_one() {
     let cases = Cases::new();
+    // Docker takes ten times as long for each.
+    let kills = match engine() {
+        Engine::Embedded => shared::cases(48, 400),
+        Engine::Docker => shared::cases(48, 96),
+    };
     let next = AtomicUsize::new(0);
+    // Several run at the same time, and each is slower than one alone.
+    let within = Mutex::new([cases.whole.mul_f32(1.5), cases.rest.mul_f32(2.0)]);
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= KILLS {
+                    if number >= kills {
                         break;
                     }
-                    kill_one(&cases, number);
+                    kill_one(&cases, number, &within);
                 }
             });
         }
     });
     cases.gc();
     let (mut old, mut new) = (0, 0);
-    for number in 0..KILLS {
+    for number in 0..kills {
         match cases.outcome(&random_io(&cases, number), &format!("case {number}")) {
             Whole::Old => old += 1,
             Whole::New => new += 1,
@@ -394,24 +397,29 @@ fn random_io(cases: &Cases, number: usize) -> PathBuf {
     }
 }
 
-/// Kills a command at a random time, and some of the next ones too.
-fn kill_one(cases: &Cases, number: usize) {
-    let mut dice = Dice::new(number as u64);
+/// Kills a command at a random time, at most so long after its beginning or its program's end, and
+/// some of the next ones too.
+fn kill_one(cases: &Cases, number: usize, within: &Mutex<[Duration; 2]>) {
+    let mut dice = Dice::new(shared::seed() + number as u64);
     let io = random_io(cases, number);
     plant(&io, 10);
     let mut child = spawn(cases.command(&io));
-    // Several run at the same time, and each is slower than one alone.
-    let within = match number % 2 {
-        0 => cases.whole.mul_f32(1.5),
-        _ => {
-            done(&mut child);
-            cases.rest.mul_f32(2.0)
-        }
-    };
-    nap(&mut dice, within);
-    let signal = if number % 4 < 2 { Signal::KILL } else { Signal::TERM };
-    kill_process(Pid::from_child(&child), signal).unwrap();
-    child.wait().unwrap();
+    if number % 2 == 1 {
+        done(&mut child);
+    }
+    let longest = within.lock().unwrap()[number % 2];
+    nap(&mut dice, longest);
+    let has_ended = child.try_wait().unwrap().is_some();
+    if !has_ended {
+        let signal = if number % 4 < 2 { Signal::KILL } else { Signal::TERM };
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        child.wait().unwrap();
+    }
+    // However busy the machine is by now, about half of them are to have ended before.
+    let factor = if has_ended { 0.8 } else { 1.25 };
+    let mut within = within.lock().unwrap();
+    within[number % 2] = within[number % 2].mul_f32(factor);
+    drop(within);
     if number.is_multiple_of(8) {
         let mut gc = spawn(cases.commands.place.command(["gc"]));
         nap(&mut dice, cases.whole / 4);

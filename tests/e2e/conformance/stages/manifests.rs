@@ -15,11 +15,10 @@ use serde_json::Value;
 
 use super::super::exec_cli::Commands;
 use super::{Dice, Seen, Tree, assert_no_stage_is_left, assert_same, tree};
-use crate::engine::Engine;
+use crate::engine::{Engine, engine};
 use crate::fixture::finish;
+use crate::shared;
 
-/// How many random trees each test has.
-const CASES: u64 = 6;
 /// How many changes a run makes.
 const CHANGES: u64 = 60;
 /// Names of files and directories.
@@ -213,9 +212,9 @@ fn check(who: Who) {
     if who.caller.0 != 0 {
         place.give_to(who.caller);
     }
-    for case in 0..CASES {
+    for case in 0..shared::cases(4, 24) {
         let what = format!("case {case}, {who:?}");
-        let mut dice = Dice::new(1 + case);
+        let mut dice = Dice::new(shared::seed() + case);
         let io = place.path(&format!("{case}/io"));
         plant(&io, &mut dice);
         let known: Vec<_> = tree(&io).into_keys().filter(|path| !path.is_empty()).collect();
@@ -289,7 +288,7 @@ fn manifests_of_random_changes_of_another_users_io_dir_equal_a_walk() {
 #[test]
 fn manifests_of_random_changes_equal_a_walk_if_the_caller_is_not_root() {
     // The embedded engine is root's.
-    if crate::ENGINE == Engine::Docker {
+    if engine() == Engine::Docker {
         check(Who { owner: USER, caller: USER });
     }
 }

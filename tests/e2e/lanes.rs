@@ -1,0 +1,75 @@
+//! The lanes are whole: `tests/lanes.toml` has a row for each module with tests, and no other row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::fixture::{files_below, workspace};
+
+const TABLE: &str = include_str!("../lanes.toml");
+/// The tables whose rows are modules.
+const LANES: [&str; 4] = ["both", "docker", "embedded", "embedded-only"];
+
+fn table() -> BTreeMap<String, Value> {
+    toml::from_str(TABLE).unwrap()
+}
+
+/// The modules of rows, and the folders that each is about.
+fn rows() -> Vec<(String, Vec<String>)> {
+    let mut table = table();
+    let lanes = LANES.iter().map(|lane| table.remove(*lane).unwrap());
+    lanes.flat_map(|lane| serde_json::from_value::<BTreeMap<_, _>>(lane).unwrap()).collect()
+}
+
+/// The tests by their names, as the test program has them.
+fn tests() -> BTreeSet<String> {
+    let root = workspace().join("tests/e2e");
+    let mut tests: BTreeSet<String> =
+        crate::docs::PAGES.iter().map(|page| format!("docs::{page}")).collect();
+    for file in files_below(&root) {
+        let module = file.strip_prefix(&root).unwrap().with_extension("");
+        let module = module.to_str().unwrap().replace('/', "::");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut is_test = false;
+        for line in text.lines().map(str::trim_start) {
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            if is_test && let Some((_, function)) = line.split_once("fn ") {
+                let (name, _) = function.split_once('(').unwrap();
+                tests.insert(format!("{module}::{name}"));
+                is_test = false;
+            }
+        }
+    }
+    tests
+}
+
+#[test]
+fn every_module_has_a_row_and_every_row_has_tests() {
+    let (rows, tests) = (rows(), tests());
+    let is_of =
+        |test: &str, row: &str| test.strip_prefix(row).is_some_and(|it| it.starts_with("::"));
+    for test in &tests {
+        // A page of the docs may have a row of its own.
+        let its: Vec<_> = rows.iter().filter(|(row, _)| is_of(test, row)).collect();
+        assert_eq!(its.len(), 1, "{test} is in one row of tests/lanes.toml, not in {its:?}");
+    }
+    for (row, folders) in &rows {
+        let has_tests = tests.iter().any(|test| is_of(test, row) || test == row);
+        assert!(has_tests, "tests/lanes.toml: {row} has no tests");
+        for folder in folders {
+            assert!(workspace().join(folder).exists(), "tests/lanes.toml: no {folder}");
+        }
+    }
+    assert!(tests.len() > 500, "only {} tests were found", tests.len());
+}
+
+#[test]
+fn tests_that_have_lanes_of_their_own_exist() {
+    let mut table = table();
+    let mut names = |lane: &str, list: &str| -> BTreeSet<String> {
+        serde_json::from_value(table.get_mut(lane).unwrap()[list].take()).unwrap()
+    };
+    let named = &names("smoke", "tests") | &names("nightly", "docker");
+    let missing: Vec<_> = named.difference(&tests()).cloned().collect();
+    assert!(missing.is_empty(), "tests/lanes.toml: no tests {missing:?}");
+}

@@ -1,0 +1,51 @@
+//! End-to-end tests: the built `sandboxctl`, as a person calls it, on a real engine.
+//! Without an engine, or without root for the embedded one, they fail; they never skip.
+//!
+//! One program for all engines: `SANDBOX_TEST_ENGINE` names the one that it tests
+//! ([`engine::engine`]). `tests/lanes.toml` says which module runs on which engine; `scripts/test`
+//! reads it. Each test is a process of its own, and what tests share is in [`shared`].
+//!
+//! Each test has a [`fixture::Fixture`] of its own: a working directory, a state directory and a
+//! home. At its end the fixture asserts that nothing of it is left on the engine or on the disk.
+//!
+//! `DOCKER_HOST` and `SANDBOXCTL_ENGINE_RUNTIME` reach `sandboxctl`, so that the same tests run on
+//! any engine that speaks Docker's API, and with any of its runtimes.
+
+/// What a sandbox is, whatever runs its container.
+mod conformance;
+
+/// Docker's alone: an engine on a socket, which can fail by itself, and which needs an image; settings
+/// of such an engine.
+mod cli;
+mod config;
+mod daemon;
+mod faults;
+mod image;
+mod pull;
+
+/// The embedded engine's alone: images from files, and its helpers.
+mod archives;
+mod helpers;
+
+/// What the command line makes of results: no engine matters to it.
+mod front;
+
+/// Every command that the docs show.
+mod docs;
+#[path = "../markdown.rs"]
+#[expect(dead_code, reason = "tests/pages.rs uses the rest of it")]
+mod markdown;
+
+/// A service that is killed under load.
+mod crashes;
+mod library;
+mod newcomer;
+
+mod agent;
+mod engine;
+mod engines;
+mod fixture;
+mod lanes;
+mod rootfs;
+mod shared;
+mod tls;
