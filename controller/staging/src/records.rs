@@ -244,7 +244,7 @@ impl Records {
             _ => Ok(()),
         };
         // Without its end: its stage was not made yet.
-        let Some(recorded) = recorded else { return forget() };
+        let Some(mut recorded) = recorded else { return forget() };
         let _turn = self.turn()?;
         let Some(at) = self.find(&recorded)? else {
             return match recorded.is_committing {
@@ -279,6 +279,9 @@ impl Records {
             }
             at.end()?;
         }
+        // Before its stage is removed, which a commit that has not ended would need.
+        let was_committing = std::mem::take(&mut recorded.is_committing);
+        let _held = was_committing.then(|| recorded.write(record));
         if at.remove() {
             forget()?;
         }
@@ -334,6 +337,15 @@ impl Record {
         self.file = self.recorded.write(&self.path)?;
         let directory = self.path.parent().map(File::open).transpose()?;
         Ok(directory.map_or(Ok(()), fsync)?)
+    }
+
+    /// Records that the commit has ended. Where that fails, who is killed between the removal of the
+    /// stage and that of the record leaves a commit that seems to need its stage.
+    pub fn end(&mut self) {
+        self.recorded.is_committing = false;
+        if let Ok(file) = self.recorded.write(&self.path) {
+            self.file = file;
+        }
     }
 
     /// Removes it, because nothing is left of the stage.

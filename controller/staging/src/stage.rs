@@ -239,6 +239,7 @@ impl Stage {
         let mut left = self.at.apply(&journal, &io_dir, &mut reached)?;
         self.at.set_directories(&journal, &io_dir, &mut left)?;
         self.at.end()?;
+        self.record.end();
         self.is_interrupted = false;
         reached("applied");
         let kept = [left.conflicts, left.blocked].concat();

@@ -1049,6 +1049,23 @@ fn records_that_another_user_could_have_written_are_not_followed() {
 }
 
 #[test]
+fn commit_that_has_ended_does_not_need_its_stage() {
+    let place = Fixture::new();
+    place.write("f", "old");
+    let mut run = place.stage();
+    fs::write(run.path().join("f"), "new").unwrap();
+    let compared = run.compare().unwrap();
+    assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
+    let ours = run.path().parent().unwrap().to_owned();
+    run.stage.die();
+    // Killed between the removal of the stage and that of its record.
+    fs::remove_dir_all(ours).unwrap();
+    place.records().recover();
+    assert!(place.records().leftovers().is_empty());
+    place.assert_clean();
+}
+
+#[test]
 fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
     let place = Fixture::new();
     place.write("f", "old");
