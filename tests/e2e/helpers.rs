@@ -1,33 +1,18 @@
 //! The embedded engine's helpers: killed, orphaned, mistaken for somebody else, and not needed.
 
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use rustix::fs::SealFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::agent::Actor;
+use crate::conformance::cleanup::{LOOP, looping};
 use crate::engine::{engine, first_process, helpers};
 use crate::fixture::{
     Fixture, eventually, files_below, finish, sandboxctl, spawn, wait, workspace,
 };
-
-const LOOP: &str =
-    "print('started') io.open('f', 'w'):write('x'):close() pcall(io.open, '/no') while true do end";
-
-fn looping(place: &Fixture) -> Child {
-    place.write("loop.luau", LOOP);
-    let args = ["run", "--json", "--audit", "audit", "--timeout", "60s", "loop.luau"];
-    let child = spawn(place.command(args));
-    // What was said before the refusal has arrived too: a helper that is killed takes with it what
-    // is still on its way.
-    eventually("the script is refused a path", || {
-        let audit = std::fs::read_to_string(place.path("audit")).ok()?;
-        audit.contains("path_escape").then_some(())
-    });
-    child
-}
 
 fn assert_nothing_is_left(place: &Fixture) {
     eventually("nothing is left", || {
@@ -39,7 +24,7 @@ fn assert_nothing_is_left(place: &Fixture) {
 #[test]
 fn a_helper_that_is_killed_costs_its_run_alone() {
     let place = Fixture::new();
-    let child = looping(&place);
+    let child = looping(&place, &["--json"]);
     assert_eq!(place.containers().len(), 1);
     let helpers = helpers(&place);
     assert!(!helpers.is_empty());
@@ -62,7 +47,7 @@ fn a_controller_and_its_helpers_that_are_killed_at_once_leave_nothing_that_the_n
  {
     let place = Fixture::new();
     place.expect_a_dead_instance();
-    let mut child = looping(&place);
+    let mut child = looping(&place, &["--json"]);
     assert_eq!(place.containers().len(), 1);
     // Stopped first, so that none of them notices the end of another.
     let all: Vec<Pid> = helpers(&place).into_iter().chain([Pid::from_child(&child)]).collect();
@@ -120,7 +105,7 @@ fn a_helper_holds_nothing_of_whoever_started_it() {
 #[test]
 fn helper_and_agent_are_executed_from_sealed_memory_and_no_file_of_the_host() {
     let place = Fixture::new();
-    let mut child = looping(&place);
+    let mut child = looping(&place, &["--json"]);
     let executed = |pid: Pid, name: &str| {
         let path = format!("/proc/{}/exe", pid.as_raw_nonzero());
         let exe = std::fs::read_link(&path).unwrap();

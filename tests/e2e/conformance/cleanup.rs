@@ -13,17 +13,18 @@ use crate::engine::engine;
 use crate::fixture::{Fixture, eventually, files_below, spawn, wait};
 use crate::library::Guest;
 
-const LOOP: &str =
+pub const LOOP: &str =
     "print('started') io.open('f', 'w'):write('x'):close() pcall(io.open, '/no') while true do end";
 
 /// Starts a run that loops, and waits until its script has written, and has said so.
-fn looping(place: &Fixture, args: &[&str]) -> Child {
+pub fn looping(place: &Fixture, args: &[&str]) -> Child {
     let script = place.write("loop.luau", LOOP);
     let mut all = vec!["run", "--timeout", "3m", "--audit", "audit"];
     all.extend(args);
     all.push(script.to_str().unwrap());
     let child = spawn(place.command(all));
-    // What was said before the refusal has arrived too.
+    // What was said before the refusal has arrived too: a helper that is killed takes with it what
+    // is still on its way.
     eventually("the script is refused a path", || {
         let audit = std::fs::read_to_string(place.path("audit")).ok()?;
         audit.contains("path_escape").then_some(())

@@ -3,7 +3,7 @@
 mod agents;
 mod artifacts;
 mod changes;
-mod cleanup;
+pub mod cleanup;
 mod disk;
 mod egress;
 mod examples;
