@@ -92,7 +92,8 @@ impl Drop for Daemon {
             self.end(Signal::TERM);
         }
         // One that was killed before has forgotten what it mounted.
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = std::fs::read("/proc/self/mounts").unwrap();
+        let mounts = String::from_utf8_lossy(&mounts);
         let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
         for target in targets.filter(|it| std::path::Path::new(it).starts_with(self.folder.path()))
         {
