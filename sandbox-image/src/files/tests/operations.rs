@@ -604,7 +604,7 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     let huge = directory.path().join("d");
     fs::create_dir(&huge).unwrap();
     let here = fs::File::open(&huge).unwrap();
-    for number in 0..100_000 {
+    for number in 0..20_000 {
         // Links are the cheapest entries to create.
         rustix::fs::symlinkat("x", &here, format!("{number:05}")).unwrap();
     }
@@ -612,7 +612,7 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     let expected: Vec<_> = (0..1000).map(|number| format!("{number:05}")).collect();
     let expected = expected.iter().map(String::as_str).collect();
     assert_eq!((paths(&entries), truncated), (expected, true));
-    assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 100_001);
+    assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 20_001);
     assert_eq!(kind(remove(&files, ".", RemoveScope::Tree)), ErrorKind::PermissionDenied);
     assert!(names(directory.path()).is_empty());
 }
