@@ -459,7 +459,9 @@ fn stopping(pid: u32) -> Stopping {
 /// neither block nor ignore that.
 fn has_stop_pending(pid: u32) -> bool {
     const STOP: u64 = 1 << (libc::SIGSTOP - 1);
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // The program's name in it may have any bytes.
+    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
     let pending = pending.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
     pending.is_some_and(|signals| signals & STOP != 0)

@@ -224,7 +224,9 @@ fn honest_programs_never_break_a_stop() {
 
 #[test]
 fn programs_that_others_stop_stay_stopped() {
-    let program = Program::shell("while :; do :; done");
+    let program = Program::shell("printf '\\377' >/proc/$$/comm; while :; do :; done");
+    let name = format!("/proc/{}/comm", program.child.id());
+    until_some(|| (fs::read(&name).unwrap() == b"\xff\n").then_some(())).unwrap();
     let processes = program.processes();
     // On a busy machine its thread is told too, and takes that signal: then the other one is pending, and
     // nobody can tell whether somebody else has sent it again.

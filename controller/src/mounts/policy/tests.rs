@@ -199,7 +199,7 @@ fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
     let host = Host::new();
     let opened = File::open("/").unwrap();
     let opened = Opened::new(opened.as_fd()).unwrap();
-    let text = String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap();
+    let text = String::from_utf8_lossy(&fs::read(MOUNTINFO).unwrap()).into_owned();
     let line = text.lines().find(|it| it.starts_with(&format!("{} ", opened.mount))).unwrap();
     let fields: Vec<&str> = line.split(' ').collect();
     let (_, rest) = line.split_once(" - ").unwrap();
