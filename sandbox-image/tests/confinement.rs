@@ -289,7 +289,10 @@ const INSIDE_OF_PROGRAMS: &[&str] = &[
     "fchmodat-plain",
     "prlimit64-files",
     "prlimit64-ask",
+    "prlimit64-ask-another",
     "own-priority",
+    "chown-to-oneself",
+    "socket-netlink",
 ];
 
 /// What of [`OUTSIDE`] the rules on files refuse programs too.
@@ -334,7 +337,12 @@ const FORBIDDEN: &[&str] = &[
     "unshare-user",
     "unshare-mount",
     "setns",
-    "socket-netlink",
+    "socket-netlink-diagnosis",
+    "socket-netlink-firewall",
+    "socket-netlink-audit",
+    "socket-netlink-events",
+    "socket-netlink-generic",
+    "pair-netlink",
     "socket-packet",
     "socket-vsock",
     "socket-alg",
@@ -364,24 +372,38 @@ const FORBIDDEN: &[&str] = &[
     "fchmodat",
     "fchmodat2",
     "prlimit64",
-    "prlimit64-core",
-    "prlimit64-mark",
-    "setrlimit-core",
-    "setrlimit-mark",
+    "prlimit64-core-and-ask",
     "ioctl-type-into-terminal",
     "ioctl-linux-console",
     "socket-sctp",
     "socket-smc",
     "fcntl-lease",
     "fcntl-notify",
+];
+
+/// What succeeds without effect: nothing has changed that can be asked for.
+const UNCHANGED: &[&str] = &[
+    "prlimit64-core",
+    "prlimit64-mark",
+    "setrlimit-core",
+    "setrlimit-mark",
     "setpriority-of-another",
-    "setpriority-of-a-user",
+    "setpriority-of-a-group",
     "ioprio_set-of-another",
-    "ioprio_set-of-everybody",
+    "ioprio_set-of-a-group",
     "sched_setscheduler-of-another",
+];
+
+/// The same, where the kernel would refuse what is asked for, or there is nobody whom it concerns.
+const WITHOUT_EFFECT: &[&str] = &[
+    "setpriority-of-a-user",
+    "ioprio_set-of-everybody",
     "sched_setparam-of-another",
     "sched_setattr-of-another",
 ];
+
+/// What root, as the one user of its sandbox, changes by no call; others are refused it by the kernel.
+const OWNERS: &[&str] = &["chown-to-another", "chgrp-to-another", "fchown-to-another"];
 
 /// The same, by the older names of this architecture.
 #[cfg(target_arch = "x86_64")]
@@ -624,6 +646,28 @@ fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
         }
     }
     assert!(unproven.iter().all(|attack| OPTIONAL.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn what_programs_ask_for_without_effect_changes_nothing() {
+    let field = Field::new(geteuid().as_raw());
+    let unchanged = UNCHANGED.iter().map(|attack| (attack, Outcome::Errno(libc::EALREADY)));
+    let without_effect = WITHOUT_EFFECT.iter().map(|attack| (attack, Outcome::Done));
+    let owners = OWNERS.iter().filter(|_| geteuid().is_root());
+    let owners = owners.map(|attack| (attack, Outcome::Errno(libc::EALREADY)));
+    for (attack, expected) in unchanged.chain(without_effect).chain(owners) {
+        let outcome = field.attack("seccomp of unsupervised programs", attack);
+        assert_eq!(outcome, expected, "{attack}");
+        assert_ne!(field.attack("none", attack), expected, "{attack} without the filters");
+    }
+    // Of another user's programs the kernel decides.
+    if geteuid().is_root() {
+        let field = Field::new(4321);
+        for attack in OWNERS {
+            let outcome = field.attack("seccomp of unsupervised programs", attack);
+            assert_eq!(outcome, Outcome::Errno(libc::EPERM), "{attack}");
+        }
+    }
 }
 
 #[test]

@@ -166,7 +166,8 @@ pub fn layers<'a>(
         if !confinement.seccomp {
             return Ok::<_, SeccompError>((None, Vec::new()));
         }
-        let inherited = seccomp::programs::of_commands(confinement.unix_sockets)?;
+        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let inherited = seccomp::programs::of_commands(confinement.unix_sockets, ids)?;
         Ok((Some(seccomp::programs::of_a_command()?), inherited))
     };
     let (landlock, (seccomp, inherited)) = match policy {

@@ -1,4 +1,5 @@
-//! The kernel's side: commands that wait in `connect`, by the seccomp listener descriptor.
+//! The kernel's side: commands that wait in `connect` or `setpriority`, by the seccomp listener
+//! descriptor.
 #![expect(unsafe_code, reason = "nothing safe speaks to a seccomp listener")]
 
 use std::io;
@@ -10,17 +11,22 @@ use seccompiler::BpfProgram;
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP` (Linux 6.6): the two threads alternate on one CPU.
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 
-/// The listener that receives the `connect` calls of commands.
+/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+const CONTINUE: u32 = 1;
+
+/// The listener that receives the supervised calls of commands.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// A thread of a command that waits in `connect`.
+/// A thread of a command that waits in a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// The kernel's id of the notification.
     pub id: u64,
     /// The thread.
     pub thread: u32,
+    /// The call, by its number.
+    pub call: libc::c_long,
     /// The arguments of the call.
     pub args: [u64; 6],
 }
@@ -72,7 +78,8 @@ impl Listener {
             libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
         };
         let libc::seccomp_notif { id, pid, data, .. } = notification;
-        (received == 0).then_some(Request { id, thread: pid, args: data.args })
+        let call = data.nr.into();
+        (received == 0).then_some(Request { id, thread: pid, call, args: data.args })
     }
 
     /// Whether the call still waits. If so, its thread id has belonged to this thread since the
@@ -88,7 +95,16 @@ impl Listener {
     /// Ends the call with a result. Does nothing if the caller is gone.
     pub fn answer(&self, id: u64, result: Result<(), Errno>) {
         let error = result.err().map_or(0, |errno| -errno.raw_os_error());
-        let response = libc::seccomp_notif_resp { id, val: 0, error, flags: 0 };
+        self.respond(libc::seccomp_notif_resp { id, val: 0, error, flags: 0 });
+    }
+
+    /// Has the kernel perform the call, by the caller. Only for one whose arguments are all numbers:
+    /// they are in registers, and nobody can change them meanwhile.
+    pub fn let_through(&self, id: u64) {
+        self.respond(libc::seccomp_notif_resp { id, val: 0, error: 0, flags: CONTINUE });
+    }
+
+    fn respond(&self, response: libc::seccomp_notif_resp) {
         // SAFETY: the kernel reads it.
         _ = unsafe {
             let fd = self.0.as_raw_fd();

@@ -15,9 +15,12 @@
 //!    result or errno <──────────────────────────────────────────── connect(duplicate, copy)
 //! ```
 //!
-//! **Invariant:** no call is ever continued in the command. The check and the connection use the
+//! **Invariant:** no `connect` is ever continued in the command. The check and the connection use the
 //! same copy of the address, the same duplicate of the descriptor and the same inode, so a command
 //! gains nothing by swapping any of them meanwhile.
+//!
+//! A `setpriority` that names a process by its id comes here too, because only here it is known whose
+//! id that is. It is continued where that is the caller's own: its arguments are numbers.
 //!
 //! One thread makes all connections and does not block on them: pending ones are tried again when
 //! their socket is writable or after an interval, so that a server that connects before it accepts
@@ -42,7 +45,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox_protocol::message::UnixSockets;
 
-use crate::confine::seccomp::programs::notify_connects;
+use crate::confine::seccomp::programs;
 use crate::exec::Spawner;
 use alarm::Alarm;
 use connect::Connecting;
@@ -79,7 +82,7 @@ pub fn start(
 fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     Alarm::keep_from_this_thread();
     let spawner = Spawner::start()?;
-    let filter = notify_connects();
+    let filter = programs::supervised();
     let listener = spawner.run(move || listener::install(&filter))?;
     probe::connect_once(&spawner, &listener, &own)?;
     let supervisor = Supervisor { listener, own, waiting: Vec::new() };
@@ -103,7 +106,7 @@ impl Supervisor {
         while let Some(news) = self.wait() {
             let mut act = || {
                 self.look_after(&news.writable);
-                if news.connects {
+                if news.calls {
                     self.begin();
                 }
             };
@@ -114,7 +117,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until a command connects, or a pending connection needs to be checked.
+    /// Waits until a command makes a call, or a pending connection needs to be checked.
     fn wait(&self) -> Option<News> {
         let now = Instant::now();
         let next = self.waiting.iter().map(Connecting::next).min();
@@ -128,16 +131,19 @@ impl Supervisor {
             return Some(News::default());
         }
         let listened = fds[0].revents();
-        let connects = listened.contains(PollFlags::IN);
-        if !connects && listened.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+        let calls = listened.contains(PollFlags::IN);
+        if !calls && listened.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             return None;
         }
         let ready = ids.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
-        Some(News { connects, writable: ready.map(|(&id, _)| id).collect() })
+        Some(News { calls, writable: ready.map(|(&id, _)| id).collect() })
     }
 
     fn begin(&mut self) {
         let Some(request) = self.listener.receive() else { return };
+        if request.call == libc::SYS_setpriority {
+            return request::set_priority(&request, &self.listener);
+        }
         if self.waiting.len() == MAX_WAITING {
             self.waiting.retain(|connecting| self.listener.is_waiting(connecting.id()));
         }
@@ -172,8 +178,8 @@ impl Supervisor {
 /// What needs to be done.
 #[derive(Debug, Default)]
 struct News {
-    /// Whether a command connects.
-    connects: bool,
+    /// Whether a command waits in a call.
+    calls: bool,
     /// Pending calls whose sockets have changed.
     writable: Vec<u64>,
 }

@@ -1,4 +1,5 @@
-//! Handles one `connect` of a command: copies its arguments, checks them, and connects.
+//! Handles one call of a command: a `connect` by copying its arguments, checking them, and connecting;
+//! a `setpriority` by comparing the process that it names with the caller.
 #![expect(unsafe_code, reason = "nothing safe reads another process's memory")]
 
 use std::os::fd::OwnedFd;
@@ -25,7 +26,7 @@ pub fn perform(
     listener: &Listener,
     own: &OwnFileSystems,
 ) -> Result<Option<Connecting>, Errno> {
-    let &Request { id, thread, args: [fd, address, length, ..] } = request;
+    let &Request { id, thread, args: [fd, address, length, ..], .. } = request;
     let socket = descriptor(thread, fd)?;
     let family = sockopt::socket_domain(&socket)?;
     let address = read_address(thread, address, length)?;
@@ -52,11 +53,33 @@ pub fn perform(
             }
             (Address::of_descriptor(&found), Some(found))
         }
-        (AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6, None) => (address, None),
+        // One of netlink only has the kernel to talk to.
+        (
+            AddressFamily::UNIX
+            | AddressFamily::INET
+            | AddressFamily::INET6
+            | AddressFamily::NETLINK,
+            None,
+        ) => (address, None),
         // There are no others.
         _ => return Err(Errno::ACCESS),
     };
     connect(request, socket, address, named)
+}
+
+/// Answers a `setpriority` of a process that is named by its id. A thread changes its own, or that of
+/// its process, as it would by 0; any other id is answered with success, and nothing changes: the
+/// agent's threads have ids too.
+pub fn set_priority(request: &Request, listener: &Listener) {
+    let &Request { id, thread, args: [_, who, ..], .. } = request;
+    // The kernel uses the lower half.
+    let who = who as u32;
+    // If the thread is gone, and its id is another's, nothing waits for an answer.
+    if who == thread || process_of(thread) == Ok(who) {
+        listener.let_through(id);
+    } else {
+        listener.answer(id, Ok(()));
+    }
 }
 
 /// Duplicates the command's descriptor.

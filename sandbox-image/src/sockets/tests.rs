@@ -13,6 +13,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with,
 };
+use rustix::process::{Pid, getpid, getpriority_process, setpriority_process};
 
 use super::paths::proc_of;
 use super::*;
@@ -146,4 +147,31 @@ fn a_wait_ends_with_the_sockets_own_time_limit() {
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit)).unwrap();
     let (_, ended) = thread(&spawner, move || connect(&socket, &address));
     assert_eq!(ended.join().unwrap(), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_thread_sets_its_own_priority_by_its_id_and_that_of_no_other() {
+    let spawner = supervised();
+    let (another, number) = channel();
+    let (end, ends) = channel::<()>();
+    let other = std::thread::spawn(move || {
+        another.send(rustix::thread::gettid()).unwrap();
+        _ = ends.recv();
+    });
+    let other_id = number.recv().unwrap();
+    let before = getpriority_process(Some(other_id)).unwrap();
+    let (_, work) = thread(&spawner, move || -> rustix::io::Result<_> {
+        let this = rustix::thread::gettid();
+        setpriority_process(Some(this), before + 2)?;
+        setpriority_process(Some(getpid()), before + 1)?;
+        // Success, and nothing changes; nor of one that there is not.
+        for id in [Some(other_id), Pid::from_raw(i32::MAX)] {
+            setpriority_process(id, before + 3)?;
+        }
+        let ids = [this, getpid(), other_id];
+        Ok(ids.map(|id| getpriority_process(Some(id)).unwrap() - before))
+    });
+    assert_eq!(work.join().unwrap(), Ok([2, 1, 0]));
+    drop(end);
+    other.join().unwrap();
 }

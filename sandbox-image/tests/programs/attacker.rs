@@ -11,6 +11,7 @@ mod fill;
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_long};
@@ -25,6 +26,8 @@ use sandbox_protocol::path::GuestPath;
 const BAD: usize = 1;
 /// Has what attacks in the agent's place leave its own confinement out.
 const UNCONFINED: &str = "unconfined";
+/// An owner that stays as it is.
+const UNCHANGED: usize = u32::MAX as usize;
 /// Not a descriptor.
 const NO_FD: usize = usize::MAX;
 const CWD: usize = libc::AT_FDCWD as usize;
@@ -150,12 +153,12 @@ fn take(layers: &str, target: &Target) {
         }
         "seccomp of programs" => {
             seal().expect("sealed");
-            seccomp::install(Tenant::Programs).expect("the filters");
-            let of_commands = seccomp::programs::of_commands(UnixSockets::Supervised);
-            let of_a_command = seccomp::programs::of_a_command().expect("a filter");
-            for filter in of_commands.expect("filters").iter().chain([&of_a_command]) {
-                seccomp::apply(filter).expect("the filter");
-            }
+            filters_of_programs(UnixSockets::Supervised);
+        }
+        // The filters answer what elsewhere the supervisor does, who is not here.
+        "seccomp of unsupervised programs" => {
+            seal().expect("sealed");
+            filters_of_programs(UnixSockets::Landlock);
         }
         "programs" => {
             take("landlock of programs", target);
@@ -182,6 +185,16 @@ fn take(layers: &str, target: &Target) {
             std::mem::forget(agent.expect("confined"));
         }
         other => panic!("no layers {other}"),
+    }
+}
+
+fn filters_of_programs(unix_sockets: UnixSockets) {
+    seccomp::install(Tenant::Programs).expect("the filters");
+    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let of_commands = seccomp::programs::of_commands(unix_sockets, ids);
+    let of_a_command = seccomp::programs::of_a_command().expect("a filter");
+    for filter in of_commands.expect("filters").iter().chain([&of_a_command]) {
+        seccomp::apply(filter).expect("the filter");
     }
 }
 
@@ -390,7 +403,9 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
 
         // Others, by way of the kernel.
         "connect-tcp" => connect_tcp(*port),
-        "bind-tcp" => bind_tcp(),
+        "bind-tcp" => bind_tcp(0),
+        "bind-low-port" => bind_tcp(80),
+        "ping-oneself" => ping_oneself(),
         "connect-abstract" => connect_abstract(socket),
         "signal-another" => call(libc::SYS_kill, [*pid, 0]),
 
@@ -404,6 +419,20 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         "pair-unix-seqpacket" => pair_of(libc::SOCK_SEQPACKET),
         "pair-unix-datagram" => pair_of(libc::SOCK_DGRAM),
         "socket-netlink" => socket_of(libc::AF_NETLINK, libc::SOCK_RAW),
+        "socket-netlink-diagnosis" => netlink_of(libc::NETLINK_INET_DIAG),
+        "socket-netlink-firewall" => netlink_of(libc::NETLINK_NETFILTER),
+        "socket-netlink-audit" => netlink_of(libc::NETLINK_AUDIT),
+        "socket-netlink-events" => netlink_of(libc::NETLINK_KOBJECT_UEVENT),
+        "socket-netlink-generic" => netlink_of(libc::NETLINK_GENERIC),
+        "pair-netlink" => {
+            let mut pair = [0_i32; 2];
+            let kind = bits(libc::SOCK_RAW);
+            call(libc::SYS_socketpair, [bits(libc::AF_NETLINK), kind, 0, &raw mut pair as usize])
+        }
+        // Of the namespace that it is in: for a sandbox alone.
+        "netlink-list-devices" => ask_netlink(libc::RTM_GETLINK, libc::NLM_F_DUMP),
+        "netlink-take-device-down" => ask_netlink(libc::RTM_NEWLINK, 0),
+        "netlink-remove-device" => ask_netlink(libc::RTM_DELLINK, 0),
         "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
         "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),
         "socket-alg" => socket_of(libc::AF_ALG, libc::SOCK_SEQPACKET),
@@ -469,13 +498,27 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         "pidfd_send_signal" => call(libc::SYS_pidfd_send_signal, [NO_FD, 0, 0, 0]),
         "open_by_handle_at" => call(libc::SYS_open_by_handle_at, [CWD, BAD, 0]),
         "name_to_handle_at" => call(libc::SYS_name_to_handle_at, [CWD, BAD, BAD, BAD, 0]),
-        "prlimit64" => call(libc::SYS_prlimit64, [*pid, 7, 0, 0]),
-        "prlimit64-core" => set_limit(libc::RLIMIT_CORE),
-        "prlimit64-mark" => set_limit(libc::RLIMIT_LOCKS),
+        "prlimit64" => call(libc::SYS_prlimit64, [*pid, 7, BAD, 0]),
+        "prlimit64-core-and-ask" => call(libc::SYS_prlimit64, [0, 4, BAD, BAD]),
+        "prlimit64-core" => change(|| limit_of(libc::RLIMIT_CORE), || set_limit(libc::RLIMIT_CORE)),
+        "prlimit64-mark" => {
+            change(|| limit_of(libc::RLIMIT_LOCKS), || set_limit(libc::RLIMIT_LOCKS))
+        }
         "prlimit64-files" => set_limit(libc::RLIMIT_NOFILE),
         "prlimit64-ask" => call(libc::SYS_prlimit64, [0, 4, 0, 0]),
-        "setrlimit-core" => call(libc::SYS_setrlimit, [4, BAD]),
-        "setrlimit-mark" => call(libc::SYS_setrlimit, [10, BAD]),
+        "prlimit64-ask-another" => call(libc::SYS_prlimit64, [*pid, 7, 0, 0]),
+        "setrlimit-core" => {
+            let lowest = [0_u64, 0];
+            change(
+                || limit_of(libc::RLIMIT_CORE),
+                || call(libc::SYS_setrlimit, [4, lowest.as_ptr() as usize]),
+            )
+        }
+        "setrlimit-mark" => {
+            let lowest = [0_u64, 0];
+            let set = || call(libc::SYS_setrlimit, [10, lowest.as_ptr() as usize]);
+            change(|| limit_of(libc::RLIMIT_LOCKS), set)
+        }
         "setrlimit" => call(libc::SYS_setrlimit, [7, BAD]),
         "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
         // To what it is already, or by a class that there is not.
@@ -484,16 +527,78 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         }
         "fcntl-direct" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETFL), bits(libc::O_DIRECT)]),
         "fcntl-notify" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_NOTIFY), 0]),
-        "setpriority-of-another" => call(libc::SYS_setpriority, [0, *pid, 0]),
-        "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, NO_FD, 0]),
-        "ioprio_set-of-another" => call(libc::SYS_ioprio_set, [1, *pid, 0]),
-        "ioprio_set-of-everybody" => call(libc::SYS_ioprio_set, [3, 0, 7 << 13]),
-        "sched_setscheduler-of-another" => call(libc::SYS_sched_setscheduler, [*pid, 0, zero]),
-        "sched_setparam-of-another" => call(libc::SYS_sched_setparam, [*pid, zero]),
+        "setpriority-of-another" => {
+            let priority = || call(libc::SYS_getpriority, [0, *pid]);
+            change(priority, || call(libc::SYS_setpriority, [0, *pid, lower(priority())]))
+        }
+        "setpriority-of-a-group" => {
+            let priority = || call(libc::SYS_getpriority, [0, *pid]);
+            let group = call(libc::SYS_getpgid, [*pid])?;
+            change(priority, || call(libc::SYS_setpriority, [1, group, lower(priority())]))
+        }
+        // Of nobody: the call is what matters, and the whole machine is not slowed down.
+        "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, 4_000_000_000, 0]),
+        "ioprio_set-of-another" => {
+            let priority = || call(libc::SYS_ioprio_get, [1, *pid]);
+            change(priority, || call(libc::SYS_ioprio_set, [1, *pid, lower_io(priority())]))
+        }
+        "ioprio_set-of-a-group" => {
+            let priority = || call(libc::SYS_ioprio_get, [1, *pid]);
+            let group = call(libc::SYS_getpgid, [*pid])?;
+            change(priority, || call(libc::SYS_ioprio_set, [2, group, lower_io(priority())]))
+        }
+        "ioprio_set-of-everybody" => call(libc::SYS_ioprio_set, [3, 4_000_000_000, 7 << 13]),
+        "sched_setscheduler-of-another" => {
+            let batch = bits(libc::SCHED_BATCH);
+            let policy = || call(libc::SYS_sched_getscheduler, [*pid]);
+            change(policy, || call(libc::SYS_sched_setscheduler, [*pid, batch, zero]))
+        }
+        // What nobody can set: a wrong size, a priority of a policy that has none.
+        "sched_setparam-of-another" => {
+            let one = 1_i32;
+            call(libc::SYS_sched_setparam, [*pid, &raw const one as usize])
+        }
         "sched_setattr-of-another" => call(libc::SYS_sched_setattr, [*pid, BAD, 0]),
         "own-priority" => {
             call(libc::SYS_setpriority, [0, 0, 19])?;
             call(libc::SYS_sched_setscheduler, [0, 0, zero])
+        }
+        "own-priority-by-id" => {
+            let own = usize::try_from(std::process::id()).expect("64 bits");
+            let priority = || call(libc::SYS_getpriority, [0, 0]);
+            change(priority, || call(libc::SYS_setpriority, [0, own, lower(priority())]))
+        }
+        "write-control-group" => {
+            let version_1 = c("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+            match open(&version_1, libc::O_WRONLY) {
+                Err(libc::ENOENT) => open(&c("/sys/fs/cgroup/memory.max"), libc::O_WRONLY),
+                opened => opened,
+            }
+        }
+        "chown-to-another" => {
+            let own = std::fs::metadata(format!("{mount}/file")).expect("the file");
+            let owner = || owner_of(&format!("{mount}/file"));
+            assert_ne!((own.uid(), own.gid()), (1, 1));
+            change(owner, || call(libc::SYS_fchownat, [CWD, ptr(&file), 1, 1, 0]))
+        }
+        "chgrp-to-another" => {
+            let owner = || owner_of(&format!("{mount}/file"));
+            change(owner, || call(libc::SYS_fchownat, [CWD, ptr(&file), UNCHANGED, 1, 0]))
+        }
+        "fchown-to-another" => {
+            let opened = open(&file, libc::O_WRONLY)?;
+            let owner = || owner_of(&format!("{mount}/file"));
+            change(owner, || call(libc::SYS_fchown, [opened, 1, 1]))
+        }
+        // To what it is: the kernel's own answer, which finds what is not there.
+        "chown-to-oneself" => {
+            let own = std::fs::metadata(format!("{mount}/file")).expect("the file");
+            let [uid, gid] = [own.uid(), own.gid()].map(|id| usize::try_from(id).expect("64 bits"));
+            call(libc::SYS_fchownat, [CWD, ptr(&file), uid, gid, 0])?;
+            match call(libc::SYS_fchownat, [CWD, ptr(&new), uid, UNCHANGED, 0]) {
+                Err(libc::ENOENT) => Ok(0),
+                other => other.and(Err(libc::EEXIST)),
+            }
         }
         "setpriority" => call(libc::SYS_setpriority, [99, 0, 0]),
         "personality" => call(libc::SYS_personality, [0xffff_ffff]),
@@ -719,6 +824,70 @@ fn set_limit(limit: libc::__rlimit_resource_t) -> SyscallResult {
     call(libc::SYS_prlimit64, [0, limit, lowest.as_ptr() as usize, 0])
 }
 
+/// The most that a limit of its own may be.
+fn limit_of(limit: libc::__rlimit_resource_t) -> SyscallResult {
+    let limit = usize::try_from(limit).expect("64 bits");
+    let mut now = [0_u64; 2];
+    call(libc::SYS_prlimit64, [0, limit, 0, now.as_mut_ptr() as usize])?;
+    Ok(usize::try_from(now[1]).expect("64 bits"))
+}
+
+/// One lower than that, as the kernel's answer has it: 20 minus what is set.
+fn lower(priority: SyscallResult) -> usize {
+    20 - priority.expect("a priority") + 1
+}
+
+/// The lowest of the usual class, or the one above.
+fn lower_io(priority: SyscallResult) -> usize {
+    let lowest = 2 << 13 | 7;
+    if priority == Ok(lowest) { lowest - 1 } else { lowest }
+}
+
+fn owner_of(path: &str) -> SyscallResult {
+    let owner = std::fs::metadata(path).expect("the file");
+    Ok(usize::try_from(u64::from(owner.uid()) << 32 | u64::from(owner.gid())).expect("64 bits"))
+}
+
+/// Makes the call. `EALREADY` if that succeeded and what it is to change is as it was.
+fn change(what: impl Fn() -> SyscallResult, make: impl FnOnce() -> SyscallResult) -> SyscallResult {
+    let before = what();
+    let result = make()?;
+    if what() == before { Err(libc::EALREADY) } else { Ok(result) }
+}
+
+/// A socket of netlink's, of this protocol.
+fn netlink_of(protocol: c_int) -> SyscallResult {
+    call(libc::SYS_socket, [bits(libc::AF_NETLINK), bits(libc::SOCK_RAW), bits(protocol)])
+}
+
+/// Sends a request about the first device, which is `lo`, and gives the errno in the answer; `done` for an
+/// answer that has another message.
+fn ask_netlink(kind: u16, flags: c_int) -> SyscallResult {
+    const REQUEST: u16 = 1;
+    const ACKNOWLEDGE: u16 = 4;
+    const LENGTH: u32 = 32;
+    const IFF_UP: u32 = 1;
+    let flags = REQUEST | ACKNOWLEDGE | u16::try_from(flags).expect("short");
+    let (index, change, none) = (1_u32, IFF_UP, 0_u32);
+    let mut message = [LENGTH.to_ne_bytes(), none.to_ne_bytes()].concat();
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
+    message[6..8].copy_from_slice(&flags.to_ne_bytes());
+    for word in [none, none, none, index, none, change] {
+        message.extend(word.to_ne_bytes());
+    }
+    let socket = netlink_of(libc::NETLINK_ROUTE)?;
+    call(libc::SYS_sendto, [socket, message.as_ptr() as usize, message.len(), 0, 0, 0])?;
+    let mut answer = [0_u8; 4096];
+    let args = [socket, answer.as_mut_ptr() as usize, answer.len(), 0, 0, 0];
+    let length = call(libc::SYS_recvfrom, args)?;
+    let word = |at: usize| i32::from_ne_bytes(answer[at..at + 4].try_into().expect("four"));
+    let is_error = answer[4..6] == u16::try_from(libc::NLMSG_ERROR).expect("short").to_ne_bytes();
+    match word(16) {
+        errno if is_error && errno < 0 => Err(-errno),
+        _ => Ok(length),
+    }
+}
+
 /// Ends the new process, if that is who comes here.
 fn child(answer: SyscallResult) -> SyscallResult {
     if answer == Ok(0) {
@@ -818,8 +987,24 @@ fn connect_tcp(port: u16) -> SyscallResult {
     with_address(libc::SYS_connect, libc::AF_INET, &internet(port))
 }
 
-fn bind_tcp() -> SyscallResult {
-    with_address(libc::SYS_bind, libc::AF_INET, &internet(0))
+fn bind_tcp(port: u16) -> SyscallResult {
+    with_address(libc::SYS_bind, libc::AF_INET, &internet(port))
+}
+
+/// An echo request to the loopback, and its answer.
+fn ping_oneself() -> SyscallResult {
+    // The kernel fills in the checksum and the id.
+    let request = [8_u8, 0, 0, 0, 0, 0, 0, 1];
+    let (kind, protocol) = (bits(libc::SOCK_DGRAM), bits(libc::IPPROTO_ICMP));
+    let socket = call(libc::SYS_socket, [bits(libc::AF_INET), kind, protocol])?;
+    let to = internet(0);
+    let (request, to) =
+        ((request.as_ptr() as usize, request.len()), (to.as_ptr() as usize, to.len()));
+    call(libc::SYS_sendto, [socket, request.0, request.1, 0, to.0, to.1])?;
+    let mut answer = [0_u8; 64];
+    call(libc::SYS_recvfrom, [socket, answer.as_mut_ptr() as usize, answer.len(), 0, 0, 0])?;
+    // An echo reply.
+    if answer[0] == 0 { Ok(0) } else { Err(libc::EPROTO) }
 }
 
 fn connect_abstract(name: &str) -> SyscallResult {

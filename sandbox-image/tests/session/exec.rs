@@ -668,15 +668,19 @@ fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
         ("prlimit64", libc::EPERM),
         ("clone-new-user", libc::EPERM),
         ("unshare-user", libc::EPERM),
-        ("prlimit64-core", libc::EPERM),
-        ("prlimit64-mark", libc::EPERM),
+        // Success, and nothing has changed.
+        ("prlimit64-core", libc::EALREADY),
+        ("prlimit64-mark", libc::EALREADY),
+        ("setpriority-of-another", libc::EALREADY),
+        ("ioprio_set-of-another", libc::EALREADY),
+        ("sched_setscheduler-of-another", libc::EALREADY),
         ("openat-set-uid", libc::EPERM),
         ("mknodat-set-uid", libc::EPERM),
         ("fchmodat", libc::EPERM),
         ("openat2", libc::ENOSYS),
         ("device-in-mount", libc::EACCES),
         ("io_uring_setup", libc::EPERM),
-        ("socket-netlink", libc::EPERM),
+        ("socket-netlink-firewall", libc::EPERM),
     ] {
         let args = ["none", &uid, attack, at, "/", "/", &pid, "0", "none"];
         let ran = agent.ran(program(env!("CARGO_BIN_EXE_attacker"), &args)).unwrap();

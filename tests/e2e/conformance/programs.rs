@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
-use sandbox_api::{CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec};
+use sandbox_api::{
+    CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec, UnixSockets,
+};
 use sandbox_controller::{Command, MASKED_PATHS};
 use serde_json::json;
 
@@ -26,6 +28,7 @@ const EMFILE: &str = "24";
 const EROFS: &str = "30";
 const ENOSYS: &str = "38";
 const EOPNOTSUPP: &str = "95";
+const EALREADY: &str = "114";
 
 /// A sandbox with busybox, the program that attacks, and what would be theirs to change if the mode of
 /// a file were all that protects it.
@@ -161,11 +164,21 @@ fn a_program_sees_itself_and_the_agent_and_nothing_of_the_host() {
 #[test]
 fn program_learns_of_the_host_what_programs_need_and_not_its_hardware_disks_or_boot() {
     let hostile = Hostile::new();
-    let masked = MASKED_PATHS.join(" ");
+    let masked: Vec<_> =
+        MASKED_PATHS.iter().copied().filter(|path| *path != "/sys/devices").collect();
+    let masked = masked.join(" ");
     let read = format!("for path in {masked}; do cat $path || ls -A $path; done 2>/dev/null");
     let masked = hostile.prints(&read);
     if has(Feature::SharedKernel) {
         assert_eq!(masked, "");
+        // As `/proc/cpuinfo` says, and nothing else of the devices.
+        let lists = ["online", "possible"].map(|name| format!("/sys/devices/system/cpu/{name}"));
+        let found = hostile.prints("find /sys/devices -type f -o -type l | sort");
+        assert_eq!(found.lines().collect::<Vec<_>>(), lists);
+        for list in lists {
+            let host = std::fs::read_to_string(&list).unwrap();
+            assert_eq!(hostile.prints(&format!("cat {list}")), host, "{list}");
+        }
     } else {
         // Another kernel's own.
         let boot = std::fs::read_to_string("/proc/cmdline").unwrap();
@@ -193,8 +206,109 @@ fn program_that_binds_the_agent_to_a_processor_changes_nothing_else_of_it() {
         "for thread in /proc/1/task/*; do taskset -p 1 ${thread##*/} >/dev/null || exit 1; done";
     assert_eq!(hostile.exec(Command::shell(bind)).exit_code, Some(0));
     assert_eq!(others(), before);
-    assert_eq!(hostile.struck("sched_setscheduler-of-another"), EPERM);
+    // Programs that name a thread by its id, as their own, are told that it is done. It is not.
+    for (attack, outcome) in [
+        ("sched_setscheduler-of-another", EALREADY),
+        ("setpriority-of-another", EALREADY),
+        ("ioprio_set-of-another", EALREADY),
+        ("setpriority-of-a-user", "done"),
+        ("ioprio_set-of-everybody", "done"),
+    ] {
+        assert_eq!(hostile.struck(attack), outcome, "{attack}");
+    }
+    assert_eq!(others(), before);
     hostile.assert_well_and_alone();
+}
+
+#[test]
+fn commands_see_their_own_limits_in_control_groups_that_they_cannot_change() {
+    if !has(Feature::CgroupNamespace) {
+        return;
+    }
+    for hostile in Hostile::of_all_users() {
+        let memory = hostile.prints(
+            "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null",
+        );
+        assert_eq!(memory.trim().parse(), Ok(Limits::default().memory.as_u64()));
+        let table = hostile.prints("cat /proc/self/mountinfo");
+        let groups = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let groups: Vec<_> =
+            groups.filter(|it| it.contains(&"cgroup") || it.contains(&"cgroup2")).collect();
+        assert!(!groups.is_empty(), "{table}");
+        for fields in groups {
+            let [root, target, options] = [fields[3], fields[4], fields[5]];
+            let options: Vec<_> = options.split(',').collect();
+            assert!(options.contains(&"ro") && options.contains(&"nosuid"), "{fields:?}");
+            assert_eq!(root, "/", "{fields:?}");
+            // The shell and what it runs, in the sandbox's own numbers: no other group's processes. One of the
+            // engine's may be of nobody there.
+            let seen = hostile.prints(&format!("cat {target}/cgroup.procs"));
+            let seen: Vec<u32> = seen.lines().map(|pid| pid.parse().unwrap()).collect();
+            assert!((1..=4).contains(&seen.len()), "{target}: {seen:?}");
+            let line = format!("cd {target}; for name in * ; do [ -d $name ] && echo $name; done");
+            assert_eq!(hostile.prints(&line), "", "{target}");
+            let line = format!(
+                "cd {target}; mkdir x && echo made; echo $$ > cgroup.procs && echo written; true"
+            );
+            assert_eq!(hostile.prints(&line), "", "{target}");
+        }
+        let refused = hostile.struck("write-control-group");
+        assert!([EROFS, EACCES].contains(&&*refused), "{refused}");
+    }
+}
+
+#[test]
+fn loopback_of_a_sandbox_is_its_own_to_use_and_not_to_change() {
+    for hostile in Hostile::of_all_users() {
+        for attack in ["bind-low-port", "ping-oneself", "netlink-list-devices"] {
+            assert_eq!(hostile.struck(attack), "done", "{attack} as {:?}", hostile.owner);
+        }
+        assert_eq!(hostile.prints("ip -o link | cut -d ' ' -f 2"), "lo:\n");
+        assert_ne!(hostile.exec(Command::shell("ip link set lo down")).exit_code, Some(0));
+        assert_eq!(hostile.struck("bind-tcp"), "done");
+    }
+}
+
+/// What gpg, an agent for keys and a sanitizer turn off is off.
+#[test]
+fn core_dumps_are_turned_off_by_whoever_wants_it_and_the_limit_stays() {
+    for hostile in Hostile::of_all_users() {
+        let line = "ulimit -c 0; echo $?; ulimit -Hc 0; echo $?; grep core /proc/self/limits";
+        let told = hostile.prints(line);
+        let told: Vec<_> = told.split_whitespace().collect();
+        let limit = if has(Feature::SharedKernel) { "1" } else { told[6] };
+        assert_eq!(told, ["0", "0", "Max", "core", "file", "size", limit, limit, "bytes"]);
+    }
+}
+
+#[test]
+fn programs_set_their_own_priority_by_zero_and_by_their_number() {
+    for hostile in Hostile::of_all_users() {
+        assert_eq!(hostile.struck("own-priority"), "done");
+        let supervised = hostile.guest.sandbox.confinement().unix_sockets;
+        // Where no supervisor knows whose number it is, nothing happens.
+        let expected = if supervised == UnixSockets::Supervised { "done" } else { EALREADY };
+        assert_eq!(hostile.struck("own-priority-by-id"), expected);
+        let line = "renice -n 5 -p $$; echo $?; nice -n 5 nice";
+        assert_eq!(hostile.prints(line), "0\n5\n");
+    }
+}
+
+/// One user, one rule: files are its own, whatever root says. Elsewhere the kernel refuses.
+#[test]
+fn root_gives_files_to_nobody_and_is_not_stopped_by_that() {
+    for hostile in Hostile::of_all_users() {
+        let (uid, gid) = hostile.owner;
+        let code = if uid == 0 { 0 } else { 1 };
+        for line in ["chown 1234:1235 file", "chgrp 1235 file", "chown -R 1234 ."] {
+            let result = hostile.exec(Command::shell(line));
+            assert_eq!(result.exit_code, Some(code), "{line} as {uid}: {result:?}");
+        }
+        let line = format!("chown {uid}:{gid} file && stat -c %u:%g file");
+        assert_eq!(hostile.prints(&line), format!("{uid}:{gid}\n"));
+        // The kernel's own answer, where no other owner is named.
+        assert_ne!(hostile.exec(Command::shell(format!("chown {uid} none"))).exit_code, Some(0));
+    }
 }
 
 #[test]
@@ -226,7 +340,7 @@ fn programs_beside_each_other_do_not_look_into_each_other() {
 /// Aimed at the agent, at the kernel, at the io dir and at everything else.
 #[test]
 fn a_hostile_program_gets_nowhere() {
-    let refusals: [(&[&str], &[&str]); 4] = [
+    let refusals: [(&[&str], &[&str]); 5] = [
         // To speak in the agent's name, to look into it, to slow it down.
         (
             &[EACCES],
@@ -242,13 +356,7 @@ fn a_hostile_program_gets_nowhere() {
                 "pidfd_getfd",
                 "kcmp",
                 "prlimit64",
-                "prlimit64-core",
-                "prlimit64-mark",
-                "setrlimit-core",
-                "setrlimit-mark",
-                "setpriority-of-another",
-                "sched_setscheduler-of-another",
-                "ioprio_set-of-another",
+                "prlimit64-core-and-ask",
                 "clone-new-user",
                 "clone-new-mount",
                 "clone-new-network",
@@ -264,7 +372,12 @@ fn a_hostile_program_gets_nowhere() {
                 "perf_event_open",
                 "socket-raw",
                 "socket-packet",
-                "socket-netlink",
+                "socket-netlink-diagnosis",
+                "socket-netlink-firewall",
+                "socket-netlink-audit",
+                "socket-netlink-generic",
+                "netlink-take-device-down",
+                "netlink-remove-device",
                 "socket-vsock",
                 "socket-alg",
                 "socket-sctp",
@@ -302,6 +415,8 @@ fn a_hostile_program_gets_nowhere() {
                 "clock_settime",
             ],
         ),
+        // Success, and nothing has changed.
+        (&[EALREADY], &["prlimit64-core", "prlimit64-mark", "setrlimit-core", "setrlimit-mark"]),
         // Where anybody could write, by the modes alone.
         (
             &[EACCES, EROFS, EXDEV],
@@ -573,7 +688,7 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
         "setxattr-capability",
     ];
     // By the agent's filters alone.
-    let own = ["openat-set-uid", "fchmodat", "socket-netlink", "ioctl-type-into-terminal"];
+    let own = ["openat-set-uid", "fchmodat", "socket-netlink-audit", "ioctl-type-into-terminal"];
     let with = |attacks: &[&'static str], outcomes: &'static [&'static str]| {
         attacks.iter().map(|&attack| (attack, outcomes)).collect::<Vec<_>>()
     };
@@ -584,10 +699,19 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
         with(&["pidfd_getfd"], &[EBADF]),
     ]
     .concat();
-    let confined =
-        [able.clone(), with(&absent, &[ENOSYS]), with(&refused, &[EPERM]), with(&own, &[EPERM])];
+    // Root, as the sandbox is here, owns the files of its control groups: their mount is read-only.
+    let read_only = with(&["write-control-group"], &[EROFS, EACCES]);
+    let confined = [
+        able.clone(),
+        read_only,
+        with(&absent, &[ENOSYS]),
+        with(&refused, &[EPERM]),
+        with(&own, &[EPERM]),
+    ];
     // Engines differ in what their filter answers to a call that is not on its list.
-    let walls = [able, with(&absent, &[EPERM, ENOSYS]), with(&refused, &[EPERM, ENOSYS])];
+    let read_only = with(&["write-control-group"], &[EROFS]);
+    let walls =
+        [able, read_only, with(&absent, &[EPERM, ENOSYS]), with(&refused, &[EPERM, ENOSYS])];
     let mut rounds = vec![(None, confined.concat())];
     if has(Feature::OwnFilter) {
         rounds.push((Some("unconfined"), walls.concat()));

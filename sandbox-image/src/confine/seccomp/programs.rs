@@ -5,8 +5,8 @@
 //! arguments. Those of [`of_commands`] refuse what the agent itself must be able to do. They are on the
 //! thread that starts commands, so that each command has them from its first instruction, and none
 //! pays for them: to install them takes 0.3 ms. Only [`of_a_command`] refuses what a command does
-//! before it executes its program; it installs that on itself just before. [`notify_connects`] is on
-//! the thread too, if the agent connects for them.
+//! before it executes its program; it installs that on itself just before. [`supervised`] is on the
+//! thread too, if the agent connects for them.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Allowed socket families.
+/// Allowed socket families. Netlink is allowed in addition, for one protocol: see [`refused`].
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
 /// Allowed protocols of these families: the others (SCTP, SMC, MPTCP and similar) are a large
@@ -117,20 +117,40 @@ const LEASES: [u64; 3] = [libc::F_SETLEASE as u64, libc::F_NOTIFY as u64, F_SETD
 /// A lease on a directory too, from Linux 6.19.
 const F_SETDELEG: u64 = 1040;
 
-/// Calls that change the scheduling of the thread in this argument: only 0, the caller itself, is
-/// allowed. Otherwise a command could change the agent's, which could not be restored
+/// Calls that change the scheduling of the thread in their first argument: only 0, the caller
+/// itself, has an effect. Otherwise a command could change the agent's, which could not be restored
 /// (`sched_setaffinity` is not included: programs use thread ids to bind threads to CPUs).
-const SCHEDULING: [(libc::c_long, u8); 3] = [
-    (libc::SYS_sched_setattr, 0),
-    (libc::SYS_sched_setparam, 0),
-    (libc::SYS_sched_setscheduler, 0),
-];
+const SCHEDULING: [libc::c_long; 3] =
+    [libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler];
 
-/// The same for calls where the argument before selects a process, a group or a user: a user means
-/// every process.
-const PRIORITIES: [(libc::c_long, u64); 2] =
+/// The same for calls whose first argument says what the second one, if it is not 0, is the id of: a
+/// process or a group. (`setpriority` of a process is [`PRIORITY_OF_A_PROCESS`].)
+const PRIORITIES: [(libc::c_long, u64); 3] = [
+    (libc::SYS_setpriority, libc::PRIO_PGRP as u64),
+    (libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS),
+    (libc::SYS_ioprio_set, IOPRIO_WHO_PGRP),
+];
+const IOPRIO_WHO_PROCESS: u64 = 1;
+const IOPRIO_WHO_PGRP: u64 = 2;
+/// `PRIO_PROCESS`.
+const PRIORITY_OF_A_PROCESS: u32 = 0;
+
+/// The same for a user, which means every process.
+const PRIORITIES_OF_USERS: [(libc::c_long, u64); 2] =
     [(libc::SYS_setpriority, libc::PRIO_USER as u64), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)];
 const IOPRIO_WHO_USER: u64 = 3;
+
+/// Calls that change an owner, and the index of the user; the group is the next one.
+const OWNERS: &[(libc::c_long, u8)] = &[
+    (libc::SYS_fchown, 1),
+    (libc::SYS_fchownat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chown, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_lchown, 1),
+];
+/// An id that leaves the owner or the group as it is: -1.
+const UNCHANGED: u64 = u32::MAX as u64;
 
 /// Limits that must not change. The first could hand a crash dump to a program of the host; by the
 /// second the agent knows which tree a process belongs to ([`Tree`](crate::exec)).
@@ -201,23 +221,28 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
         let flag = bits(flag);
         rules.add(libc::SYS_clone, vec![argument(0, Qword, MaskedEq(flag), flag)?])?;
     }
-    for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        let others = FAMILIES.into_iter().map(|family| argument(0, Dword, Ne, bits(family)));
-        rules.add(call, others.collect::<Result<_, _>>()?)?;
-    }
+    let others = |more: Option<libc::c_int>| {
+        let allowed = FAMILIES.into_iter().chain(more);
+        allowed.map(|family| argument(0, Dword, Ne, bits(family))).collect::<Result<Vec<_>, _>>()
+    };
+    rules.add(libc::SYS_socketpair, others(None)?)?;
+    // The devices, addresses and routes of the sandbox's own network namespace, to read: programs list
+    // the interfaces. What changes any of them the kernel permits to `CAP_NET_ADMIN` alone, which
+    // nothing in a sandbox has or gets. The other protocols stay refused.
+    rules.add(libc::SYS_socket, others(Some(libc::AF_NETLINK))?)?;
+    rules.add(
+        libc::SYS_socket,
+        vec![
+            argument(0, Dword, Eq, bits(libc::AF_NETLINK))?,
+            argument(2, Dword, Ne, bits(libc::NETLINK_ROUTE))?,
+        ],
+    )?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut others = vec![argument(0, Dword, Eq, bits(family))?];
         for protocol in PROTOCOLS {
             others.push(argument(2, Dword, Ne, bits(protocol))?);
         }
         rules.add(libc::SYS_socket, others)?;
-    }
-    for (call, thread) in SCHEDULING {
-        rules.add(call, vec![argument(thread, Dword, Ne, 0)?])?;
-    }
-    for (call, everybody) in PRIORITIES {
-        rules.add(call, vec![argument(0, Dword, Eq, everybody)?])?;
-        rules.add(call, vec![argument(1, Dword, Ne, 0)?])?;
     }
     for request in TYPING {
         rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
@@ -251,36 +276,96 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
 }
 
 /// What the agent may do and commands may not (each filter has its own error), and what restricts
-/// commands to the sandbox's UNIX sockets.
-pub fn of_commands(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> {
-    let mut filters = vec![of_the_agent()?, hidden_space()?, direct_io()?];
+/// commands to the sandbox's UNIX sockets. The ids are the user's and the group's that commands run as.
+pub fn of_commands(
+    unix_sockets: UnixSockets,
+    ids: (u32, u32),
+) -> Result<Vec<BpfProgram>, BackendError> {
+    let mut filters =
+        vec![of_the_agent()?, hidden_space()?, direct_io()?, without_effect(unix_sockets, ids)?];
     match unix_sockets {
         // The kernel's own rules restrict them, or nothing does.
         UnixSockets::None | UnixSockets::Landlock | UnixSockets::Unrestricted => {}
-        UnixSockets::Supervised => filters.extend([datagrams()?, undumpable()?]),
+        UnixSockets::Supervised => filters.push(datagrams()?),
         UnixSockets::Pairs => filters.extend([datagrams()?, named_sockets()?]),
     }
     Ok(filters)
 }
 
-/// Access to other processes and their limits.
+/// Access to other processes, and changes to their limits. A fixed limit that is set and asked for in one
+/// call too: [`of_a_command`] answers the others, and a filter cannot write the old limit.
 fn of_the_agent() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(SUPERVISORS);
-    rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
+    let sets = || argument(2, Qword, Ne, 0);
+    rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?, sets()?])?;
+    for limit in FIXED_LIMITS.map(u64::from) {
+        let asks = argument(3, Qword, Ne, 0)?;
+        rules.add(libc::SYS_prlimit64, vec![argument(1, Dword, Eq, limit)?, sets()?, asks])?;
+    }
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
 }
 
-/// Limits that must not change. A command sets one of them itself.
+/// Limits that must not change. A command sets one of them itself. Setting one reports success and
+/// does nothing: `gpg`, `ssh-agent` and programs with a sanitizer end if they cannot turn core dumps
+/// off, which are one byte here whatever they set.
 pub fn of_a_command() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     for limit in FIXED_LIMITS.map(u64::from) {
         rules.add(
             libc::SYS_prlimit64,
-            vec![argument(1, Dword, Eq, limit)?, argument(2, Qword, Ne, 0)?],
+            vec![
+                argument(0, Dword, Eq, 0)?,
+                argument(1, Dword, Eq, limit)?,
+                argument(2, Qword, Ne, 0)?,
+                argument(3, Qword, Eq, 0)?,
+            ],
         )?;
         rules.add(libc::SYS_setrlimit, vec![argument(0, Dword, Eq, limit)?])?;
     }
-    compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+    compile(rules.0, SeccompAction::Allow, errno(0))
+}
+
+/// Calls that report success and do nothing, because programs end, or lose what they were about to do, if
+/// they fail, and need no effect:
+///
+/// - scheduling of any thread that is named by its id, for the agent's have ids too. Programs name
+///   themselves, to set what they have already. Where the agent supervises, a thread that sets its own
+///   priority does so: see [`supervised`].
+/// - an owner that is not the sandbox's one user and group, by uid 0: what unpacks archives as root
+///   otherwise leaves out modes and times too. Others get the kernel's error, as anywhere.
+/// - becoming undumpable, where the agent supervises: it could not access the command, and so not
+///   connect for it.
+fn without_effect(
+    unix_sockets: UnixSockets,
+    (uid, gid): (u32, u32),
+) -> Result<BpfProgram, BackendError> {
+    let is_supervised = unix_sockets == UnixSockets::Supervised;
+    let mut rules = Rules::default();
+    for call in SCHEDULING {
+        rules.add(call, vec![argument(0, Dword, Ne, 0)?])?;
+    }
+    let of_a_process = (libc::SYS_setpriority, PRIORITY_OF_A_PROCESS.into());
+    let priorities = PRIORITIES.into_iter().chain((!is_supervised).then_some(of_a_process));
+    for (call, which) in priorities {
+        rules.add(call, vec![argument(0, Dword, Eq, which)?, argument(1, Dword, Ne, 0)?])?;
+    }
+    for (call, which) in PRIORITIES_OF_USERS {
+        rules.add(call, vec![argument(0, Dword, Eq, which)?])?;
+    }
+    if uid == 0 {
+        for &(call, user) in OWNERS {
+            for (place, own) in [(user, uid), (user + 1, gid)] {
+                let another = argument(place, Dword, Ne, own.into())?;
+                rules.add(call, vec![another, argument(place, Dword, Ne, UNCHANGED)?])?;
+            }
+        }
+    }
+    if is_supervised {
+        let undumpable =
+            vec![argument(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE))?, argument(1, Qword, Eq, 0)?];
+        rules.add(libc::SYS_prctl, undumpable)?;
+    }
+    compile(rules.0, SeccompAction::Allow, errno(0))
 }
 
 /// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
@@ -353,25 +438,27 @@ fn named_sockets() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EACCES))
 }
 
-/// If a command made itself undumpable, the agent could not access it, and so not connect for it:
-/// the call reports success and does nothing.
-fn undumpable() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::default();
-    let conditions =
-        vec![argument(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE))?, argument(1, Qword, Eq, 0)?];
-    rules.add(libc::SYS_prctl, conditions)?;
-    compile(rules.0, SeccompAction::Allow, errno(0))
-}
-
-/// Makes every `connect` wait for the agent. The filters that are in force already check the
-/// architecture of the call.
-pub fn notify_connects() -> BpfProgram {
+/// Makes calls wait for the agent: every `connect`, and every `setpriority` of a process by its id. The
+/// filters that are in force already check the architecture of the call.
+pub fn supervised() -> BpfProgram {
     const NUMBER: u32 = 0;
-    let connect = u32::try_from(libc::SYS_connect).expect("numbers are small");
+    // The lower halves of the first two arguments.
+    const WHICH: u32 = 16;
+    const WHO: u32 = 24;
+    let load = |place| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, place);
+    let is =
+        |value, jt, jf| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, value);
+    let answer = |action| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, action);
+    let call = |number: libc::c_long| u32::try_from(number).expect("numbers are small");
     vec![
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, connect),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        load(NUMBER),
+        is(call(libc::SYS_connect), 6, 0),
+        is(call(libc::SYS_setpriority), 0, 4),
+        load(WHICH),
+        is(PRIORITY_OF_A_PROCESS, 0, 2),
+        load(WHO),
+        is(0, 0, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_USER_NOTIF),
     ]
 }
