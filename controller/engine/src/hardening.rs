@@ -55,7 +55,7 @@ pub const MASKED_PATHS: &[&str] = &[
     "/sys/bus",
     "/sys/class",
     "/sys/dev",
-    "/sys/devices",
+    DEVICES,
     "/sys/firmware",
     "/sys/fs/btrfs",
     "/sys/fs/ext4",
@@ -68,6 +68,19 @@ pub const MASKED_PATHS: &[&str] = &[
     "/sys/module",
     "/sys/power",
 ];
+
+/// The masked directory of the host's devices.
+pub const DEVICES: &str = "/sys/devices";
+
+/// The files of [`DEVICES`] that commands see all the same: which processors there are, which
+/// `/proc/cpuinfo` says too. `lscpu` ends without them.
+pub const PROCESSOR_LISTS: [&str; 2] =
+    ["/sys/devices/system/cpu/online", "/sys/devices/system/cpu/possible"];
+
+/// Settings of a network namespace with commands: those of Docker. Its one device is the loopback, so
+/// its low ports are nobody else's, and to ping takes no privilege.
+pub const SYSCTLS: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// Read-only paths.
 pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];

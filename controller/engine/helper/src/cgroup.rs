@@ -2,7 +2,8 @@
 //!
 //! They outlive the controller and the helper: if both were killed, the container is found and
 //! removed by its name. On version 1 (and hybrid) a container has a group in each hierarchy
-//! that limits it, and in no other, because each costs the kernel milliseconds; on version 2 one.
+//! that limits it or that its commands look at, and in no other, because each costs the kernel
+//! milliseconds; on version 2 one.
 //! Always directly beneath the root, so that no parent is left.
 
 use std::fs;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::thread::CpuSet;
 
 /// Poll interval for a group whose processes are dying.
 const POLL: Duration = Duration::from_millis(1);
@@ -44,6 +46,34 @@ const NEEDED: &[&str] = &["memory", "cpu", "pids"];
 /// What else a container has a group of on version 1: what it used is counted, and libcontainer
 /// denies it devices.
 const BESIDES: &[&str] = &["cpuacct", "devices"];
+/// What a container with commands has a group of in addition, of all that this process may use: a JVM
+/// finds no limit at all where it does not see this one too.
+const PROCESSORS: &str = "cpuset";
+/// What commands see of their groups.
+const SHOWN: &[&str] = &["memory", "cpu", "cpuacct", "pids", PROCESSORS];
+
+/// What runs in a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenant {
+    /// Scripts, in the agent itself.
+    Scripts,
+    /// Commands of an image, too.
+    Programs,
+}
+
+/// A group to show to a container's commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Where it is on this machine.
+    pub group: PathBuf,
+    /// Where commands look for it: the directory, and further names of it beside it.
+    pub target: String,
+    /// Names in the same directory that are links to it.
+    pub links: Vec<String>,
+}
+
+/// Where control groups are mounted, by convention.
+const USUAL_PLACE: &str = "/sys/fs/cgroup";
 
 impl Hierarchies {
     /// Those of this process's mount namespace.
@@ -144,11 +174,30 @@ impl Hierarchies {
 
     /// The mount points of those that a container has groups in.
     pub fn used(&self) -> impl Iterator<Item = &Path> {
-        let is_used =
-            |name: &String| NEEDED.contains(&name.as_str()) || BESIDES.contains(&name.as_str());
+        let is_used = |name: &String| {
+            let name = name.as_str();
+            NEEDED.contains(&name) || BESIDES.contains(&name) || name == PROCESSORS
+        };
         let v1 = self.v1.iter().filter(move |(names, _)| names.iter().any(is_used));
         let v2 = self.v2.iter().filter(|_| !self.is_v1());
         v1.map(|(_, point)| point).chain(v2).map(PathBuf::as_path)
+    }
+
+    fn views(&self, name: &str) -> Vec<View> {
+        if !self.is_v1() {
+            let target = USUAL_PLACE.to_owned();
+            let view =
+                |point: &PathBuf| View { group: point.join(name), target, links: Vec::new() };
+            return self.v2.as_ref().map(view).into_iter().collect();
+        }
+        let shown = self.v1.iter().filter_map(|(names, point)| {
+            let names: Vec<_> =
+                names.iter().filter(|name| SHOWN.contains(&name.as_str())).cloned().collect();
+            let (first, links) = names.split_first()?;
+            let target = format!("{USUAL_PLACE}/{first}");
+            Some(View { group: point.join(name), target, links: links.to_vec() })
+        });
+        shown.collect()
     }
 
     /// Whether version 1 enforces the limits. If it is mounted at all, version 2 cannot be relied
@@ -172,7 +221,9 @@ impl Hierarchies {
         } else {
             Files::V2 { group: self.v2.as_ref().map(|point| point.join(name)) }
         };
-        Groups { name: name.to_owned(), all, files }
+        let processors = self.v1.iter().find(|(names, _)| *names == [PROCESSORS]);
+        let processors = processors.map(|(_, point)| point.join(name));
+        Groups { name: name.to_owned(), all, processors, views: self.views(name), files }
     }
 }
 
@@ -238,6 +289,9 @@ pub struct Groups {
     name: String,
     /// In every hierarchy that is used.
     all: Vec<PathBuf>,
+    /// That of [`PROCESSORS`] alone, which limits nothing.
+    processors: Option<PathBuf>,
+    views: Vec<View>,
     files: Files,
 }
 
@@ -278,12 +332,25 @@ impl Groups {
     /// # Errors
     ///
     /// [`io::Error`] where the kernel refuses.
-    pub fn visit(&self) -> io::Result<()> {
-        for group in &self.all {
+    pub fn visit(&self, tenant: Tenant) -> io::Result<()> {
+        for group in self.all.iter().filter(|group| Some(*group) != self.processors.as_ref()) {
             fs::create_dir(group)?;
             fs::write(group.join("tasks"), "0")?;
         }
+        if let (Some(group), Tenant::Programs) = (&self.processors, tenant)
+            && enter_processors(group).is_err()
+        {
+            // It limits nothing. Another group may have these processors for itself.
+            _ = fs::remove_dir(group);
+        }
         Ok(())
+    }
+
+    /// What the container's commands may see of them, and where. On version 1 each is at the names of its
+    /// controllers, wherever this machine has it.
+    #[must_use]
+    pub fn views(&self) -> &[View] {
+        &self.views
     }
 
     /// Writes a setting, in the hierarchy that has it.
@@ -381,6 +448,20 @@ impl Groups {
     }
 }
 
+/// Makes a group of the processors and the memory nodes that this process may use, and moves it there. Such a
+/// group has none of its own to begin with.
+fn enter_processors(group: &Path) -> io::Result<()> {
+    fs::create_dir(group)?;
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let processors = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor));
+    let processors: Vec<_> = processors.map(|processor| processor.to_string()).collect();
+    fs::write(group.join("cpuset.cpus"), processors.join(","))?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let nodes = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    fs::write(group.join("cpuset.mems"), nodes.unwrap_or_default().trim())?;
+    fs::write(group.join("tasks"), "0")
+}
+
 /// Removes a group, and its subgroups, which a guest may have created.
 fn remove_tree(group: &Path) -> Result<(), Errno> {
     match rustix::fs::rmdir(group) {
@@ -452,6 +533,30 @@ mod tests {
         let groups = |table: &str| Hierarchies::parse(table).of("x");
         assert_eq!(groups(&twice).all, groups(&once).all);
         assert_eq!(groups(&twice).files, groups(&once).files);
+    }
+
+    #[test]
+    fn commands_see_their_own_groups_at_the_usual_places() {
+        let seen = |table: &str| {
+            let groups = Hierarchies::parse(table).of("x");
+            let views = groups.views().iter().map(|view| {
+                let View { group, target, links } = view;
+                format!("{} at {target} {}", group.display(), links.join(" ")).trim().to_owned()
+            });
+            views.collect::<Vec<_>>()
+        };
+        let processors = "30 24 0:28 / /cg/set rw - cgroup cgroup rw,cpuset\n";
+        assert_eq!(
+            seen(&format!("{V1}{processors}{UNIFIED}")),
+            [
+                "/sys/fs/cgroup/cpu,cpuacct/x at /sys/fs/cgroup/cpu cpuacct",
+                "/sys/fs/cgroup/memory/x at /sys/fs/cgroup/memory",
+                "/sys/fs/cgroup/pids/x at /sys/fs/cgroup/pids",
+                "/cg/set/x at /sys/fs/cgroup/cpuset",
+            ]
+        );
+        let unified = UNIFIED.replace("/sys/fs/cgroup/unified", "/cg");
+        assert_eq!(seen(&unified), ["/cg/x at /sys/fs/cgroup"]);
     }
 
     #[test]

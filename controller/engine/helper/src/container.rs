@@ -9,7 +9,7 @@ use std::time::Duration;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
-use sandbox_helper::cgroup::Groups;
+use sandbox_helper::cgroup::{Groups, Tenant};
 use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
@@ -73,7 +73,7 @@ impl Container {
             let container = match &place.homes {
                 None => builder.build()?,
                 Some(homes) => {
-                    let built = match remains.groups.visit() {
+                    let built = match remains.groups.visit(place.tenant) {
                         Ok(()) => builder.build().map_err(Error::from),
                         Err(error) => Err(error.into()),
                     };
@@ -86,7 +86,11 @@ impl Container {
             let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
             let pid = pid.ok_or("the container has no process")?;
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            ns_setup::finish(pid, masked)?;
+            let views = match place.tenant {
+                Tenant::Scripts => &[],
+                Tenant::Programs => remains.groups.views(),
+            };
+            ns_setup::finish(pid, masked, views)?;
             // libcontainer would set the helper's own.
             fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ)?;
             Ok((container, pid, pidfd))

@@ -17,7 +17,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
 use rustix::thread::UnshareFlags;
-use sandbox_helper::cgroup::{Hierarchies, Homes};
+use sandbox_helper::cgroup::{Hierarchies, Homes, Tenant};
 
 /// The future root of the container.
 pub const ROOT: &str = "/rootfs";
@@ -38,6 +38,8 @@ pub struct MountNamespace {
     pub hierarchies: Hierarchies,
     /// The groups of this process, which are hidden from libcontainer.
     pub homes: Option<Homes>,
+    /// What the root is for.
+    pub tenant: Tenant,
     root: OwnedFd,
 }
 
@@ -94,7 +96,8 @@ impl MountNamespace {
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")?;
         let root = rustix::fs::open(ROOT, folder, Mode::empty())?;
-        Ok(Self { records, hierarchies: Hierarchies::here()?, homes, root })
+        let hierarchies = Hierarchies::here()?;
+        Ok(Self { records, hierarchies, homes, tenant: Tenant::Scripts, root })
     }
 
     /// Recreates the root from a received directory, below a layer in memory, which gets what a
@@ -106,6 +109,7 @@ impl MountNamespace {
         tmp: &Tmp,
     ) -> Result<(), super::Error> {
         let directory = sent.pop().ok_or("no directory was sent")?;
+        self.tenant = Tenant::Programs;
         rustix::mount::unmount(ROOT, UnmountFlags::DETACH)?;
 
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -134,8 +138,16 @@ impl MountNamespace {
         self.root = rustix::fs::open(ROOT, folder, Mode::empty())?;
 
         // These are mount targets by path, so no link of the directory may be there.
-        for name in ["proc", "dev", "tmp"] {
+        for name in ["proc", "dev", "sys", "tmp"] {
             self.real_folder(name)?;
+        }
+        for view in self.hierarchies.of("").views() {
+            self.real_folder(&view.target)?;
+            let (folder, name) = split(&view.target)?;
+            let folder = self.real_folder(folder)?;
+            for link in &view.links {
+                _ = rustix::fs::symlinkat(name, &folder, link);
+            }
         }
         for (path, content) in files {
             let (folder, name) = split(path)?;

@@ -2,22 +2,26 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags};
 use rustix::process::Pid;
 use rustix::thread::LinkNameSpaceType;
+use sandbox_helper::cgroup::View;
 
 use crate::loopback;
 
-/// Brings up the loopback device of a process's namespaces, masks paths of its `/proc`, and makes
-/// its `/dev` read-only.
-pub fn finish(pid: Pid, masked: &[String]) -> io::Result<()> {
+/// Brings up the loopback device of a process's namespaces, masks paths of its `/proc`, makes
+/// its `/dev` read-only, and shows it control groups.
+pub fn finish(pid: Pid, masked: &[String], views: &[View]) -> io::Result<()> {
     within(pid, "net", LinkNameSpaceType::Network, loopback::up)?;
+    let views = open(views)?;
     within(pid, "mnt", LinkNameSpaceType::Mount, || {
         mask(masked)?;
-        seal_devices()
+        seal_devices()?;
+        show(&views)
     })
 }
 
@@ -64,4 +68,35 @@ fn mask(paths: &[String]) -> io::Result<()> {
 fn seal_devices() -> io::Result<()> {
     let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
     Ok(rustix::mount::mount_remount("/dev", flags, c"")?)
+}
+
+/// Mounts of the groups that exist, attached nowhere yet, and where they belong.
+fn open(views: &[View]) -> io::Result<Vec<(OwnedFd, &str)>> {
+    let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::OPEN_TREE_CLONE;
+    let mut opened = Vec::new();
+    for view in views {
+        match rustix::mount::open_tree(CWD, &view.group, copy) {
+            Ok(group) => opened.push((group, &*view.target)),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(opened)
+}
+
+/// Mounts the container's own groups, and nothing above them, where programs look for their limits.
+/// The mounts are read-only, and not only for want of rights: a file of a group belongs to root, and so may
+/// the sandbox. Their places are directories in memory of ours.
+fn show(views: &[(OwnedFd, &str)]) -> io::Result<()> {
+    let flags = MountFlags::BIND
+        | MountFlags::RDONLY
+        | MountFlags::NOSUID
+        | MountFlags::NODEV
+        | MountFlags::NOEXEC;
+    for (group, target) in views {
+        let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(group, c"", CWD, *target, from)?;
+        rustix::mount::mount_remount(*target, flags, c"")?;
+    }
+    Ok(())
 }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::agent_mount::BoundFile;
 use crate::hardening::{
-    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
-    READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, DEVICES, HOSTNAME, MASKED_PATHS,
+    OOM_SCORE_ADJ, PROCESSOR_LISTS, READONLY_PATHS, SHM_BYTES, SYSCTLS, SYSTEM_FILES,
 };
 use crate::image::variables_of_image;
 use crate::{Bind, ContainerSpec, Layers, Programs};
@@ -104,11 +104,12 @@ fn hardened(
         From::SandboxImage(image) => (image, scripts_profile),
         From::UserImage { image, .. } => (image, programs_profile),
     };
+    let masked = masked_paths(from, runtime);
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match dialect {
         Dialect::Docker => security_opt.push(format!("seccomp={}", profile())),
         // Podman ignores `MaskedPaths`, and accepts them in this form.
-        Dialect::Podman => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
+        Dialect::Podman => security_opt.push(format!("mask={}", masked.join(":"))),
     }
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
@@ -145,7 +146,7 @@ fn hardened(
             mounts: Some(spec.mounts.iter().map(mount).collect()),
             tmpfs: (!spec.hidden.is_empty())
                 .then(|| spec.hidden.iter().map(|path| (path.clone(), dialect.empty())).collect()),
-            masked_paths: texts(MASKED_PATHS),
+            masked_paths: texts(&masked),
             readonly_paths: texts(READONLY_PATHS),
             // The guest's output is not logged to the host's disk.
             log_config: Some(HostConfigLogConfig {
@@ -165,6 +166,14 @@ fn hardened(
         }),
         ..ContainerCreateBody::default()
     }
+}
+
+/// The masked paths. Where commands run, an empty directory with the lists of processors takes the place
+/// of the mask of devices, unless another runtime may have a `/sys` of its own.
+fn masked_paths(from: From<'_>, runtime: Option<&str>) -> Vec<&'static str> {
+    let shows_processors = matches!(from, From::UserImage { .. }) && runtime.is_none();
+    let masked = MASKED_PATHS.iter().copied();
+    masked.filter(|path| !(shows_processors && *path == DEVICES)).collect()
 }
 
 /// The additional settings of a container in which commands run: of the image's own settings only
@@ -202,7 +211,13 @@ fn with_programs(
     let volumes = volumes.iter().filter(|path| !is_ours(path));
     let volumes = volumes.map(|path| (path.clone(), dialect.empty()));
     host.tmpfs.get_or_insert_default().extend([tmp].into_iter().chain(volumes));
+    host.sysctls = Some(SYSCTLS.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    let is_masked = |paths: &Vec<String>| paths.iter().any(|path| path == DEVICES);
     let mounts = host.mounts.get_or_insert_default();
+    if !host.masked_paths.as_ref().is_some_and(is_masked) {
+        host.tmpfs.get_or_insert_default().insert(DEVICES.to_owned(), dialect.empty());
+        mounts.extend(PROCESSOR_LISTS.map(|list| bind_mount(list, list)));
+    }
     mounts.extend(files.iter().map(|it| bind_mount(&it.source, &it.target)));
     body
 }
@@ -548,18 +563,58 @@ mod tests {
             ("/HostConfig/ShmSize", json!(16 << 20)),
             ("/HostConfig/ReadonlyRootfs", json!(true)),
             ("/HostConfig/CapDrop", json!(["ALL"])),
-            ("/HostConfig/Mounts/2/Source", json!("/run/x/agent")),
-            ("/HostConfig/Mounts/2/Target", json!("/.sandbox-0123")),
-            ("/HostConfig/Mounts/2/ReadOnly", json!(true)),
+            ("/HostConfig/Mounts/2/Source", json!("/sys/devices/system/cpu/online")),
+            ("/HostConfig/Mounts/3/Target", json!("/sys/devices/system/cpu/possible")),
+            ("/HostConfig/Mounts/3/ReadOnly", json!(true)),
+            ("/HostConfig/Mounts/4/Source", json!("/run/x/agent")),
+            ("/HostConfig/Mounts/4/Target", json!("/.sandbox-0123")),
+            ("/HostConfig/Mounts/4/ReadOnly", json!(true)),
+            (
+                "/HostConfig/Sysctls",
+                json!({
+                    "net.ipv4.ip_unprivileged_port_start": "0",
+                    "net.ipv4.ping_group_range": "0 2147483647",
+                }),
+            ),
         ] {
             assert_eq!(json.pointer(pointer), Some(&value), "{pointer}");
         }
         assert_eq!(
             json["HostConfig"]["Tmpfs"],
             json!({
-                "/tmp": "exec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=1000,uid=1000,gid=100"
+                "/tmp": "exec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=1000,uid=1000,gid=100",
+                "/sys/devices": "ro,nosuid,nodev,noexec,size=4k",
             })
         );
+    }
+
+    #[test]
+    fn host_s_devices_are_masked_or_covered_by_a_directory_with_lists_of_processors() {
+        let programs = programs();
+        let from = From::UserImage { image: "x", volumes: &[], programs: &programs, files: &[] };
+        for (from, runtime, is_masked) in [
+            (From::SandboxImage("x"), None, true),
+            (from, None, false),
+            (from, Some("runsc"), true),
+        ] {
+            for dialect in [Dialect::Docker, Dialect::Podman] {
+                let host = body(&spec(), from, runtime, dialect).host_config.unwrap();
+                let masked = host.masked_paths.unwrap();
+                assert_eq!(masked.iter().any(|path| path == DEVICES), is_masked);
+                let covered = host.tmpfs.is_some_and(|tmpfs| tmpfs.contains_key(DEVICES));
+                let lists = host
+                    .mounts
+                    .unwrap()
+                    .iter()
+                    .filter(|mount| {
+                        mount.target.as_deref().is_some_and(|target| target.starts_with(DEVICES))
+                    })
+                    .count();
+                assert_eq!((covered, lists), (!is_masked, if is_masked { 0 } else { 2 }));
+                let others = masked.iter().filter(|path| *path != DEVICES).count();
+                assert_eq!(others, MASKED_PATHS.len() - 1);
+            }
+        }
     }
 
     #[test]
@@ -580,6 +635,7 @@ mod tests {
         assert!(mounts.iter().all(|mount| mount["Type"] == "bind"), "{mounts:?}");
         let mut tmpfs = json["HostConfig"]["Tmpfs"].as_object().unwrap().clone();
         assert!(tmpfs.remove("/tmp").unwrap().as_str().unwrap().starts_with("exec,"));
+        assert!(tmpfs.remove(DEVICES).is_some());
         let read_only = "ro,nosuid,nodev,noexec,size=4k";
         assert_eq!(Value::from(tmpfs), json!({"/var/lib/db": read_only, "/tmp/x": read_only}));
     }

@@ -259,8 +259,12 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
     };
     root::check(root, &spec.mounts)?;
     let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
+    // As this kernel has them.
+    let lists = PROCESSOR_LISTS.iter();
+    let lists =
+        lists.filter_map(|&path| Some((path.to_owned(), std::fs::read_to_string(path).ok()?)));
     let request = Request::Root {
-        files: files.collect(),
+        files: files.chain(lists).collect(),
         tmpfs_bytes: *tmpfs_bytes,
         tmpfs_inodes: *tmpfs_inodes,
     };

@@ -3,10 +3,10 @@
 //!
 //! The bind mounts are not part of it: the helper makes them before, from descriptors.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::ContainerSpec;
-use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES};
+use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES, SYSCTLS};
 use crate::image::variables_of_image;
 
 /// The root of the container in the helper's mount namespace.
@@ -60,6 +60,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> 
     ];
     // The default devices are allowed after it.
     let mut devices = vec![json!({"allow": false, "access": "rwm"})];
+    let mut sysctls = Map::new();
     if let Some(programs) = &spec.programs {
         env.extend(variables_of_image(&with_defaults(&programs.env)));
         mounts.extend([
@@ -72,6 +73,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> 
                 "options": ["nosuid", "nodev", "noexec", "mode=1777", format!("size={SHM_BYTES}")],
             }),
         ]);
+        sysctls.extend(SYSCTLS.map(|(name, value)| (name.to_owned(), value.into())));
         // Its own terminals.
         devices.extend([
             json!({"allow": true, "type": "c", "major": 5, "minor": 2, "access": "rw"}),
@@ -113,11 +115,13 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> 
                 "pids": {"limit": spec.pids},
             },
             "readonlyPaths": READONLY_PATHS,
+            // Not an empty list, for which libcontainer would mount a `/proc`.
+            "sysctl": (!sysctls.is_empty()).then_some(sysctls),
         },
     })
 }
 
-/// The paths that the helper masks: those of `/proc`. There is no `/sys`: such a path belongs to
+/// The paths that the helper masks: those of `/proc`. No `/sys` is mounted: such a path belongs to
 /// the image, and may be a link.
 pub(super) fn masked_paths() -> Vec<String> {
     let paths = MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/"));
@@ -181,7 +185,7 @@ mod tests {
         let namespaces = config["linux"]["namespaces"].as_array().unwrap();
         let namespaces: Vec<_> = namespaces.iter().map(|it| it["type"].as_str().unwrap()).collect();
         assert_eq!(namespaces, ["pid", "mount", "network", "ipc", "uts", "cgroup"]);
-        // The host's cgroups and its /sys are not mounted.
+        // The host's /sys is not mounted, and its cgroups are not.
         let mounts = config["mounts"].as_array().unwrap();
         let mounts: Vec<_> = mounts.iter().map(|it| it["destination"].as_str().unwrap()).collect();
         assert_eq!(mounts, ["/proc", "/dev"]);
@@ -256,6 +260,14 @@ mod tests {
         let allowed = devices.as_array_mut().unwrap().split_off(1);
         let numbers: Vec<_> = allowed.iter().map(|it| (&it["major"], &it["minor"])).collect();
         assert_eq!(numbers, [(&json!(5), &json!(2)), (&json!(136), &Value::Null)]);
+        let sysctls = of_programs["linux"]["sysctl"].take();
+        assert_eq!(
+            sysctls,
+            json!({
+                "net.ipv4.ip_unprivileged_port_start": "0",
+                "net.ipv4.ping_group_range": "0 2147483647",
+            })
+        );
         of_programs["process"]["env"] = json!(["HOME=/"]);
         assert_eq!(of_programs, config(&spec(), Swap::Counted, i64::MAX));
     }
