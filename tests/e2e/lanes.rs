@@ -69,7 +69,7 @@ fn tests_that_have_lanes_of_their_own_exist() {
     let mut names = |lane: &str, list: &str| -> BTreeSet<String> {
         serde_json::from_value(table.get_mut(lane).unwrap()[list].take()).unwrap()
     };
-    let nightly = &names("nightly", "docker") | &names("nightly", "embedded");
+    let nightly = &names("nightly", "both") | &names("nightly", "docker");
     let named = &names("smoke", "tests") | &nightly;
     let missing: Vec<_> = named.difference(&tests()).cloned().collect();
     assert!(missing.is_empty(), "tests/lanes.toml: no tests {missing:?}");

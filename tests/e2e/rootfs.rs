@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::engine::{Engine, engine};
-use crate::shared::{once, remove_image_at_end, run_id};
+use crate::fixture::workspace;
+use crate::shared::{once, program, remove_image_at_end, run_id};
 
 /// A file system that is being made.
 #[derive(Debug, Clone, Default)]
@@ -271,6 +272,57 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", digits.collect::<String>())
 }
 
+/// A file system of Debian's packages, with what they depend on, that is made once for all runs of the tests.
+#[derive(Debug)]
+pub struct Debian(PathBuf);
+
+impl Debian {
+    /// Of packages, none of whose scripts has run.
+    pub fn new(packages: &[&str]) -> Self {
+        Self::make(packages, "")
+    }
+
+    /// With npm's package from its registry beside them, at `/usr/lib/npm`.
+    pub fn with_npm(packages: &[&str]) -> Self {
+        Self::make(
+            packages,
+            "mkdir \"$1/usr/lib/npm\" && cd \"$1/usr/lib/npm\" && npm pack --silent npm@10 >/dev/null \
+             && tar -xf npm-*.tgz && rm npm-*.tgz",
+        )
+    }
+
+    fn make(packages: &[&str], then: &str) -> Self {
+        let script = workspace().join("scripts/debian");
+        let source = [std::fs::read(&script).unwrap(), packages.join(" ").into(), then.into()];
+        let name = format!("debian-{}", packages.join("-"));
+        Self(program(&name, &source.concat(), |root| {
+            let run = |command: &mut Command| {
+                assert!(command.status().unwrap().success(), "{packages:?}");
+            };
+            run(Command::new(&script).arg(root).args(packages));
+            run(Command::new("sh").args(["-ec", then, "sh"]).arg(root));
+        }))
+    }
+
+    /// Has the engine have it.
+    pub fn provide(&self) -> Provided {
+        if engine() == Engine::Embedded {
+            return Provided::Shared(self.0.clone());
+        }
+        let folder = self.0.file_name().unwrap().to_str().unwrap();
+        let name = format!("sandboxctl-test/{folder}:{}", run_id());
+        once(&format!("image-{folder}"), || {
+            remove_image_at_end(&name);
+            let line = "tar --create --directory \"$1\" . | docker import - \"$2\" >/dev/null";
+            let mut shell = Command::new("sh");
+            shell.args(["-c", line, "sh"]).arg(&self.0).arg(&name);
+            assert!(shell.status().unwrap().success(), "docker import failed");
+            String::new()
+        });
+        Provided::Image(name)
+    }
+}
+
 /// What an engine can make sandboxes from. Files go with this value, images with the run of the tests.
 #[derive(Debug)]
 pub enum Provided {
@@ -278,6 +330,8 @@ pub enum Provided {
     Image(String),
     /// A directory.
     Directory(TempDir),
+    /// A directory that others use too.
+    Shared(PathBuf),
     /// A tar, as `docker save` writes one.
     Archive(NamedTempFile),
 }
@@ -288,6 +342,7 @@ impl Provided {
         match self {
             Self::Image(name) => RootFs::Image { reference: name.clone(), pull: Pull::Never },
             Self::Directory(folder) => RootFs::Directory(folder.path().to_owned()),
+            Self::Shared(folder) => RootFs::Directory(folder.clone()),
             Self::Archive(file) => RootFs::Archive(file.path().to_owned()),
         }
     }
@@ -298,6 +353,9 @@ impl Provided {
             Self::Image(name) => vec!["--image".to_owned(), name.clone()],
             Self::Directory(folder) => {
                 vec!["--rootfs".to_owned(), folder.path().to_str().unwrap().to_owned()]
+            }
+            Self::Shared(folder) => {
+                vec!["--rootfs".to_owned(), folder.to_str().unwrap().to_owned()]
             }
             Self::Archive(file) => {
                 vec!["--image-archive".to_owned(), file.path().to_str().unwrap().to_owned()]
@@ -310,6 +368,7 @@ impl Provided {
         match self {
             Self::Image(_) | Self::Archive(_) => None,
             Self::Directory(folder) => Some(folder.path().to_owned()),
+            Self::Shared(folder) => Some(folder.clone()),
         }
     }
 }

@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod changes;
 pub mod cleanup;
+mod debian;
 mod disk;
 mod egress;
 mod examples;
