@@ -9,7 +9,7 @@ use std::time::Duration;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
-use sandbox_helper::cgroup::{Groups, Tenant};
+use sandbox_helper::cgroup::{Groups, Tenant, View};
 use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
@@ -86,7 +86,7 @@ impl Container {
             let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
             let pid = pid.ok_or("the container has no process")?;
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            let views = match place.tenant {
+            let views: &[View] = match place.tenant {
                 Tenant::Scripts => &[],
                 Tenant::Programs => remains.groups.views(),
             };

@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn host_s_devices_are_masked_or_covered_by_a_directory_with_lists_of_processors() {
+    fn devices_of_the_host_are_masked_or_covered_by_lists_of_processors() {
         let programs = programs();
         let from = From::UserImage { image: "x", volumes: &[], programs: &programs, files: &[] };
         for (from, runtime, is_masked) in [

@@ -26,6 +26,7 @@ use super::helper::{Helper, borrowed, watch};
 use super::{oci, root, seccomp};
 use crate::error::EngineError;
 use crate::exit::{ContainerUsage, ExitEvidence};
+use crate::hardening::PROCESSOR_LISTS;
 use crate::sealed::SealedProgram;
 use crate::{
     Attached, Bind, Container, ContainerSpec, OomBaseline, Output, ProgramRoot, Programs,

@@ -14,7 +14,7 @@ fn server<'a>(place: &'a Fixture, provided: &Provided) -> (Server<'a>, Value) {
             args["imageName"] = json!(name);
             (Server::new(place), args)
         }
-        Provided::Directory(_) | Provided::Archive(_) => {
+        Provided::Directory(_) | Provided::Shared(_) | Provided::Archive(_) => {
             let flags = provided.args();
             let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
             (Server::with(place, &flags), args)
@@ -162,7 +162,9 @@ fn one_call_has_a_sandbox_made_for_it() {
     let mut tool = place.command(["tool", "sandbox_command"]);
     match &provided {
         Provided::Image(name) => args["imageName"] = json!(name),
-        Provided::Directory(_) | Provided::Archive(_) => _ = tool.args(provided.args()),
+        Provided::Directory(_) | Provided::Shared(_) | Provided::Archive(_) => {
+            _ = tool.args(provided.args())
+        }
     }
     let input = shell("echo hello; exit 3");
     tool.args(["--init", &args.to_string(), "--input", &input.to_string()]);
