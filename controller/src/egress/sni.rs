@@ -28,6 +28,7 @@
 //! Pure, and bounded: it holds at most [`MAX_HELD`], and reads each byte once.
 
 #[cfg(any(test, fuzzing))]
+#[path = "sni/tests/fuzz.rs"]
 pub(crate) mod fuzz;
 mod sessions;
 
