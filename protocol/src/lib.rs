@@ -39,4 +39,4 @@ pub use wire_string::WireString;
 
 /// The version of the protocol. Controller and agent must have the same one: they are built and
 /// shipped together, so there is no negotiation.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
-pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable};
+pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, Variable};
 pub use files::{
     Copy, CopyReply, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob, GlobReply, Grep,
     GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply,
@@ -405,7 +405,8 @@ pub struct AgentUsage {
     pub written_bytes: u64,
 }
 
-/// `cancel`: cancels a request that is in progress. That request still gets its answer.
+/// `cancel`: cancels a request that is in progress. That request still gets its answer. A second one
+/// for the same command does not wait for the [grace](Exec::grace_ms) of its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {

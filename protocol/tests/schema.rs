@@ -106,7 +106,8 @@ fn exec(command: Command) -> Request {
     let env = vec![Variable { name: WireString::new("A"), value: WireString::new("b") }];
     let cwd = Some(WireString::new("/io"));
     let secrets = secrets();
-    Exec { command, cwd, env, secrets, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms: 30_000 }
+    let (timeout_ms, grace_ms) = (30_000, 2_000);
+    Exec { command, cwd, env, secrets, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms, grace_ms }
         .into()
 }
 
@@ -150,7 +151,17 @@ fn answers() -> Vec<Vec<u8>> {
     let image = ImageContent { mime_type: "image/png".into(), bytes: 1 };
     let view = |content| FromAgent::encode_reply(6, Ok(ViewReply { path: path(), content }));
     let exec = |end, stopped| {
-        let reply = ExecReply { end, stopped, stdout_bytes: 1, stderr_bytes: 2, cpu_ms: 3 };
+        let signs = if end == ExecEnd::Exited(1) { Sign::ALL.to_vec() } else { Vec::new() };
+        let (stdout_bytes, stderr_bytes, cpu_ms, peak_memory_bytes) = (1, 2, 3, 4);
+        let reply = ExecReply {
+            end,
+            stopped,
+            stdout_bytes,
+            stderr_bytes,
+            cpu_ms,
+            peak_memory_bytes,
+            signs,
+        };
         FromAgent::encode_reply(4, Ok(reply))
     };
     [

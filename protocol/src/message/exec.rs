@@ -39,6 +39,9 @@ pub struct Exec {
     pub stderr: u32,
     /// The timeout, counted from when the agent receives the request.
     pub timeout_ms: u64,
+    /// How long its processes may go on after SIGTERM, which they get at the timeout and at the first
+    /// `cancel`; 0 if they are killed at once.
+    pub grace_ms: u64,
 }
 
 /// The command to run.
@@ -91,12 +94,12 @@ impl Exec {
 }
 
 /// The agent's answer to `exec`: the command ran. Its result is data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecReply {
     /// How the command itself ended.
     pub end: ExecEnd,
-    /// Why the agent killed it; null if it exited by itself, or was killed by anything else.
+    /// Why the agent ended it; null if it exited by itself, or was killed by anything else.
     pub stopped: Option<ExecStop>,
     /// Bytes of stdout that were sent.
     pub stdout_bytes: u64,
@@ -105,6 +108,44 @@ pub struct ExecReply {
     /// CPU time of the command and all processes that it started, but of none whose parent ignores the exits of
     /// its children: the kernel reaps that.
     pub cpu_ms: u64,
+    /// Peak resident size of the largest of these processes; 0 if the kernel does not report it.
+    pub peak_memory_bytes: u64,
+    /// Signs that something in the sandbox stood in its way; none if it exited with 0.
+    pub signs: Vec<Sign>,
+}
+
+/// A sign that something in the sandbox stood in a command's way, as the agent saw it when the command
+/// had ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sign {
+    /// `/tmp` is full.
+    TmpFull,
+    /// `/dev/shm` is full.
+    ShmFull,
+    /// The io dir, which is in memory, is full.
+    IoFull,
+    /// It says that a file system is full.
+    NoSpace,
+    /// It says that a file system is read-only.
+    ReadOnly,
+    /// It says that a file is too large.
+    FileTooLarge,
+    /// It says that a name was not resolved, or that there is no route.
+    NoNetwork,
+}
+
+impl Sign {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::TmpFull,
+        Self::ShmFull,
+        Self::IoFull,
+        Self::NoSpace,
+        Self::ReadOnly,
+        Self::FileTooLarge,
+        Self::NoNetwork,
+    ];
 }
 
 /// How a command ended.
@@ -117,7 +158,7 @@ pub enum ExecEnd {
     Signaled(u8),
 }
 
-/// Why the agent killed a command and every process that it had started.
+/// Why the agent ended a command and every process that it had started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecStop {
