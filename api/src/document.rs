@@ -16,6 +16,7 @@ use crate::changes::{ChangeManifest, StagingMethod};
 use crate::engine_kind::EngineKind;
 use crate::limits::Limits;
 use crate::network::Network;
+use crate::notes::Note;
 use crate::outcome::{Outcome, Status};
 use crate::result::{
     ExecResult, ExecutionReport, LOG_FULL, LogEntry, LogLevel, RunResult, TouchedFile,
@@ -112,6 +113,9 @@ pub struct ExecutionDocument<'a> {
     pub limits: Option<Limits>,
     /// The resources it used.
     pub usage: Option<Usage>,
+    /// What stood in its way in the sandbox; absent if nothing did, or it ended well.
+    #[serde(default, skip_serializing_if = "<[Note]>::is_empty")]
+    pub notes: Cow<'a, [Note]>,
     /// How long its parts took.
     #[serde(default)]
     pub timing: Option<Timing>,
@@ -186,6 +190,7 @@ impl<'a> ExecutionDocument<'a> {
             network: report.network.as_ref().map(Cow::Borrowed),
             limits: Some(report.limits),
             usage: Some(report.usage),
+            notes: Cow::Borrowed(&report.notes),
             timing: report.timing,
             confinement: Some(Cow::Borrowed(&report.confinement)),
             committed: report.changes.as_ref().map(|changes| changes.committed),
@@ -208,6 +213,7 @@ impl<'a> ExecutionDocument<'a> {
             network: None,
             limits: None,
             usage: None,
+            notes: Cow::Borrowed(&[]),
             timing: None,
             confinement: None,
             committed: None,
@@ -360,8 +366,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, RefusedHost, StartKind, UnixSockets,
-        failure,
+        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, NoteKind, RefusedHost, StartKind,
+        UnixSockets, failure,
     };
 
     /// The end of every document of [`report`].
@@ -369,7 +375,8 @@ mod tests {
         r#""limits":{"timeout_ms":30000,"operation_timeout_ms":5000,"memory_bytes":268435456,"#,
         r#""vm_memory_bytes":67108864,"cpus":1.5,"pids":64,"write_bytes":52428800,"entries":10000,"#,
         r#""file_bytes":10485760,"list_depth":10,"open_handles":64,"log_bytes":1048576,"#,
-        r#""log_lines":10000,"tmpfs_bytes":67108864,"output_bytes":1073741824,"connections":10000,"#,
+        r#""log_lines":10000,"tmpfs_bytes":17179869184,"shm_bytes":67108864,"#,
+        r#""stop_timeout_ms":2000,"output_bytes":1073741824,"connections":10000,"#,
         r#""network_bytes":4294967296,"connect_timeout_ms":10000,"connection_idle_ms":300000},"#,
         r#""usage":{"wall_ms":12,"cpu_ms":7,"peak_memory_bytes":null,"written_bytes":3},"#,
         r#""timing":{"queued_ms":null,"start_ms":8,"start":"cold","run_ms":12},"#,
@@ -406,6 +413,7 @@ mod tests {
                 peak_memory_bytes: None,
                 written_bytes: Some(3),
             },
+            notes: Vec::new(),
             timing: Some(Timing::new(Some((StartKind::Cold, Duration::from_millis(8))), 12)),
             confinement: Confinement {
                 no_new_privileges: true,
@@ -450,6 +458,11 @@ mod tests {
                 io_dir: None,
                 network: Some(network()),
                 changes: None,
+                notes: vec![Note {
+                    kind: NoteKind::Processes,
+                    message: "no thread".to_owned(),
+                    hint: Some("--pids".to_owned()),
+                }],
                 ..report(timeout)
             },
             exit_code: None,
@@ -502,7 +515,10 @@ mod tests {
             execution: ExecutionReport { engine: EngineKind::Embedded, ..exec().execution },
             ..exec()
         };
-        assert_eq!(json((&exec).into()), [head, FILES, tail, REST].concat());
+        let notes =
+            r#""notes":[{"kind":"processes","message":"no thread","hint":"--pids"}],"timing""#;
+        let rest = REST.replace(r#""timing""#, notes);
+        assert_eq!(json((&exec).into()), [head, FILES, tail, &rest].concat());
         let none = concat!(
             r#"{"schema":"sandboxctl.exec/1","id":null,"status":"error","exit_code":null,"#,
             r#""signal":null,"failed":true,"timed_out":false,"stdout":"","#,

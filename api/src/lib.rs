@@ -17,6 +17,7 @@ mod images;
 mod json;
 mod limits;
 mod network;
+mod notes;
 pub mod operation;
 mod outcome;
 mod problem;
@@ -43,10 +44,11 @@ pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, is_image_reference};
 pub use limits::{
-    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
+    Bounds, ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
     OverCeiling,
 };
 pub use network::{ContactedHost, Network, RefusedHost};
+pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
@@ -55,7 +57,8 @@ pub use result::{
     TouchedSource, Usage,
 };
 pub use sandbox_protocol::message::{
-    Access, AllowedPath, Confinement, IoErrors, ScriptError, TestCase, TestStatus, UnixSockets,
+    Access, AllowedPath, Confinement, IoErrors, ScriptError, Sign, TestCase, TestStatus,
+    UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};

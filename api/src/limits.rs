@@ -584,10 +584,17 @@ limits! {
     /// Log entries of a run.
     LogLines, log_lines: NonZeroU32, "limits.log_lines", None, "log_lines",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
-    /// Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no
-    /// limit.
+    /// Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the
+    /// sandbox's memory. A tmpfs of size 0 would have no limit.
     Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"), "tmpfs_bytes",
-        ByteSize(64 * MIB), [ByteSize(4 * GIB)], ByteSize(MIB);
+        ByteSize(16 * GIB), [ByteSize(16 * GIB)], ByteSize(MIB);
+    /// Size in bytes of the commands' `/dev/shm`, their shared memory.
+    Shm, shm: ByteSize, "limits.shm", Some("--shm-size"), "shm_bytes",
+        ByteSize(64 * MIB), [ByteSize(16 * GIB)], ByteSize(64 * KIB);
+    /// How long the processes of a command that is to end may go on after SIGTERM, until they are
+    /// killed; 0 if they are killed at once.
+    StopTimeout, stop_timeout: Duration, "limits.stop_timeout", Some("--stop-timeout"), "stop_timeout_ms",
+        Duration::from_secs(2), [Duration::from_secs(60)], Duration::ZERO;
     /// Bytes of a command's streamed output.
     OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None, "output_bytes",
         ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
@@ -680,6 +687,42 @@ fn is_over(value: LimitValue, bound: LimitValue) -> bool {
     }
 }
 
+/// What a sandbox may use: by default, and at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// What one may use whose request says nothing else.
+    pub limits: Limits,
+    /// What it may be raised to.
+    pub ceiling: Ceiling,
+}
+
+impl Bounds {
+    /// Those of sandboxes without programs.
+    #[must_use]
+    pub fn for_scripts() -> Self {
+        Self { limits: Limits::default(), ceiling: Ceiling::default() }
+    }
+
+    /// Those of sandboxes with programs, for their commands and their scripts.
+    #[must_use]
+    pub fn for_programs() -> Self {
+        let hour = Duration::from_secs(3600);
+        let ceiling = Limits {
+            timeout: hour,
+            memory: ByteSize(16 * GIB),
+            max_write: ByteSize(16 * GIB),
+            ..Ceiling::default().0
+        };
+        Self { limits: Limits::for_programs(), ceiling: Ceiling(ceiling) }
+    }
+
+    /// The same, with each limit lowered to its ceiling if above it.
+    #[must_use]
+    pub fn lowered(self) -> Self {
+        Self { limits: self.limits.lowered(&self.ceiling), ..self }
+    }
+}
+
 /// The maximum values that a caller may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -698,6 +741,28 @@ pub struct OverCeiling {
 }
 
 impl Limits {
+    /// The defaults of sandboxes with programs, which are for builds and tests: those need more than a
+    /// script.
+    #[must_use]
+    pub fn for_programs() -> Self {
+        Self {
+            timeout: Duration::from_secs(600),
+            memory: ByteSize(GIB),
+            max_write: ByteSize(GIB),
+            entries: nonzero(100_000),
+            pids: nonzero(256),
+            ..Self::default()
+        }
+    }
+
+    /// The size of `/tmp`, which leaves some memory to programs: a full `/tmp` is an error that they
+    /// get, and not the end of the sandbox.
+    #[must_use]
+    pub const fn tmpfs_bytes(&self) -> ByteSize {
+        let most = self.memory.0 / 8 * 7;
+        ByteSize(if self.tmpfs.0 < most { self.tmpfs.0 } else { most })
+    }
+
     /// Checks that every limit is within its ceiling.
     ///
     /// # Errors
@@ -714,11 +779,12 @@ impl Limits {
         }
     }
 
-    /// The maximum processor time of a run: its time limit on each of its processors, plus some
-    /// time to start and end.
+    /// The maximum processor time of a run: its time limit and its grace on each of its processors,
+    /// plus some time to start and end.
     pub fn most_cpu(&self) -> Duration {
         let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
-        let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
+        let most = self.timeout.saturating_add(self.stop_timeout).as_secs();
+        let seconds = most.saturating_add(SPARE_CPU_SECONDS);
         Duration::from_secs(seconds.saturating_mul(processors))
     }
 
@@ -765,6 +831,21 @@ mod tests {
     #[test]
     fn every_default_is_within_its_ceiling() {
         assert_eq!(Limits::default().check(&Ceiling::default()), Ok(()));
+        let Bounds { limits, ceiling } = Bounds::for_programs();
+        assert_eq!(limits.check(&ceiling), Ok(()));
+        // Also of who has one ceiling for all.
+        assert_eq!(limits.check(&Ceiling::default()), Ok(()));
+    }
+
+    #[test]
+    fn tmp_is_bounded_by_memory_and_by_its_own_limit() {
+        let size = |memory, tmpfs| {
+            let (memory, tmpfs) = (ByteSize(memory), ByteSize(tmpfs));
+            Limits { memory, tmpfs, ..Limits::default() }.tmpfs_bytes()
+        };
+        assert_eq!(Limits::for_programs().tmpfs_bytes(), ByteSize(896 * MIB));
+        assert_eq!(size(GIB, MIB), ByteSize(MIB));
+        assert_eq!(size(16 * MIB, GIB), ByteSize(14 * MIB));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::engine_kind::EngineKind;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
 use crate::network::Network;
+use crate::notes::Note;
 use crate::outcome::Outcome;
 use crate::timing::Timing;
 
@@ -48,6 +49,9 @@ pub struct ExecutionReport {
     pub limits: Limits,
     /// The resources it used.
     pub usage: Usage,
+    /// What stood in its way in the sandbox; nothing, if it ended well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     /// How long its parts took; `None` from who does not say so.
     #[serde(default)]
     pub timing: Option<Timing>,
@@ -104,8 +108,8 @@ pub struct ExecResult {
     pub execution: ExecutionReport,
     /// The command's own exit code; `None` if it was ended by a signal, or if it is unknown.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command; `None` if none did, or if it is unknown. 9 if it was
-    /// killed because of a limit or a cancel.
+    /// The signal that ended the command; `None` if none did, or if it is unknown. At its deadline and
+    /// at a cancel it is usually 15, and 9 if it was killed then, or because of a limit.
     pub signal: Option<i32>,
     /// The beginning of its stdout, without the output that `next_output` returned.
     #[serde(with = "In::<WireString>")]
@@ -343,7 +347,8 @@ pub struct Usage {
     pub wall_ms: u64,
     /// Processor time.
     pub cpu_ms: Option<u64>,
-    /// The maximum resident set size, over the sandbox's life so far.
+    /// The maximum resident set size: of a script's agent, over the sandbox's life so far; of a
+    /// command's largest process.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to files.
     pub written_bytes: Option<u64>,

@@ -260,6 +260,15 @@ impl RootFs {
     pub const fn supports_exec(&self) -> bool {
         !matches!(self, Self::Builtin)
     }
+
+    /// The limits of a sandbox that is made from it, unless others are set.
+    #[must_use]
+    pub fn default_limits(&self) -> Limits {
+        match self.supports_exec() {
+            true => Limits::for_programs(),
+            false => Limits::default(),
+        }
+    }
 }
 
 /// When to pull an image from its registry.
@@ -321,9 +330,13 @@ impl SandboxSpec {
         Self::default()
     }
 
-    /// Sets the root filesystem; the built-in sandbox image by default.
+    /// Sets the root filesystem; the built-in sandbox image by default. Limits that are the defaults
+    /// become [those of programs](Limits::for_programs) in a sandbox that has some.
     #[must_use]
     pub fn root(mut self, root: RootFs) -> Self {
+        if self.limits == self.root.default_limits() {
+            self.limits = root.default_limits();
+        }
         self.root = root;
         self
     }
