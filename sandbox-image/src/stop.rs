@@ -20,6 +20,9 @@ pub enum StopReason {
     Cancelled = 2,
 }
 
+/// The value of a flag whose run was cancelled more than once.
+const INSISTED: u8 = 3;
+
 impl StopReason {
     /// The error of a run that was stopped for this reason.
     #[must_use]
@@ -52,10 +55,19 @@ impl StopFlag {
         }
     }
 
-    /// Stops the run. The first reason stays.
+    /// Whether it must end at once: it was cancelled more than once.
+    #[must_use]
+    pub fn is_insistent(&self) -> bool {
+        self.reason.load(Ordering::Relaxed) == INSISTED
+    }
+
+    /// Stops the run. The first reason stays; a second cancel insists on it.
     pub fn stop(&self, reason: StopReason) {
         let (set, relaxed) = (reason as u8, Ordering::Relaxed);
-        _ = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
+        let before = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
+        if before == Err(set) && reason == StopReason::Cancelled {
+            self.reason.store(INSISTED, relaxed);
+        }
         if let Some(waiting) = &*self.waiting.lock().unwrap() {
             waiting.wake();
         }

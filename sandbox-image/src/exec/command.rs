@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsString};
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_protocol::argv::IMAGE_VARIABLE;
 use sandbox_protocol::message::{Command, Program};
@@ -22,6 +25,17 @@ const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 const LANG: &[u8] = b"C.UTF-8";
 /// A directory that commands can write to in any sandbox.
 const TMPDIR: &[u8] = b"/tmp";
+/// The name of a user whom the sandbox's files of users do not list.
+const NAMELESS: &[u8] = b"sandbox";
+/// The most that is read of them.
+const MAX_PASSWD: u64 = 1 << 20;
+/// Git refuses repositories whose owner is somebody else. A sandbox has one user, whoever owns what is
+/// mounted.
+const GIT_CONFIG: [(&[u8], &[u8]); 3] = [
+    (b"GIT_CONFIG_COUNT", b"1"),
+    (b"GIT_CONFIG_KEY_0", b"safe.directory"),
+    (b"GIT_CONFIG_VALUE_0", b"*"),
+];
 /// The shell of `command`.
 const SHELL: &CStr = c"/bin/sh";
 
@@ -71,13 +85,51 @@ impl Defaults {
         defaults
     }
 
+    /// Sets what programs expect, unless the image does: the name of their user, output that appears
+    /// when it is written, and repositories that Git opens.
+    pub fn add_what_programs_expect(&mut self, user: &[u8]) {
+        let user = self.env.get(&b"USER"[..]).cloned().unwrap_or_else(|| user.to_vec());
+        for (name, value) in
+            [(&b"USER"[..], &*user), (b"LOGNAME", &user), (b"PYTHONUNBUFFERED", b"1")]
+        {
+            self.env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
+        }
+        if !self.env.contains_key(GIT_CONFIG[0].0) {
+            self.env.extend(GIT_CONFIG.map(|(name, value)| (name.to_vec(), value.to_vec())));
+        }
+    }
+
     /// Sets this address as the proxy of commands, in place of the image's own, and the hosts that
     /// they reach without it.
     pub fn set_proxy(&mut self, address: SocketAddr, without: &str) {
         for (name, value) in proxy::environment(address, without) {
             self.env.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());
         }
+        // Node does not read the others without it.
+        self.env.entry(b"NODE_USE_ENV_PROXY".to_vec()).or_insert_with(|| b"1".to_vec());
     }
+}
+
+/// The name of this process's user, according to the sandbox's own file, which the image may have made.
+pub fn own_name() -> Vec<u8> {
+    let mut passwd = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = rustix::fs::openat(CWD, "/etc/passwd", flags, Mode::empty());
+    let file = opened.ok().map(File::from);
+    if let Some(file) = file.filter(|it| it.metadata().is_ok_and(|found| found.is_file())) {
+        _ = file.take(MAX_PASSWD).read_to_end(&mut passwd);
+    }
+    let own = rustix::process::getuid().as_raw().to_string();
+    name_of(&passwd, own.as_bytes()).unwrap_or(NAMELESS).to_vec()
+}
+
+/// The name of a user in a file of users.
+fn name_of<'a>(passwd: &'a [u8], uid: &[u8]) -> Option<&'a [u8]> {
+    passwd.split(|&byte| byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|&byte| byte == b':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.contains(&0))?;
+        (fields.nth(1)? == uid).then_some(name)
+    })
 }
 
 /// The request, as bytes.
@@ -376,6 +428,57 @@ mod tests {
 
     fn path_of_root() -> GuestPath {
         GuestPath::root()
+    }
+
+    #[test]
+    fn what_programs_expect_is_set_unless_the_image_or_the_caller_sets_it() {
+        let env = |image: &[(&str, &str)], given: &[(&str, &str)]| {
+            let mut defaults = defaults(image);
+            defaults.add_what_programs_expect(b"ann");
+            defaults.set_proxy(([127, 0, 0, 1], 3128).into(), "localhost");
+            let made = prepare(&program("x"), None, given, &defaults).unwrap();
+            text(&made.env).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let expected = [
+            "USER=ann",
+            "LOGNAME=ann",
+            "PYTHONUNBUFFERED=1",
+            "NODE_USE_ENV_PROXY=1",
+            "GIT_CONFIG_COUNT=1",
+            "GIT_CONFIG_KEY_0=safe.directory",
+            "GIT_CONFIG_VALUE_0=*",
+        ];
+        let plain = env(&[], &[]);
+        assert!(expected.iter().all(|it| plain.contains(&(*it).to_owned())), "{plain:?}");
+        let own = [
+            ("USER", "bob"),
+            ("PYTHONUNBUFFERED", ""),
+            ("NODE_USE_ENV_PROXY", "0"),
+            ("GIT_CONFIG_COUNT", "0"),
+        ];
+        let in_image = own.map(|(name, value)| (format!("{IMAGE_VARIABLE}{name}"), value));
+        let in_image = in_image.each_ref().map(|(name, value)| (name.as_str(), *value));
+        let of_image = env(&in_image, &[]);
+        for set in [&of_image, &env(&[], &own)] {
+            for it in
+                ["USER=bob", "PYTHONUNBUFFERED=", "NODE_USE_ENV_PROXY=0", "GIT_CONFIG_COUNT=0"]
+            {
+                assert!(set.contains(&it.to_owned()), "{it}: {set:?}");
+            }
+        }
+        assert!(of_image.contains(&"LOGNAME=bob".to_owned()), "{of_image:?}");
+        assert!(!of_image.iter().any(|it| it.starts_with("GIT_CONFIG_KEY")), "{of_image:?}");
+    }
+
+    #[test]
+    fn name_of_a_user_is_that_of_its_first_line() {
+        let passwd = b"root:x:0:0:root:/root:/bin/sh\n:x:7:7::/:\nweb:x:33:33\n\
+            ann:x:1000:1000::/h:/bin/sh\nbob:x:1000:1::/:\n\xff\0";
+        for (uid, name) in [("0", Some("root")), ("33", Some("web")), ("1000", Some("ann"))] {
+            assert_eq!(name_of(passwd, uid.as_bytes()), name.map(str::as_bytes), "{uid}");
+        }
+        assert_eq!(name_of(passwd, b"7"), None);
+        assert_eq!(name_of(b"", b"1000"), None);
     }
 
     #[test]

@@ -2,21 +2,25 @@
 //!
 //! [`command`] builds the start parameters, [`spawn`] starts the command on a thread of its own
 //! ([`spawner`]), [`supervise`] copies its input and output and enforces its timeout, [`tree`]
-//! kills it, [`reaper`] reports its exit. This module combines them, for requests of the controller
-//! ([`Execs`]) and for scripts ([`Programs::run`]).
+//! ends it, [`reaper`] reports its exit, [`signs`] say what stood in its way. This module combines
+//! them, for requests of the controller ([`Execs`]) and for scripts ([`Programs::run`]).
 
 mod command;
 mod reaper;
+mod signs;
 mod spawn;
 mod spawner;
 mod supervise;
 mod tree;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -38,6 +42,7 @@ use crate::stream::{Stream, Streams, Way};
 use crate::wake::Wake;
 use command::{CommandRequest, Defaults, Prepared};
 use reaper::Reaper;
+use signs::Memory;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
 pub use supervise::Output;
@@ -61,6 +66,8 @@ pub struct ExecContext {
     layers: Layers,
     /// The stdin of a command without input.
     null: File,
+    /// Where commands may write in memory.
+    memory: Memory,
 }
 
 impl ExecContext {
@@ -71,11 +78,14 @@ impl ExecContext {
     /// If there is no `/dev/null`, or `/proc` does not show the running processes.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
+        defaults.add_what_programs_expect(&command::own_name());
         if let (Some(listener), Some(proxy)) = (proxy, &args.proxy) {
             defaults.set_proxy(listener.local_addr()?, &proxy.without);
         }
         let null = File::open("/dev/null")?;
-        Ok(Self { defaults, marks: Marks::new()?, layers: Layers::default(), null })
+        let home = args.home.as_ref().map(|home| Path::new(OsStr::from_bytes(home.as_bytes())));
+        let (marks, memory) = (Marks::new()?, Memory::open(home));
+        Ok(Self { defaults, marks, layers: Layers::default(), null, memory })
     }
 
     /// Puts every command under these layers.
@@ -110,6 +120,8 @@ pub struct Task<'a> {
     pub has_input: bool,
     /// Its deadline.
     pub deadline: Instant,
+    /// How long its processes may go on after SIGTERM, when it is to end.
+    pub grace: Duration,
     /// The most bytes of both outputs together.
     pub output_bytes: u64,
 }
@@ -173,10 +185,10 @@ impl Programs {
         let asked = CommandRequest { command, cwd, env };
         let prepared = Prepared::new(&asked, &self.context.defaults)?;
         stop.waking(wake, || {
-            let Task { deadline, output_bytes, .. } = *task;
-            let bounds = Bounds { stop, deadline, output_bytes };
+            let Task { deadline, grace, output_bytes, .. } = *task;
+            let bounds = Bounds { stop, deadline, grace, output_bytes };
             let running = self.begin(&prepared, task.has_input, wake, &bounds)?;
-            supervise(running, console, &bounds)
+            supervise(running, console, &bounds, &self.context.memory)
         })
     }
 
@@ -351,17 +363,22 @@ impl Execs {
         Ok(())
     }
 
-    /// Ends the command of this request early; returns whether there was one.
+    /// Ends the command of this request early, and at once if it was cancelled before; returns whether
+    /// there was one.
     pub fn cancel(&self, id: u64) -> bool {
         let state = self.0.state.lock().unwrap();
         state.running.get(&id).map(|stop| stop.stop(StopReason::Cancelled)).is_some()
     }
 
-    /// Ends all commands early, refuses new ones, and calls `then` when all are answered.
+    /// Ends all commands at once, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock().unwrap();
         state.closing = true;
-        state.running.values().for_each(|stop| stop.stop(StopReason::Cancelled));
+        for stop in state.running.values() {
+            // Twice: the sandbox ends, and nothing of it has a grace.
+            stop.stop(StopReason::Cancelled);
+            stop.stop(StopReason::Cancelled);
+        }
         if state.running.is_empty() {
             drop(state);
             then();
@@ -414,6 +431,7 @@ fn conduct(job: Job) -> Result<ExecReply, WireError> {
         env: env.chain(secrets).collect(),
         has_input: exec.stdin.is_some(),
         deadline: accepted + Duration::from_millis(exec.timeout_ms).min(LONGEST),
+        grace: Duration::from_millis(exec.grace_ms).min(LONGEST),
         output_bytes,
     };
     let result = programs.run(&task, &mut terminal, &wake, &stop);

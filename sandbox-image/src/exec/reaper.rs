@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_protocol::message::ExecEnd;
 
-use super::tree::{Reaped, Tree, limit_of};
+use super::tree::{Reaped, Tree, Used, limit_of};
 use crate::wake::Wake;
 
 /// The exit of a child, once it has exited.
@@ -124,8 +124,8 @@ impl Shared {
         let trees: Vec<_> = trees.filter_map(|(_, reaped)| reaped.upgrade()).collect();
         trees.iter().for_each(|reaped| reaped.count());
         let waited = wait_for_exit(pid);
-        if let Some((_, cpu)) = waited {
-            trees.iter().for_each(|reaped| reaped.add(cpu));
+        if let Some((_, used)) = &waited {
+            trees.iter().for_each(|reaped| reaped.add(used));
         }
         trees.iter().for_each(|reaped| reaped.count());
         // No other thread reaps, so the child must be there. If it is not, no exit is invented.
@@ -155,8 +155,8 @@ fn ended() -> Result<Pid, i32> {
     Pid::from_raw(pid).ok_or(0)
 }
 
-/// Reaps a child that has exited; returns its CPU time too, and that of the processes it waited for.
-fn wait_for_exit(pid: Pid) -> Option<(ExecEnd, Duration)> {
+/// Reaps a child that has exited; returns what it used too.
+fn wait_for_exit(pid: Pid) -> Option<(ExecEnd, Used)> {
     let mut status = 0;
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
@@ -178,5 +178,6 @@ fn wait_for_exit(pid: Pid) -> Option<(ExecEnd, Duration)> {
     } else {
         ExecEnd::Exited(low(libc::WEXITSTATUS(status)))
     };
-    Some((end, time(usage.ru_utime) + time(usage.ru_stime)))
+    let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1 << 10);
+    Some((end, Used { cpu: time(usage.ru_utime) + time(usage.ru_stime), peak_memory }))
 }

@@ -1,11 +1,12 @@
 //! Supervises a command from its start until every process that it started has ended: copies its
-//! input and output, enforces its timeout, kills its tree.
+//! input and output, enforces its timeout, asks its tree to end, and kills it.
 //!
 //! ```text
 //!            ┌─ bytes, both ways ─┐
 //! running ───┴────────────────────┴── the program ends ──> kill what it left ──> the rest of its bytes
 //!    │                                                          ▲
-//!    └─ deadline, cancel, too many bytes: kill the tree ── it ends ┘
+//!    ├─ deadline, cancel: SIGTERM to the tree, and its grace ───┤
+//!    └─ too many bytes, a second cancel: kill the tree ─ it ends┘
 //! ```
 //!
 //! One thread does all of it, so that a command costs one thread. It never reads more than the
@@ -23,6 +24,7 @@ use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::reaper::Death;
+use super::signs::{Memory, Tail, signs};
 use super::tree::{KILL_TIMEOUT, Tree};
 use crate::stop::{StopFlag, StopReason};
 use crate::wake::Wake;
@@ -32,6 +34,8 @@ const PIECES: usize = 4;
 /// How long after a command's deadline its last bytes may wait for credit. The controller starts to
 /// discard unwanted output half a second after the deadline.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
+/// How often it is checked whether what a program left behind has ended in its grace.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One of a command's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +97,8 @@ pub struct Bounds<'a> {
     pub stop: &'a StopFlag,
     /// Its deadline.
     pub deadline: Instant,
+    /// How long its processes may go on after they were asked to end.
+    pub grace: Duration,
     /// The most bytes of both outputs together.
     pub output_bytes: u64,
 }
@@ -141,6 +147,12 @@ struct Watch<'a, C> {
     /// its front must not move the rest.
     piece: VecDeque<u8>,
     stopped: Option<ExecStop>,
+    /// When its processes are killed that were asked to end.
+    killed_at: Option<Instant>,
+    /// There was more output than it may have.
+    is_full: bool,
+    /// The end of its output.
+    tail: Tail,
 }
 
 /// Supervises the command until none of its processes is left.
@@ -152,6 +164,7 @@ pub fn supervise(
     running: Running,
     console: &mut impl Console,
     bounds: &Bounds<'_>,
+    memory: &Memory,
 ) -> Result<ExecReply, WireError> {
     let Running { tree, death, wake, outputs, stdin, stopped } = running;
     let mut watch = Watch {
@@ -162,20 +175,26 @@ pub fn supervise(
         stdin,
         piece: VecDeque::new(),
         stopped,
+        killed_at: None,
+        is_full: false,
+        tail: Tail::default(),
     };
     let mut readable = [false; 2];
     let end = loop {
         wake.see();
-        if let Some(exit) = death.exit() {
+        let exit = death.exit();
+        if let Some(exit) = exit
+            && (watch.killed_at.is_none() || tree.is_gone())
+        {
             break exit;
         }
         watch.carry(&wake, readable);
         watch.look_at_bounds();
-        if watch.stopped.is_some() {
+        if watch.is_to_be_killed(&tree) {
             _ = tree.kill();
             break await_death(&death, &wake)?;
         }
-        readable = watch.wait(&wake);
+        readable = watch.wait(&wake, exit.is_some());
     };
     watch.stdin = None;
     if !tree.kill() {
@@ -183,15 +202,23 @@ pub fn supervise(
     }
     if watch.stopped != Some(ExecStop::OutputLimit) {
         // If it exited by itself at that very moment, it was not stopped.
-        watch.stopped = watch.stopped.filter(|_| end == ExecEnd::Signaled(9));
+        let is_asked = watch.killed_at.is_some();
+        watch.stopped = watch.stopped.filter(|_| is_asked || end == ExecEnd::Signaled(9));
         watch.carry_the_rest(&wake);
     }
+    let signs = match (end, watch.stopped) {
+        (ExecEnd::Exited(0), None) => Vec::new(),
+        _ => signs(memory, &watch.tail),
+    };
+    let used = tree.used();
     Ok(ExecReply {
         end,
         stopped: watch.stopped,
         stdout_bytes: watch.given[0],
         stderr_bytes: watch.given[1],
-        cpu_ms: u64::try_from(tree.cpu().as_millis()).unwrap_or(u64::MAX),
+        cpu_ms: u64::try_from(used.cpu.as_millis()).unwrap_or(u64::MAX),
+        peak_memory_bytes: used.peak_memory,
+        signs,
     })
 }
 
@@ -247,7 +274,9 @@ impl<C: Console> Watch<'_, C> {
                 if data.len() as u64 > left {
                     data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     self.stopped = self.stopped.or(Some(ExecStop::OutputLimit));
+                    self.is_full = true;
                 }
+                self.tail.push(&data);
                 self.given[output as usize] += data.len() as u64;
                 if !data.is_empty() {
                     self.console.give(output, data);
@@ -296,8 +325,28 @@ impl<C: Console> Watch<'_, C> {
         self.stopped = self.stopped.or_else(|| self.bounds.reached());
     }
 
-    /// Waits for the first event. Returns which outputs are readable.
-    fn wait(&self, wake: &Wake) -> [bool; 2] {
+    /// Whether its processes are to be killed now. Those of a command that is to end are asked first, and
+    /// have their grace, unless a limit ends it.
+    fn is_to_be_killed(&mut self, tree: &Tree) -> bool {
+        if self.stopped.is_none() {
+            return false;
+        }
+        if self.is_full || self.bounds.grace.is_zero() || self.bounds.stop.is_insistent() {
+            return true;
+        }
+        match self.killed_at {
+            Some(at) => Instant::now() >= at,
+            None => {
+                self.killed_at = Some(Instant::now() + self.bounds.grace);
+                tree.terminate();
+                false
+            }
+        }
+    }
+
+    /// Waits for the first event. Returns which outputs are readable. Nothing tells of the end of what a
+    /// program that has `exited` left behind.
+    fn wait(&self, wake: &Wake, exited: bool) -> [bool; 2] {
         let (mut fds, mut polled) = (vec![PollFd::new(wake, PollFlags::IN)], [None; 2]);
         for output in Output::BOTH {
             if let Some(fd) = &self.outputs[output as usize]
@@ -312,7 +361,9 @@ impl<C: Console> Watch<'_, C> {
         {
             fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT));
         }
-        _ = poll(&mut fds, until(self.bounds.deadline).as_ref());
+        let next = self.killed_at.unwrap_or(self.bounds.deadline);
+        let next = if exited { next.min(Instant::now() + LOOK_INTERVAL) } else { next };
+        _ = poll(&mut fds, until(next).as_ref());
         polled.map(|at| at.is_some_and(|at: usize| !fds[at].revents().is_empty()))
     }
 

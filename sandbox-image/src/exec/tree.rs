@@ -1,4 +1,5 @@
-//! Finds and kills all processes that a command has started, however they try to hide.
+//! Finds all processes that a command has started, however they try to hide, and asks them to end or
+//! kills them.
 //!
 //! The parent is not sufficient: a double-forked process becomes the agent's child, whoever started
 //! it. So every command carries a mark that all of its descendants inherit and none can change: the
@@ -71,6 +72,15 @@ impl Marks {
     }
 }
 
+/// What a process has used, and those that it waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Used {
+    /// CPU time.
+    pub cpu: Duration,
+    /// Peak resident size of the largest, in bytes.
+    pub peak_memory: u64,
+}
+
 /// What the agent has reaped of a tree.
 #[derive(Debug, Default)]
 pub struct Reaped {
@@ -78,6 +88,8 @@ pub struct Reaped {
     count: AtomicU64,
     /// CPU time of these processes, and of those that they waited for, in microseconds.
     cpu_us: AtomicU64,
+    /// Peak resident size of the largest of all these, in bytes.
+    peak_memory: AtomicU64,
 }
 
 impl Reaped {
@@ -86,10 +98,11 @@ impl Reaped {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Adds the CPU time of a process, before it is counted as reaped.
-    pub fn add(&self, cpu: Duration) {
-        let cpu = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
+    /// Adds what a process has used, before it is counted as reaped.
+    pub fn add(&self, used: &Used) {
+        let cpu = u64::try_from(used.cpu.as_micros()).unwrap_or(u64::MAX);
         self.cpu_us.fetch_add(cpu, Ordering::SeqCst);
+        self.peak_memory.fetch_max(used.peak_memory, Ordering::SeqCst);
     }
 }
 
@@ -113,11 +126,27 @@ impl Tree {
         &self.reaped
     }
 
-    /// CPU time of its processes that were reaped: of all of them, once it was [killed](Self::kill). That of a
+    /// What its processes used that were reaped: all of them, once it was [killed](Self::kill). That of a
     /// process whose parent ignores the exits of its children is lost: the kernel reaps it.
     #[must_use]
-    pub fn cpu(&self) -> Duration {
-        Duration::from_micros(self.reaped.cpu_us.load(Ordering::SeqCst))
+    pub fn used(&self) -> Used {
+        Used {
+            cpu: Duration::from_micros(self.reaped.cpu_us.load(Ordering::SeqCst)),
+            peak_memory: self.reaped.peak_memory.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Asks all of it to end: SIGTERM, also to what is stopped.
+    pub fn terminate(&self) {
+        for signal in [Signal::TERM, Signal::CONT] {
+            _ = self.signal_marked(Some(signal));
+        }
+    }
+
+    /// Whether nothing is left of it, as far as one walk finds.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.signal_marked(None).is_ok_and(|met| met == 0)
     }
 
     /// Kills all of it, and waits until nothing is left; returns whether that succeeded.
@@ -138,7 +167,7 @@ impl Tree {
                 progress = (before, Instant::now());
             }
             // A failed walk proves nothing.
-            let met = self.kill_marked().unwrap_or(usize::MAX);
+            let met = self.signal_marked(Some(Signal::KILL)).unwrap_or(usize::MAX);
             let still =
                 before.is_multiple_of(2) && self.reaped.count.load(Ordering::SeqCst) == before;
             if met == 0 && still {
@@ -159,29 +188,31 @@ impl Tree {
         }
     }
 
-    /// One walk: the number of processes found, including dead ones that are not reaped yet.
-    fn kill_marked(&self) -> io::Result<usize> {
+    /// One walk, with a signal for what is found: the number of processes, including dead ones that are
+    /// not reaped yet.
+    fn signal_marked(&self, signal: Option<Signal>) -> io::Result<usize> {
         let own = rustix::process::getpid();
         let mut met = 0;
         for pid in processes()? {
             let pid = pid?;
-            met += usize::from(pid != own && self.strike_one(pid));
+            met += usize::from(pid != own && self.signal_one(pid, signal));
         }
         Ok(met)
     }
 
-    fn strike_one(&self, pid: Pid) -> bool {
+    fn signal_one(&self, pid: Pid, signal: Option<Signal>) -> bool {
         if !self.has(pid) {
             return false;
         }
-        // Check again once it is held by a pidfd, so that what is killed is what was checked.
+        let Some(signal) = signal else { return true };
+        // Check again once it is held by a pidfd, so that what gets the signal is what was checked.
         let held = pidfd_open(pid, PidfdFlags::empty());
         if !self.has(pid) {
             return false;
         }
         _ = match held {
-            Ok(held) => pidfd_send_signal(held, Signal::KILL),
-            Err(_) => kill_process(pid, Signal::KILL),
+            Ok(held) => pidfd_send_signal(held, signal),
+            Err(_) => kill_process(pid, signal),
         };
         true
     }

@@ -44,6 +44,8 @@ fn exec(call: &mut Call<'_>) -> Results {
         env: env.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect(),
         has_input: stdin.is_some(),
         deadline: Instant::now() + timeout.unwrap_or(LONGEST).min(LONGEST),
+        // The script waits for it, and has a deadline of its own.
+        grace: Duration::ZERO,
         output_bytes: host.limits.output_bytes,
     };
     let wake = Arc::new(Wake::new().map_err(|error| Raise::Error(error.to_string()))?);

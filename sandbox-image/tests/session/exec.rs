@@ -8,7 +8,7 @@ use sandbox_protocol::WireString;
 use sandbox_protocol::argv::Proxy;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, UnixSockets, Variable,
+    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, UnixSockets, Variable,
 };
 
 use super::*;
@@ -72,6 +72,8 @@ impl Agent {
             stdout,
             stderr: stdout + 1,
             timeout_ms: LONG,
+            // At once; who has a grace says so.
+            grace_ms: 0,
         }
     }
 
@@ -338,6 +340,87 @@ fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
     assert_eq!(ran.stdout, "begun\n");
     assert!(!runs(&time), "what was answered is over");
     assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn programs_that_are_to_end_get_sigterm_first_and_what_they_do_then_is_kept() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let waits = "echo begun; while :; do sleep 0.01; done";
+    let clean = format!("trap 'echo clean; exit 7' TERM; {waits}");
+    // The one whose time is up.
+    let exec = Exec { timeout_ms: 3_000, grace_ms: LONG, ..agent.request(shell(&clean)) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(7), Some(ExecStop::Timeout)));
+    assert_eq!(ran.stdout, "begun\nclean\n");
+    // The one that is cancelled, and a child that outlives its shell, which SIGTERM ends.
+    let child = format!("(trap 'sleep 0.3; echo child; exit' TERM; {waits}) & wait");
+    for (line, end, said) in [
+        (&*clean, ExecEnd::Exited(7), "begun\nclean\n"),
+        (&*child, ExecEnd::Signaled(15), "begun\nchild\n"),
+    ] {
+        let exec = Exec { grace_ms: LONG, ..agent.request(shell(line)) };
+        let id = agent.send(exec.clone());
+        agent.await_output(exec.stdout, "begun");
+        assert!(agent.call(Cancel { id }).unwrap().found);
+        let ran = agent.finish(id, &exec).unwrap();
+        assert_eq!((ran.reply.end, ran.reply.stopped), (end, Some(ExecStop::Cancelled)), "{line}");
+        assert_eq!(ran.stdout, said);
+    }
+    assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_second_cancel() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let deaf = "trap '' TERM; echo begun; while :; do sleep 0.01; done";
+    let exec = Exec { timeout_ms: 3_000, grace_ms: 200, ..agent.request(shell(deaf)) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
+    let exec = Exec { grace_ms: LONG, ..agent.request(shell(deaf)) };
+    let id = agent.send(exec.clone());
+    agent.await_output(exec.stdout, "begun");
+    for _ in 0..2 {
+        assert!(agent.call(Cancel { id }).unwrap().found);
+    }
+    let ran = agent.finish(id, &exec).unwrap();
+    assert_eq!(
+        (ran.reply.end, ran.reply.stopped),
+        (ExecEnd::Signaled(9), Some(ExecStop::Cancelled))
+    );
+    // Nor has it a grace where its output is too much, or the session ends.
+    let loud = "trap '' TERM; echo begun; cat /dev/zero; while :; do sleep 0.01; done";
+    let mut agent = Agent::with_programs_and(directory.path(), |limits| limits.output_bytes = 1000);
+    let exec = Exec { grace_ms: LONG, ..agent.request(shell(loud)) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!(
+        (ran.reply.end, ran.reply.stopped),
+        (ExecEnd::Signaled(9), Some(ExecStop::OutputLimit))
+    );
+    let exec = Exec { grace_ms: LONG, ..agent.request(shell(deaf)) };
+    let id = agent.send(exec.clone());
+    agent.await_output(exec.stdout, "begun");
+    let shutdown = agent.send(Shutdown {});
+    let ran = agent.finish(id, &exec).unwrap();
+    assert_eq!(ran.reply.stopped, Some(ExecStop::Cancelled));
+    agent.reply::<Shutdown>(shutdown).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn what_a_failed_program_said_and_how_much_memory_it_had_is_in_its_answer() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let line = "echo 'touch: /x: Read-only file system' >&2";
+    assert_eq!(agent.ran(shell(line)).unwrap().reply.signs, []);
+    let failed = agent.ran(shell(&format!("{line}; exit 3"))).unwrap().reply;
+    assert_eq!(failed.signs, [Sign::ReadOnly]);
+    assert!(failed.peak_memory_bytes > 100_000, "{failed:?}");
+    // The largest of its processes, which is a child of its shell.
+    let large = "head -c 50000000 /dev/zero | tail -c 50000000 >/dev/null; :";
+    let large = agent.ran(shell(large)).unwrap().reply;
+    assert!(large.peak_memory_bytes > 50_000_000, "{large:?}");
 }
 
 #[test]
