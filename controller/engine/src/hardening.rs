@@ -88,9 +88,6 @@ pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];
 /// The hostname inside a container that supports commands.
 pub const HOSTNAME: &str = "sandbox";
 
-/// The size in bytes of `/dev/shm`, the shared memory of its commands.
-pub const SHM_BYTES: u64 = 16 << 20;
-
 /// A file that programs expect and that reveals nothing about the host.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemFile {

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod agent;
 mod config;
 mod connect;
@@ -55,6 +56,7 @@ pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
 pub use processes::unnamed_files::{Unnamed, UnnamedDepth, free_lost_sockets};
 pub use processes::{Processes, Stop, Written};
+pub use sandbox_helper::cgroup::{Groups, Usage as GroupsUsage};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
@@ -139,6 +141,11 @@ impl ContainerSpec {
         let (user, hidden) = (Some(self.user), self.hidden.clone());
         AgentArgs { user, hidden, ..self.args.clone() }.to_args()
     }
+
+    /// The home of its commands.
+    fn home(&self) -> String {
+        self.args.home.as_ref().map_or_else(|| "/tmp".to_owned(), ToString::to_string)
+    }
 }
 
 /// The settings of a container in which commands run.
@@ -152,6 +159,8 @@ pub struct Programs {
     pub tmpfs_bytes: u64,
     /// The maximum number of files and directories in `/tmp`.
     pub tmpfs_inodes: u64,
+    /// The size of `/dev/shm` in bytes.
+    pub shm_bytes: u64,
 }
 
 /// The root filesystem of a container in which commands run.
@@ -384,28 +393,15 @@ pub trait Container: Send + Sync {
     /// exit.
     async fn usage(&self) -> Option<ContainerUsage>;
 
-    /// The current state, for [`ran_out_of_memory`](Self::ran_out_of_memory). It costs almost
-    /// nothing.
-    fn oom_baseline(&self) -> OomBaseline;
+    /// Its control groups, if they are on this machine: what the kernel counts in them is certain.
+    async fn groups(&self) -> Option<Groups> {
+        None
+    }
 
-    /// Whether the kernel has killed a process in it because memory ran out since then; `None` if
-    /// the engine does not report it.
-    async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool>;
-}
-
-/// The state of a container at one moment, to compare with later.
-#[derive(Debug, Clone, Copy)]
-pub struct OomBaseline {
-    /// The controller's time.
-    pub time: SystemTime,
-    /// The number of OOM kills in it so far, if they are counted.
-    pub oom_kills: Option<u64>,
-}
-
-impl OomBaseline {
-    /// The current time, for a container whose OOM kills are not counted.
-    pub fn now() -> Self {
-        Self { time: SystemTime::now(), oom_kills: None }
+    /// Whether the engine was notified since then, by the controller's time, that memory ran out in it;
+    /// `None` if the engine does not report that. For a container whose groups are not known.
+    async fn ran_out_of_memory(&self, _since: SystemTime) -> Option<bool> {
+        None
     }
 }
 

@@ -12,9 +12,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::CpuSet;
+
+/// The longest record of the kernel's log, and the most records that are read: more than it keeps.
+const MAX_RECORD: usize = 8 << 10;
+const MAX_RECORDS: usize = 1 << 17;
 
 /// Poll interval for a group whose processes are dying.
 const POLL: Duration = Duration::from_millis(1);
@@ -35,6 +40,8 @@ pub struct Hierarchies {
 pub struct Usage {
     /// How many of its processes were killed by the OOM killer.
     pub oom_kills: u64,
+    /// How often it could start no process or thread, for its limit of them.
+    pub refused_processes: u64,
     /// Its peak memory, in bytes.
     pub peak_memory: u64,
     /// CPU time, including ended processes.
@@ -217,7 +224,7 @@ impl Hierarchies {
             self.v1.iter().find(holds).map(|(_, point)| point.join(name))
         };
         let files = if self.is_v1() {
-            Files::V1 { memory: v1("memory"), cpuacct: v1("cpuacct") }
+            Files::V1 { memory: v1("memory"), cpuacct: v1("cpuacct"), pids: v1("pids") }
         } else {
             Files::V2 { group: self.v2.as_ref().map(|point| point.join(name)) }
         };
@@ -297,7 +304,7 @@ pub struct Groups {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Files {
-    V1 { memory: Option<PathBuf>, cpuacct: Option<PathBuf> },
+    V1 { memory: Option<PathBuf>, cpuacct: Option<PathBuf>, pids: Option<PathBuf> },
     V2 { group: Option<PathBuf> },
 }
 
@@ -305,26 +312,54 @@ impl Groups {
     /// Their statistics; `None` if they are gone, or do not account memory.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
+        // A kernel without it counts none.
+        let refused = |group: &Option<PathBuf>| {
+            let events = group.as_ref().map(|group| group.join("pids.events"));
+            events.and_then(|events| field(&events, "max")).unwrap_or(0)
+        };
         match &self.files {
-            Files::V1 { memory, cpuacct } => {
+            Files::V1 { memory, cpuacct, pids } => {
                 let memory = memory.as_ref()?;
                 Some(Usage {
                     oom_kills: field(&memory.join("memory.oom_control"), "oom_kill")?,
+                    refused_processes: refused(pids),
                     peak_memory: number(&memory.join("memory.max_usage_in_bytes"))?,
                     cpu: Duration::from_nanos(number(&cpuacct.as_ref()?.join("cpuacct.usage"))?),
                 })
             }
-            Files::V2 { group } => {
-                let group = group.as_ref()?;
+            Files::V2 { group: found } => {
+                let group = found.as_ref()?;
                 // Before Linux 5.19 there is no peak: the current value is a lower bound.
                 let peak = || number(&group.join("memory.current"));
                 Some(Usage {
                     oom_kills: field(&group.join("memory.events"), "oom_kill")?,
+                    refused_processes: refused(found),
                     peak_memory: number(&group.join("memory.peak")).or_else(peak)?,
                     cpu: Duration::from_micros(field(&group.join("cpu.stat"), "usage_usec")?),
                 })
             }
         }
+    }
+
+    /// The name of the process that the kernel has killed last in them because memory ran out, if this
+    /// process may read the kernel's log, and that still has it.
+    #[must_use]
+    pub fn oom_victim(&self) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty()).ok()?;
+        let (mut record, mut victim) = (vec![0; MAX_RECORD], None);
+        // Each read is one record. Some may be overwritten meanwhile.
+        for _ in 0..MAX_RECORDS {
+            match rustix::io::read(&log, &mut record) {
+                Ok(length) => {
+                    let found = victim_of(&String::from_utf8_lossy(&record[..length]), &self.name);
+                    victim = found.or(victim);
+                }
+                Err(Errno::PIPE | Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        victim
     }
 
     /// Makes them, and moves this process there. It has one thread.
@@ -482,6 +517,17 @@ fn processes(group: &Path) -> Vec<Pid> {
     listed.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
 }
 
+/// The name of a process in the kernel's record that it was killed, if it was in the group of this name.
+/// A process chooses its name.
+fn victim_of(record: &str, group: &str) -> Option<String> {
+    let (_, rest) = record.split_once(",task_memcg=/")?;
+    let rest = rest.strip_prefix(group)?;
+    let (_, named) = rest.split_once(",task=").filter(|_| rest.starts_with([',', '/']))?;
+    let (name, _) = named.rsplit_once(",pid=")?;
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._+-:".contains(it);
+    Some(name.chars().map(|it| if is_plain(it) { it } else { '?' }).collect())
+}
+
 fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
@@ -522,6 +568,7 @@ mod tests {
             Files::V1 {
                 memory: Some("/sys/fs/cgroup/memory/sandboxctl-1".into()),
                 cpuacct: Some("/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1".into()),
+                pids: Some("/sys/fs/cgroup/pids/sandboxctl-1".into()),
             }
         );
     }
@@ -640,9 +687,11 @@ mod tests {
             root.join(name).display().to_string()
         };
         let v1 = format!(
-            "1 2 0:1 / {} rw - cgroup cgroup rw,memory\n3 4 0:2 / {} rw - cgroup cgroup rw,cpuacct\n",
+            "1 2 0:1 / {} rw - cgroup cgroup rw,memory\n3 4 0:2 / {} rw - cgroup cgroup rw,cpuacct\n\
+             5 6 0:3 / {} rw - cgroup cgroup rw,pids\n",
             point("memory"),
-            point("cpuacct")
+            point("cpuacct"),
+            point("pids")
         );
         fs::write(
             root.join("memory/x/memory.oom_control"),
@@ -651,7 +700,16 @@ mod tests {
         .unwrap();
         fs::write(root.join("memory/x/memory.max_usage_in_bytes"), "4096\n").unwrap();
         fs::write(root.join("cpuacct/x/cpuacct.usage"), "1500\n").unwrap();
-        let expected = Usage { oom_kills: 2, peak_memory: 4096, cpu: Duration::from_nanos(1500) };
+        let expected = Usage {
+            oom_kills: 2,
+            refused_processes: 0,
+            peak_memory: 4096,
+            cpu: Duration::from_nanos(1500),
+        };
+        // Not every kernel counts the processes.
+        assert_eq!(Hierarchies::parse(&v1).of("x").usage(), Some(expected));
+        fs::write(root.join("pids/x/pids.events"), "max 3\n").unwrap();
+        let expected = Usage { refused_processes: 3, ..expected };
         assert_eq!(Hierarchies::parse(&v1).of("x").usage(), Some(expected));
         assert_eq!(Hierarchies::parse(&v1).of("y").usage(), None);
 
@@ -662,7 +720,31 @@ mod tests {
         file("memory.events", "low 0\noom 3\noom_kill 1\noom_group_kill 0\n");
         file("memory.peak", "8192\n");
         file("cpu.stat", "usage_usec 7\nuser_usec 3\n");
-        let expected = Usage { oom_kills: 1, peak_memory: 8192, cpu: Duration::from_micros(7) };
+        file("pids.events", "max 5\n");
+        let expected = Usage {
+            oom_kills: 1,
+            refused_processes: 5,
+            peak_memory: 8192,
+            cpu: Duration::from_micros(7),
+        };
         assert_eq!(Hierarchies::parse(&v2).of("x").usage(), Some(expected));
+    }
+
+    #[test]
+    fn victim_of_the_oom_killer_is_named_as_the_kernel_names_it() {
+        let record = |group: &str, task: &str| {
+            format!(
+                "6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,\
+                 mems_allowed=0,oom_memcg=/{group},task_memcg=/{group},task={task},pid=531,uid=0\n"
+            )
+        };
+        let victim = |group: &str, task: &str| victim_of(&record(group, task), "sandboxctl-1");
+        assert_eq!(victim("sandboxctl-1", "python3.13").as_deref(), Some("python3.13"));
+        assert_eq!(victim("sandboxctl-1/inner", "x").as_deref(), Some("x"));
+        assert_eq!(victim("sandboxctl-1", "a,pid=7\x1b[m").as_deref(), Some("a?pid?7??m"));
+        for group in ["sandboxctl-11", "sandboxctl-2", "x/sandboxctl-1"] {
+            assert_eq!(victim(group, "x"), None, "{group}");
+        }
+        assert_eq!(victim_of("6,1,2,-;something else", "sandboxctl-1"), None);
     }
 }

@@ -33,11 +33,15 @@ impl AgentMount {
         Self { agent, directory: state_dir.join("programs") }
     }
 
-    /// Installs all files, writing those that are missing or wrong. The agent is the first, at a
-    /// path that is unique to this container: no image has anything there.
-    pub async fn install(self: &Arc<Self>) -> Result<Vec<BoundFile>, EngineError> {
+    /// Installs all files, writing those that are missing or wrong, and the files with the names of
+    /// this container's user. The agent is the first, at a path that is unique to this container: no
+    /// image has anything there.
+    pub async fn install(
+        self: &Arc<Self>,
+        names: Vec<(&'static str, String)>,
+    ) -> Result<Vec<BoundFile>, EngineError> {
         let mount = self.clone();
-        let installed = tokio::task::spawn_blocking(move || mount.install_now()).await;
+        let installed = tokio::task::spawn_blocking(move || mount.install_now(&names)).await;
         let installed = installed.unwrap_or_else(|error| Err(io::Error::other(error)));
         installed.map_err(|error| {
             let directory = self.directory.display();
@@ -45,7 +49,7 @@ impl AgentMount {
         })
     }
 
-    fn install_now(&self) -> io::Result<Vec<BoundFile>> {
+    fn install_now(&self, names: &[(&'static str, String)]) -> io::Result<Vec<BoundFile>> {
         create_private_dir(&self.directory)?;
         let install = |file: &InstalledFile<'_>, target: String| {
             let path = installed_files::install(&self.directory, file)?;
@@ -56,11 +60,12 @@ impl AgentMount {
         };
         let target = format!("/.sandbox-{}", sandbox_dirfd::random_hex::<16>());
         let agent = install(&installed_files::agent(&self.agent), target)?;
-        let files = SYSTEM_FILES.iter().map(|file| {
-            let sha256 = sandbox_dirfd::hex(&Sha256::digest(file.content));
-            let bytes = file.content.as_bytes();
-            let installed = InstalledFile { name: file.name, bytes, sha256: &sha256, mode: TEXT };
-            install(&installed, file.path.to_owned())
+        let system = SYSTEM_FILES.iter().map(|file| (file.name, file.path, file.content));
+        let names = names.iter().map(|&(path, ref content)| ("names", path, &**content));
+        let files = system.chain(names).map(|(name, path, content)| {
+            let sha256 = sandbox_dirfd::hex(&Sha256::digest(content));
+            let bytes = content.as_bytes();
+            install(&InstalledFile { name, bytes, sha256: &sha256, mode: TEXT }, path.to_owned())
         });
         [Ok(agent)].into_iter().chain(files).collect()
     }
@@ -76,9 +81,10 @@ mod tests {
     async fn any_user_may_start_the_agent_and_read_the_files() {
         let dir = tempfile::tempdir().unwrap();
         let mount = Arc::new(AgentMount::new(Agent::Embedded, dir.path()));
-        let installed = mount.install().await.unwrap();
+        let names = || vec![("/etc/passwd", "sandbox:x:7:7::/io:/bin/sh\n".to_owned())];
+        let installed = mount.install(names()).await.unwrap();
         let [agent, files @ ..] = &installed[..] else { panic!("{installed:?}") };
-        let again = mount.install().await.unwrap();
+        let again = mount.install(names()).await.unwrap();
         assert_eq!((&again[0].source, &again[1..]), (&agent.source, files));
         assert_ne!(again[0].target, agent.target);
         let random = agent.target.strip_prefix("/.sandbox-").unwrap();
@@ -87,7 +93,7 @@ mod tests {
         let mode = |file: &BoundFile| fs::metadata(&file.source).unwrap().permissions().mode();
         assert_eq!(mode(agent) & 0o7777, 0o555);
         let targets: Vec<_> = files.iter().map(|file| &*file.target).collect();
-        assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
+        assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/etc/passwd"]);
         assert!(files.iter().all(|file| mode(file) & 0o7777 == 0o444));
         let hosts = fs::read_to_string(&files[0].source).unwrap();
         assert!(hosts.contains("127.0.0.1 localhost\n"), "{hosts}");

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::agent_mount::BoundFile;
 use crate::hardening::{
-    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, DEVICES, HOSTNAME, MASKED_PATHS,
-    OOM_SCORE_ADJ, PROCESSOR_LISTS, READONLY_PATHS, SHM_BYTES, SYSCTLS, SYSTEM_FILES,
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
+    READONLY_PATHS, SYSTEM_FILES,
 };
 use crate::image::variables_of_image;
 use crate::{Bind, ContainerSpec, Layers, Programs};
@@ -200,7 +200,7 @@ fn with_programs(
         Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() });
     let host = body.host_config.get_or_insert_default();
     host.ipc_mode = Some("private".to_owned());
-    host.shm_size = i64::try_from(SHM_BYTES).ok();
+    host.shm_size = i64::try_from(programs.shm_bytes).ok();
     let tmp = (TMP.to_owned(), dialect.tmp(spec, programs));
     // Not at a path that has a mount of the request.
     let is_ours = |path: &str| {
@@ -531,6 +531,7 @@ mod tests {
             env: ["RUST_MIN_STACK=1", "A=b=c", "B"].map(str::to_owned).into(),
             tmpfs_bytes: 64 << 20,
             tmpfs_inodes: 1000,
+            shm_bytes: 16 << 20,
         }
     }
 

@@ -11,24 +11,31 @@
 //! through: asked for the link itself, Docker 20.10 opens what it leads to. So these must not be links. The engine
 //! reads each whole and keeps every line, in 27 times their size, without a time limit: so they must be small too.
 //!
+//! The files of users and groups are read here too, as the sandbox's user may be [added](crate::accounts) to
+//! them.
+//!
 //! The content of an image does not change, so the result is cached by its id.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    DownloadFromContainerOptionsBuilder, RemoveContainerOptionsBuilder,
 };
+use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::create::{EMPTY, TMP};
 use super::response::{engine_error, even_if_paused};
 use crate::ContainerSpec;
+use crate::accounts::{self, Accounts};
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
 use crate::hardening::SYSTEM_FILES;
@@ -42,7 +49,7 @@ const MAX_REMEMBERED: usize = 256;
 
 /// The files in which an engine looks up users and groups of the image, without a time limit: it waits for
 /// a writer of a FIFO for ever.
-const LOOKED_UP: &[&str] = &["/etc/passwd", "/etc/group"];
+const LOOKED_UP: &[&str] = &accounts::PATHS;
 /// The largest such file. That of a machine with 10,000 users has about 600 KB.
 const MAX_LOOKED_UP: i64 = 1 << 20;
 /// The bits of Go's `fs.FileMode` for what is neither a file, a directory nor a link.
@@ -77,11 +84,19 @@ enum Component {
 /// The checked paths of an image.
 type Paths = BTreeMap<String, Component>;
 
+/// What is known of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Known {
+    paths: Paths,
+    /// Its files of users and groups, once they were read.
+    accounts: Option<Accounts>,
+}
+
 /// The checked paths of the images of an engine.
 pub(super) struct Links {
     endpoint: String,
     state_dir: PathBuf,
-    images: Mutex<HashMap<String, Paths>>,
+    images: Mutex<HashMap<String, Known>>,
 }
 
 /// A path of an image that is a symbolic link, and the mount target that leads through it.
@@ -111,9 +126,14 @@ impl Links {
         let mut known = self.recall(image);
         let targets: Vec<_> = targets.iter().map(String::as_str).collect();
         let paths = [&targets[..], LOOKED_UP].concat();
-        if first_unknown(&known, &paths).is_some() {
+        if first_unknown(&known.paths, &paths).is_some() || known.accounts.is_none() {
             create_bare(docker, image, volumes, spec).await?;
-            let checked = check(docker, &spec.name, &paths, &mut known).await;
+            let checked = async {
+                let checked = check(docker, &spec.name, &paths, &mut known.paths).await?;
+                known.accounts = Some(read_accounts(docker, &spec.name, &known.paths).await?);
+                Ok::<_, EngineError>(checked)
+            };
+            let checked = checked.await;
             let removed = even_if_paused(docker, &spec.name, || {
                 let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
                 docker.remove_container(&spec.name, Some(options))
@@ -124,6 +144,7 @@ impl Links {
             }
             self.remember(image, &known);
         }
+        let known = known.paths;
         if let Some(Link { path, target }) = first_link(&known, &targets) {
             let reason =
                 format!("has a symbolic link at {path}, where the sandbox mounts its {target}");
@@ -150,11 +171,16 @@ impl Links {
         }))
     }
 
-    fn images(&self) -> MutexGuard<'_, HashMap<String, Paths>> {
+    /// The image's files of users and groups, as far as they were read: by [`refuse`](Self::refuse).
+    pub fn accounts(&self, image: &str) -> Accounts {
+        self.recall(image).accounts.unwrap_or_default()
+    }
+
+    fn images(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn recall(&self, image: &str) -> Paths {
+    fn recall(&self, image: &str) -> Known {
         let known = self.images().get(image).cloned();
         known.unwrap_or_else(|| {
             let kept = self.cache(image).read();
@@ -162,19 +188,19 @@ impl Links {
         })
     }
 
-    fn remember(&self, image: &str, paths: &Paths) {
-        if paths.len() > MAX_REMEMBERED {
+    fn remember(&self, image: &str, known: &Known) {
+        if known.paths.len() > MAX_REMEMBERED {
             return;
         }
-        self.images().insert(image.to_owned(), paths.clone());
-        if let Ok(text) = serde_json::to_string(paths) {
+        self.images().insert(image.to_owned(), known.clone());
+        if let Ok(text) = serde_json::to_string(known) {
             self.cache(image).write(&text);
         }
     }
 
     fn cache(&self, image: &str) -> Cache {
         let key =
-            sandbox_dirfd::hex(&Sha256::digest(format!("links 2\n{}\n{image}", self.endpoint)));
+            sandbox_dirfd::hex(&Sha256::digest(format!("links 3\n{}\n{image}", self.endpoint)));
         Cache::new(&self.state_dir, &key[..16])
     }
 }
@@ -254,6 +280,52 @@ async fn check(
     Ok(None)
 }
 
+/// Reads the files of users and groups of a container's image that are plain files. One that cannot be
+/// read stays as it is.
+async fn read_accounts(
+    docker: &Docker,
+    container: &str,
+    paths: &Paths,
+) -> Result<Accounts, EngineError> {
+    let mut accounts = Accounts::default();
+    for (path, content) in LOOKED_UP.iter().zip(&mut accounts) {
+        // Without its directory, there is none either.
+        let found =
+            components(path).find_map(|it| paths.get(it).filter(|it| **it != Component::Plain));
+        *content = match found.unwrap_or(&Component::Plain) {
+            Component::Missing => Some(String::new()),
+            Component::Plain => accounts::plain_text(download(docker, container, path).await?),
+            Component::Link | Component::Special | Component::Large => None,
+        };
+    }
+    Ok(accounts)
+}
+
+/// The content of a file of a container's image, which is in an archive.
+async fn download(docker: &Docker, container: &str, path: &str) -> Result<Vec<u8>, EngineError> {
+    let options = DownloadFromContainerOptionsBuilder::new().path(path).build();
+    let mut pieces = pin!(docker.download_from_container(container, Some(options)));
+    let mut archive = Vec::new();
+    while let Some(piece) = pieces.try_next().await.map_err(engine_error)? {
+        archive.extend_from_slice(&piece);
+        if archive.len() > 2 * accounts::MAX_BYTES {
+            break;
+        }
+    }
+    let read = || {
+        let mut content = Vec::new();
+        let mut archive = tar::Archive::new(&*archive);
+        archive
+            .entries()?
+            .next()
+            .transpose()?
+            .map_or(Ok(0), |mut it| it.read_to_end(&mut content))?;
+        Ok::<_, std::io::Error>(content)
+    };
+    // One that is cut off is too large.
+    Ok(read().unwrap_or_else(|_| vec![0]))
+}
+
 /// Docker gives no reason: the answer to a HEAD request has no body.
 fn unseen(path: &str, why: &str) -> String {
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
@@ -327,10 +399,14 @@ mod tests {
     fn links_of_an_image_are_cached_by_its_id() {
         let dir = tempfile::tempdir().unwrap();
         let links = || Links::new("unix:///x", dir.path());
-        let seen = paths(&[("/io", Component::Link), ("/a\n\"b", Component::Missing)]);
+        let seen = Known {
+            paths: paths(&[("/io", Component::Link), ("/a\n\"b", Component::Missing)]),
+            accounts: Some([Some("root:x:0:0::/:\n".to_owned()), None]),
+        };
         links().remember("sha256:1", &seen);
         assert_eq!(links().recall("sha256:1"), seen);
-        assert_eq!(links().recall("sha256:2"), Paths::new());
-        assert_eq!(Links::new("unix:///y", dir.path()).recall("sha256:1"), Paths::new());
+        assert_eq!(links().accounts("sha256:1"), seen.accounts.unwrap());
+        assert_eq!(links().recall("sha256:2"), Known::default());
+        assert_eq!(Links::new("unix:///y", dir.path()).recall("sha256:1"), Known::default());
     }
 }

@@ -39,6 +39,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, RootFs};
+use sandbox_helper::cgroup::Hierarchies;
 use tokio::sync::OnceCell;
 
 use self::agent_mount::AgentMount;
@@ -54,7 +55,8 @@ use crate::error::{ConnectError, EngineError, Tried};
 use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
 use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
-    ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
+    Groups, ImageTar, Images, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
+    accounts,
 };
 
 /// How long after a container's exit the engine may take to report that memory had run out.
@@ -167,7 +169,9 @@ impl DockerEngine {
             if let Some((reason, hint)) = refused {
                 return Err(unusable(reason, hint));
             }
-            let files = &self.agent_mount.install().await?;
+            let image_accounts = self.links.accounts(id);
+            let names = accounts::replacements(&image_accounts, spec.user, &spec.home());
+            let files = &self.agent_mount.install(names).await?;
             self.create_from(From::UserImage { image: id, volumes, programs, files }, spec).await
         };
         match create.await {
@@ -378,7 +382,7 @@ impl Engine for DockerEngine {
                 result => result?,
             }
         };
-        Ok(Box::new(DockerContainer { docker: self.docker.clone(), id }))
+        Ok(Box::new(DockerContainer { docker: self.docker.clone(), id, groups: OnceCell::new() }))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
@@ -432,6 +436,8 @@ impl Engine for DockerEngine {
 struct DockerContainer {
     docker: Docker,
     id: String,
+    /// Once they were found.
+    groups: OnceCell<Groups>,
 }
 
 #[async_trait]
@@ -518,15 +524,25 @@ impl Container for DockerContainer {
         None
     }
 
-    fn oom_baseline(&self) -> OomBaseline {
-        OomBaseline::now()
+    async fn groups(&self) -> Option<Groups> {
+        let find = async {
+            let groups = format!("/proc/{}/cgroup", self.init_pid().await?);
+            let groups = std::fs::read_to_string(groups).ok()?;
+            // A line is its number, its controllers, and the group's path.
+            let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+            let group = paths.find(|path| path.contains(&self.id))?.trim_start_matches('/');
+            let groups = Hierarchies::here().ok()?.of(group);
+            groups.usage().map(|_| groups)
+        };
+        let found = self.groups.get_or_try_init(|| async { find.await.ok_or(()) }).await;
+        found.ok().cloned()
     }
 
-    async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool> {
+    async fn ran_out_of_memory(&self, since: SystemTime) -> Option<bool> {
         // The engine reports the time by its own clock.
         let asked = SystemTime::now();
         let theirs = clock(&self.docker).await.ok()?;
-        let since = on_their_clock(since.time, asked, theirs, SystemTime::now());
+        let since = on_their_clock(since, asked, theirs, SystemTime::now());
         self.has_run_out_of_memory(Some(since)).await
     }
 }

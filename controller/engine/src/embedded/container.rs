@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FileType, MemfdFlags};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 use rustix::process::{Resource, Signal, getrlimit};
@@ -29,8 +29,8 @@ use crate::exit::{ContainerUsage, ExitEvidence};
 use crate::hardening::PROCESSOR_LISTS;
 use crate::sealed::SealedProgram;
 use crate::{
-    Attached, Bind, Container, ContainerSpec, OomBaseline, Output, ProgramRoot, Programs,
-    SYSTEM_FILES, Source,
+    Attached, Bind, Container, ContainerSpec, Output, ProgramRoot, Programs, SYSTEM_FILES, Source,
+    accounts,
 };
 
 /// How much of a container's output is read at once.
@@ -238,13 +238,8 @@ impl Container for Handle {
         Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
     }
 
-    fn oom_baseline(&self) -> OomBaseline {
-        let oom_kills = self.0.groups.usage().map(|usage| usage.oom_kills);
-        OomBaseline { oom_kills, ..OomBaseline::now() }
-    }
-
-    async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool> {
-        Some(self.0.groups.usage()?.oom_kills > since.oom_kills?)
+    async fn groups(&self) -> Option<Groups> {
+        Some(self.0.groups.clone())
     }
 }
 
@@ -260,16 +255,36 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
     };
     root::check(root, &spec.mounts)?;
     let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
-    // As this kernel has them.
-    let lists = PROCESSOR_LISTS.iter();
-    let lists =
-        lists.filter_map(|&path| Some((path.to_owned(), std::fs::read_to_string(path).ok()?)));
+    let image = accounts::PATHS.map(|path| accounts::plain_text(read_text(root, path)?));
+    let names = accounts::replacements(&image, spec.user, &spec.home());
+    let names = names.into_iter().map(|(path, content)| (path.to_owned(), content));
     let request = Request::Root {
-        files: files.chain(lists).collect(),
+        files: files.chain(names).collect(),
         tmpfs_bytes: *tmpfs_bytes,
         tmpfs_inodes: *tmpfs_inodes,
     };
     Ok((request, open_mount(root)?))
+}
+
+/// The content of a file of a root as a program in it would read it, and some more than may be used of
+/// it; empty if it is missing, and `None` if it is not a file.
+fn read_text(root: &Source, path: &str) -> Option<Vec<u8>> {
+    // Looked at before it is opened: opening a device may do something.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let found = match rustix::fs::openat2(&root.file, path, flags, Mode::empty(), within) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Some(Vec::new()),
+        Err(_) => return None,
+    };
+    let mode = rustix::fs::fstat(&found).ok()?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return None;
+    }
+    let opened = File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
+    let mut content = Vec::new();
+    opened.take(accounts::MAX_BYTES as u64 + 1).read_to_end(&mut content).ok()?;
+    Some(content)
 }
 
 /// A detached copy of a mount's source: the opened file is mounted, whatever its path leads to by

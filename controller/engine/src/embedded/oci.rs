@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::ContainerSpec;
-use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES, SYSCTLS};
+use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS};
 use crate::image::variables_of_image;
 
 /// The root of the container in the helper's mount namespace.
@@ -62,6 +62,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> 
     let mut devices = vec![json!({"allow": false, "access": "rwm"})];
     let mut sysctls = Map::new();
     if let Some(programs) = &spec.programs {
+        let shm = format!("size={}", programs.shm_bytes);
         env.extend(variables_of_image(&with_defaults(&programs.env)));
         mounts.extend([
             json!({
@@ -70,7 +71,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap, max_descriptors: i64) -> 
             }),
             json!({
                 "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
-                "options": ["nosuid", "nodev", "noexec", "mode=1777", format!("size={SHM_BYTES}")],
+                "options": ["nosuid", "nodev", "noexec", "mode=1777", shm],
             }),
         ]);
         sysctls.extend(SYSCTLS.map(|(name, value)| (name.to_owned(), value.into())));
@@ -225,6 +226,7 @@ mod tests {
             env: env.iter().map(|&variable| variable.to_owned()).collect(),
             tmpfs_bytes: 1,
             tmpfs_inodes: 1,
+            shm_bytes: 2,
         };
         config(&ContainerSpec { programs: Some(programs), ..spec() }, Swap::Counted, i64::MAX)
     }
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(mounts[0]["destination"], "/dev/pts");
         assert_eq!(
             mounts[1]["options"],
-            json!(["nosuid", "nodev", "noexec", "mode=1777", "size=16777216"])
+            json!(["nosuid", "nodev", "noexec", "mode=1777", "size=2"])
         );
         let devices = &mut of_programs["linux"]["resources"]["devices"];
         let allowed = devices.as_array_mut().unwrap().split_off(1);

@@ -1,0 +1,95 @@
+//! The user and the group of a sandbox in its `/etc/passwd` and `/etc/group`, where its image has no
+//! names for them: programs ask for the name of their user, and some end without one. Pure.
+
+use sandbox_protocol::User;
+
+/// The largest file of an image to which a line is added.
+pub const MAX_BYTES: usize = 32 << 10;
+/// The files, in the order of [`Accounts`].
+pub const PATHS: [&str; 2] = ["/etc/passwd", "/etc/group"];
+
+/// The contents of the two files in an image; `None` for one that is not plain text, or too large.
+pub type Accounts = [Option<String>; 2];
+
+/// The content of one of the files, if a line can be added to it. One that is missing is empty.
+#[must_use]
+pub fn plain_text(content: Vec<u8>) -> Option<String> {
+    let text = String::from_utf8(content).ok()?;
+    let is_plain = |it: char| it == '\n' || it == '\t' || !it.is_control();
+    (text.len() <= MAX_BYTES && text.chars().all(is_plain)).then_some(text)
+}
+
+/// What replaces the files: path and content. Nothing does where the image has a name already.
+#[must_use]
+pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
+    let [passwd, group] = image;
+    let home = if home.contains([':', '\n']) { "/" } else { home };
+    let (uid, gid) = (user.uid(), user.gid());
+    let passwd = with_line(passwd.as_deref(), uid, |name| {
+        format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")
+    });
+    let group = with_line(group.as_deref(), gid, |name| format!("{name}:x:{gid}:"));
+    let files = PATHS.into_iter().zip([passwd, group]);
+    files.filter_map(|(path, content)| Some((path, content?))).collect()
+}
+
+/// The file with a line for this id; `None` if it has one, or cannot be changed.
+fn with_line(file: Option<&str>, id: u32, line: impl FnOnce(&str) -> String) -> Option<String> {
+    let file = file?;
+    let fields = || file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    if fields().any(|fields| fields.get(2).is_some_and(|it| it.parse() == Ok(id))) {
+        return None;
+    }
+    let own = if id == 0 { "root" } else { "sandbox" };
+    let is_taken = fields().any(|fields| fields.first() == Some(&own));
+    let name = if is_taken { format!("sandbox{id}") } else { own.to_owned() };
+    let end = if file.is_empty() || file.ends_with('\n') { "" } else { "\n" };
+    Some(format!("{file}{end}{}\n", line(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(passwd: &str, group: &str) -> Accounts {
+        [passwd, group].map(|text| plain_text(text.as_bytes().to_vec()))
+    }
+
+    fn replaced(image: &Accounts, uid: u32, home: &str) -> Vec<(&'static str, String)> {
+        replacements(image, User::new(uid, uid).unwrap(), home)
+    }
+
+    #[test]
+    fn user_without_a_name_gets_a_line_and_the_images_lines_stay() {
+        let debian = image("root:x:0:0:root:/root:/bin/bash\n", "root:x:0:\nann:x:1000:");
+        assert_eq!(
+            replaced(&debian, 1000, "/io"),
+            [(
+                "/etc/passwd",
+                "root:x:0:0:root:/root:/bin/bash\nsandbox:x:1000:1000:sandbox:/io:/bin/sh\n"
+                    .to_owned()
+            )]
+        );
+        assert_eq!(replaced(&debian, 0, "/io"), []);
+        assert_eq!(
+            replaced(&debian, 7, "/io")[1],
+            ("/etc/group", "root:x:0:\nann:x:1000:\nsandbox:x:7:\n".to_owned())
+        );
+        let none = replaced(&image("", ""), 0, "/a:b");
+        let lines = none.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>();
+        assert_eq!(lines, ["root:x:0:0:root:/:/bin/sh\n", "root:x:0:\n"]);
+        let taken = replaced(&image("sandbox:x:1:1::/:\n", "sandbox:x:7:\n"), 7, "/io");
+        assert_eq!(taken.len(), 1);
+        assert!(taken[0].1.ends_with("\nsandbox7:x:7:7:sandbox7:/io:/bin/sh\n"), "{taken:?}");
+    }
+
+    #[test]
+    fn file_that_is_not_plain_text_is_left_alone() {
+        for content in
+            [b"\xff".to_vec(), b"a\0".to_vec(), b"\x1b[m".to_vec(), vec![b'a'; MAX_BYTES + 1]]
+        {
+            assert_eq!(plain_text(content), None);
+        }
+        assert_eq!(replaced(&[None, None], 1000, "/io"), []);
+    }
+}
