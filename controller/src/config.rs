@@ -17,6 +17,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// The ceilings of a sandbox's limits.
     pub ceiling: Ceiling,
+    /// Those of a sandbox with programs; `None` for the same.
+    pub program_ceiling: Option<Ceiling>,
     /// This user's directory for locks and caches: `sandboxctl` in the runtime directory. It is
     /// created if it is missing; a directory of another user, or with a mode other than 0700, is
     /// refused. All controllers of a user share one.
@@ -55,6 +57,7 @@ impl Config {
         Self {
             engine: EngineConfig::default(),
             ceiling: Ceiling::default(),
+            program_ceiling: None,
             scratch_dir: state_dir.join("scratch"),
             state_dir,
             agent: AgentSource::Embedded,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, ExecutionReport, FilesTouched, Limits, Network, Outcome, RefusedHost, Usage,
-    millis,
+    CancelCause, ExecutionReport, FilesTouched, Limits, Network, Note, NoteEvidence, Outcome,
+    RefusedHost, Sign, Usage, millis,
 };
 use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
@@ -22,8 +22,8 @@ use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::write_monitor::WriteMonitor;
-use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
+use crate::sandbox::{Inner, KernelBaseline};
 
 /// What a script and a command do differently.
 pub(crate) trait Execute: Send + 'static {
@@ -31,13 +31,16 @@ pub(crate) trait Execute: Send + 'static {
     const OPERATION: &'static str;
     /// Its name in messages.
     const WHAT: &'static str;
-    /// How long after its deadline, or after a cancel, the agent may take to answer before the
-    /// container is killed.
+    /// How long the agent may take to answer after it was to end something, before the container is
+    /// killed.
     const GRACE: Duration;
     /// The agent's answer.
     type Reply: Send;
     /// The result for the caller.
     type Result: Send + 'static;
+
+    /// How long after its deadline, or after a cancel, it may go on before the agent kills it.
+    fn stop_timeout(limits: &Limits) -> Duration;
 
     /// The program, for the audit.
     fn program(&self) -> Option<&[u8]>;
@@ -52,8 +55,12 @@ pub(crate) trait Execute: Send + 'static {
         answer: Result<Option<Self::Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
+        since: &KernelBaseline,
         usage: &mut Usage,
     ) -> impl Future<Output = Result<Option<AgentReport>, Outcome>> + Send;
+
+    /// What the agent saw that stood in its way.
+    fn signs(&self) -> &[Sign];
 
     /// The changed files that the agent announced, in their final state.
     fn files_touched(&mut self, inner: &Arc<Inner>) -> impl Future<Output = FilesTouched> + Send;
@@ -175,7 +182,8 @@ impl<E: Execute> ExecutionDriver<E> {
         active: Active,
     ) -> Task<E::Result> {
         let cancel = CancelHandle::new();
-        let supervisor = Supervisor::new(E::WHAT, inner.clone(), &cancel, E::GRACE);
+        let stop_timeout = E::stop_timeout(&limits);
+        let supervisor = Supervisor::new(E::WHAT, inner.clone(), &cancel, E::GRACE, stop_timeout);
         let network = inner.report_network();
         let watched = network.as_ref().map(|network| network.subscribe());
         let refused = RefusedHosts { network: watched, seen: 0 };
@@ -213,6 +221,7 @@ impl<E: Execute> ExecutionDriver<E> {
 
     async fn execute(&mut self, permit: InFlightPermit) -> Result<ExecutionReport, Error> {
         let monitor = self.inner.monitor_writes(self.limits).await;
+        let since = self.inner.kernel_baseline().await;
         let started = Instant::now();
         let answer = match monitor.as_ref().and_then(WriteMonitor::refusal) {
             Some(refusal) => Err(Outcome::Limit(refusal)),
@@ -224,7 +233,10 @@ impl<E: Execute> ExecutionDriver<E> {
                     permit,
                     monitor: monitor.as_ref(),
                     started,
-                    kill_at: started + self.limits.timeout + E::GRACE,
+                    kill_at: started
+                        + self.limits.timeout
+                        + E::stop_timeout(&self.limits)
+                        + E::GRACE,
                 };
                 self.execution.ask(call).await?.map_err(Outcome::from)
             }
@@ -232,7 +244,8 @@ impl<E: Execute> ExecutionDriver<E> {
         let run_ms = millis(started.elapsed());
         let mut usage = Usage { wall_ms: run_ms, ..Usage::default() };
         failpoint(Point::Answered).await;
-        let settled = self.execution.settle(answer, &self.inner, &self.limits, &mut usage).await;
+        let (inner, limits) = (&self.inner, &self.limits);
+        let settled = self.execution.settle(answer, inner, limits, &since, &mut usage).await;
         let outcome = match settled {
             Ok(report) => {
                 let judged = self.supervisor.judge(report, &self.limits, &mut usage).await;
@@ -252,21 +265,47 @@ impl<E: Execute> ExecutionDriver<E> {
         };
         let inner = &self.inner;
         inner.settle_connections().await;
+        let outcome = outcome.beyond(passed);
+        let network = self.network.as_ref().map(|network| network.borrow().clone());
+        let notes = self.notes(&outcome, network.as_ref(), &since).await;
         let mut report = ExecutionReport {
             id: self.id.clone(),
-            outcome: outcome.beyond(passed),
+            outcome,
             files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
             changes: None,
-            network: self.network.as_ref().map(|network| network.borrow().clone()),
+            network,
             limits: self.limits,
             usage,
+            notes,
             timing: Some(inner.timing(&self.id, run_ms)),
             confinement: inner.confinement.clone(),
         };
         inner.redactions.report(&mut report);
         Ok(report)
+    }
+
+    /// What stood in its way, unless it ended well.
+    async fn notes(
+        &self,
+        outcome: &Outcome,
+        network: Option<&Network>,
+        since: &KernelBaseline,
+    ) -> Vec<Note> {
+        if matches!(outcome, Outcome::Ok { .. }) {
+            return Vec::new();
+        }
+        let inner = &self.inner;
+        NoteEvidence {
+            outcome,
+            limits: &self.limits,
+            kernel: inner.kernel_events(since).await.unwrap_or_default(),
+            signs: self.execution.signs(),
+            network,
+            io_dir: inner.io_mount().map(ToString::to_string),
+        }
+        .notes()
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecutionReport, FilesTouched, Limits, LogEntry, Outcome, RunResult, Script, Usage, millis,
-    test_failure,
+    ExecutionReport, FilesTouched, Limits, LogEntry, Outcome, RunResult, Script, Sign, Usage,
+    millis, test_failure,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
@@ -28,7 +28,7 @@ use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::touched::TouchedPaths;
-use crate::sandbox::{Inner, Sandbox};
+use crate::sandbox::{Inner, KernelBaseline, Sandbox};
 
 /// Time limit of the check for changed files. A network filesystem can hang.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -340,6 +340,10 @@ impl Execute for ScriptExecution {
     type Reply = Reply;
     type Result = RunResult;
 
+    fn stop_timeout(_: &Limits) -> Duration {
+        Duration::ZERO
+    }
+
     fn program(&self) -> Option<&[u8]> {
         None
     }
@@ -374,6 +378,7 @@ impl Execute for ScriptExecution {
         answer: Result<Option<Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
+        _: &KernelBaseline,
         used: &mut Usage,
     ) -> Result<Option<AgentReport>, Outcome> {
         let (settled, truncated) = match answer {
@@ -400,6 +405,10 @@ impl Execute for ScriptExecution {
         self.answered = matches!(settled, Ok(Some(_)));
         self.record.close(truncated);
         settled
+    }
+
+    fn signs(&self) -> &[Sign] {
+        &[]
     }
 
     async fn files_touched(&mut self, inner: &Arc<Inner>) -> FilesTouched {

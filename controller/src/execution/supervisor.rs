@@ -24,6 +24,9 @@ const AFTER_KILL: Duration = Duration::from_secs(1);
 /// How long a container may continue after its agent's stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A second cancel does not wait for the grace of a command's processes.
+const AT_ONCE: usize = 2;
+
 /// Cancels a script or a command from anywhere.
 #[derive(Debug, Clone)]
 pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
@@ -42,7 +45,8 @@ impl CancelHandle {
         Self(Arc::new(watch::Sender::new(Cancelled::default())))
     }
 
-    /// Cancels it. A second call does not wait for the agent: it kills the container at once.
+    /// Cancels it: the processes of a command get SIGTERM, and are killed after the
+    /// [stop timeout](Limits::stop_timeout). A second call waits for nobody: it kills the container at once.
     pub fn cancel(&self, cause: CancelCause) {
         self.0.send_modify(|cancelled| match cancelled.cause {
             None => cancelled.cause = Some(cause),
@@ -65,9 +69,10 @@ pub(crate) struct Supervisor {
     what: &'static str,
     pub inner: Arc<Inner>,
     cancelled: watch::Receiver<Cancelled>,
-    /// How long after its deadline, or after a cancel, the agent may take to answer before the
-    /// container is killed.
+    /// How long the agent may take to answer after it was to end it, before the container is killed.
     grace: Duration,
+    /// How long it may go on after a cancel, before the agent kills it.
+    stop_timeout: Duration,
     cancel: Option<CancelCause>,
     /// The limit that the controller saw it exceed.
     limit: Option<ScriptError>,
@@ -82,10 +87,11 @@ impl Supervisor {
         inner: Arc<Inner>,
         cancel: &CancelHandle,
         grace: Duration,
+        stop_timeout: Duration,
     ) -> Self {
         let cancelled = cancel.0.subscribe();
         let (cancel, limit, our_kill, unproven) = (None, None, None, None);
-        Self { what, inner, cancelled, grace, cancel, limit, our_kill, unproven }
+        Self { what, inner, cancelled, grace, stop_timeout, cancel, limit, our_kill, unproven }
     }
 
     /// Whether the agent was asked to end it early.
@@ -167,14 +173,14 @@ impl Supervisor {
                     if cancelled.at_once {
                         kill_at = Instant::now();
                     } else {
-                        kill_at = kill_at.min(Instant::now() + self.grace);
-                        self.ask_to_cancel(reply.id);
+                        kill_at = kill_at.min(Instant::now() + self.stop_timeout + self.grace);
+                        self.ask_to_cancel(reply.id, 1);
                     }
                 }
-                limit = &mut passed, if !self.is_cancelled() => {
+                limit = &mut passed, if self.limit.is_none() => {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(Instant::now() + self.grace);
-                    self.ask_to_cancel(reply.id);
+                    self.ask_to_cancel(reply.id, AT_ONCE);
                     if let Some(monitor) = monitor {
                         monitor.kill_programs();
                     }
@@ -192,13 +198,16 @@ impl Supervisor {
         self.drain_after_kill(&mut reply, &check).await
     }
 
-    fn ask_to_cancel(&self, id: u64) {
+    /// Sends this many cancels.
+    fn ask_to_cancel(&self, id: u64, times: usize) {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
         tokio::spawn(async move {
-            let call = inner.session().call(Cancel { id });
-            if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
-                tracing::debug!("the agent did not take the cancel");
+            for _ in 0..times {
+                let call = inner.session().call(Cancel { id });
+                if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
+                    tracing::debug!("the agent did not take the cancel");
+                }
             }
         });
     }

@@ -11,7 +11,7 @@ use sandbox_api::{
 };
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
+    EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::message::{
     AgentUsage, Configure, ConfigureReply, HelloReply, MountIdentity, Request, RunEnd, RunReply,
@@ -188,12 +188,6 @@ impl Container for Member {
     }
     async fn usage(&self) -> Option<ContainerUsage> {
         None
-    }
-    fn oom_baseline(&self) -> OomBaseline {
-        OomBaseline::now()
-    }
-    async fn ran_out_of_memory(&self, _since: OomBaseline) -> Option<bool> {
-        Some(false)
     }
 }
 

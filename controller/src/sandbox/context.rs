@@ -24,6 +24,7 @@ pub(crate) struct Shared {
     pub instance: Instance,
     pub cleanup: Cleanup,
     pub ceiling: Ceiling,
+    pub program_ceiling: Ceiling,
     pub boot_id: String,
     pub confinement: ConfinementPolicy,
     pub audit: Audit,
@@ -39,6 +40,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The ceilings of the limits of a sandbox that is made from this.
+    pub const fn ceiling(&self, root: &RootFs) -> &Ceiling {
+        if root.supports_exec() { &self.program_ceiling } else { &self.ceiling }
+    }
+
     /// The disk reserve of an io dir. The host's disk does not matter for a private one, in memory.
     pub fn reserve_for(&self, io_dir: &IoDir) -> DiskReserve {
         match io_dir.is_on_disk() {

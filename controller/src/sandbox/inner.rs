@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
-    Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits, Network, StartKind, Timing,
+    Ceiling, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
+    StartKind, Timing,
 };
-use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
+use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_redact::Redactions;
@@ -35,6 +36,13 @@ pub struct LaunchInfo {
     pub start: StartKind,
     /// How long the launch took its caller.
     pub took: Duration,
+}
+
+/// The state of a container before something runs in it.
+pub(crate) struct KernelBaseline {
+    time: SystemTime,
+    /// What the kernel had counted, if that is known.
+    counted: Option<GroupsUsage>,
 }
 
 /// A sandbox, shared with the run in progress.
@@ -96,7 +104,7 @@ impl Inner {
 
     /// The ceilings of a run's limits.
     pub fn ceiling(&self) -> &Ceiling {
-        &self.shared.ceiling
+        if self.supports_exec { &self.shared.program_ceiling } else { &self.shared.ceiling }
     }
 
     /// A report of the connections of its commands from now on, if they may have any.
@@ -355,16 +363,53 @@ impl Inner {
         tokio::time::timeout(soon, self.container.usage()).await.ok()?
     }
 
-    /// The current state, for [`ran_out_of_memory`](Self::ran_out_of_memory).
-    pub fn oom_baseline(&self) -> OomBaseline {
-        self.container.oom_baseline()
+    /// The current state, to compare with later.
+    pub async fn kernel_baseline(&self) -> KernelBaseline {
+        let time = SystemTime::now();
+        let counted = match self.has_run_once() {
+            // Nothing was counted before, and the first run does not wait for the answer.
+            true => Some(GroupsUsage::default()),
+            false => self.counted().await.map(|(_, counted)| counted),
+        };
+        KernelBaseline { time, counted }
     }
 
-    /// Whether memory has run out since then, if the engine reports it soon.
-    pub async fn ran_out_of_memory(&self, since: OomBaseline) -> bool {
-        let told =
-            tokio::time::timeout(EVIDENCE_TIMEOUT, self.container.ran_out_of_memory(since)).await;
-        matches!(told, Ok(Some(true)))
+    /// What the kernel has counted since then, if it can be asked.
+    pub async fn kernel_events(&self, since: &KernelBaseline) -> Option<KernelEvents> {
+        let before = since.counted?;
+        let (groups, now) = self.counted().await?;
+        let oom_kills = now.oom_kills.saturating_sub(before.oom_kills);
+        let victim =
+            (oom_kills > 0).then(|| tokio::task::spawn_blocking(move || groups.oom_victim()));
+        Some(KernelEvents {
+            oom_kills,
+            oom_victim: match victim {
+                Some(victim) => victim.await.ok().flatten(),
+                None => None,
+            },
+            refused_processes: now.refused_processes.saturating_sub(before.refused_processes),
+        })
+    }
+
+    /// The container's groups, and what is counted there.
+    async fn counted(&self) -> Option<(Groups, GroupsUsage)> {
+        if !self.is_our_kernel {
+            // It counts what its own processes do; this one sees it as one process.
+            return None;
+        }
+        let groups =
+            tokio::time::timeout(EVIDENCE_TIMEOUT, self.container.groups()).await.ok()??;
+        let counted = groups.usage()?;
+        Some((groups, counted))
+    }
+
+    /// Whether memory has run out since then, if the kernel or the engine reports it soon.
+    pub async fn ran_out_of_memory(&self, since: &KernelBaseline) -> bool {
+        if let (Some(before), Some((_, now))) = (since.counted, self.counted().await) {
+            return now.oom_kills > before.oom_kills;
+        }
+        let asked = self.container.ran_out_of_memory(since.time);
+        matches!(tokio::time::timeout(EVIDENCE_TIMEOUT, asked).await, Ok(Some(true)))
     }
 
     /// Kills the container when its agent breaks the protocol, when its lifetime is over (even

@@ -20,7 +20,7 @@ pub(crate) mod tests;
 pub(crate) mod user;
 
 pub use self::inner::LaunchInfo;
-pub(crate) use self::inner::{EndCause, Inner};
+pub(crate) use self::inner::{EndCause, Inner, KernelBaseline};
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};

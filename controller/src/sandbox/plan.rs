@@ -211,8 +211,9 @@ impl Plan {
             programs: prepared.map(|Prepared { root, env, .. }| Programs {
                 root,
                 env,
-                tmpfs_bytes: limits.tmpfs.as_u64(),
+                tmpfs_bytes: limits.tmpfs_bytes().as_u64(),
                 tmpfs_inodes: TMPFS_INODES,
+                shm_bytes: limits.shm.as_u64(),
             }),
         }
     }

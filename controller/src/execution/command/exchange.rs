@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecResult, ExecutionReport, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis,
+    ExecResult, ExecutionReport, FilesTouched, Limits, Outcome, Sign, TouchedSource, Usage, millis,
 };
-use sandbox_engine::OomBaseline;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
 use sandbox_session::{Console, ConsoleStreams, Flow, Incoming};
@@ -17,12 +16,12 @@ use super::stdin::Source;
 use crate::execution::driver::{Call, Execute, Requested};
 use crate::execution::judge::{AgentReport, SIGKILL};
 use crate::execution::supervisor::{Begun, Supervisor};
-use crate::sandbox::Inner;
+use crate::sandbox::{Inner, KernelBaseline};
 
 /// The name of a command in the audit.
 pub(super) const OPERATION: &str = "exec";
 
-/// How long after its deadline a command's unread output is drained.
+/// How long after its deadline and its grace a command's unread output is drained.
 const UNWANTED_AFTER: Duration = Duration::from_millis(500);
 /// How much unread output is drained: the maximum that a pipe holds, and what may precede it.
 const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
@@ -35,6 +34,8 @@ pub(super) struct CommandExecution<R> {
     /// `None` after the request.
     request: Option<Request<R>>,
     end: Option<ExecEnd>,
+    /// What the agent saw that stood in its way.
+    signs: Vec<Sign>,
 }
 
 /// The request, and the receiver of its output.
@@ -50,18 +51,22 @@ type Reply = Result<ExecReply, WireError>;
 
 impl<R> CommandExecution<R> {
     pub const fn new(program: Vec<u8>, request: Request<R>) -> Self {
-        Self { program, request: Some(request), end: None }
+        Self { program, request: Some(request), end: None, signs: Vec::new() }
     }
 }
 
 impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExecution<R> {
     const OPERATION: &'static str = OPERATION;
     const WHAT: &'static str = "program";
-    /// The agent gives the command's processes two seconds to exit.
+    /// The agent sends the last bytes for up to one and a half.
     const GRACE: Duration = Duration::from_secs(3);
-    type Reply = (Reply, OomBaseline);
+    type Reply = Reply;
     /// The result without the output.
     type Result = ExecResult;
+
+    fn stop_timeout(limits: &Limits) -> Duration {
+        limits.stop_timeout
+    }
 
     fn program(&self) -> Option<&[u8]> {
         Some(&self.program)
@@ -70,8 +75,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
     async fn ask(&mut self, call: Call<'_>) -> Requested<Self::Reply> {
         let Request { params, input, begun } = self.request.take().expect("it is asked once");
         let Call { inner, limits, supervisor, permit, monitor, started, kill_at } = call;
-        let before = inner.oom_baseline();
-        let deadline = started + limits.timeout;
+        let deadline = started + limits.timeout + limits.stop_timeout;
         let most = limits.output_bytes.as_u64();
         let asked = inner.session().converse(permit, input.is_some(), most, params);
         let (reply, console) = match supervisor.begin(asked, kill_at).await? {
@@ -98,12 +102,11 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
             }
             std::future::pending().await
         };
-        let answer = tokio::select! {
+        Ok(tokio::select! {
             biased;
             answer = supervisor.answer(reply, kill_at, monitor, check) => answer,
             () = unwanted => unreachable!("it never ends"),
-        };
-        Ok(answer.map(|answer| answer.map(|answer| (answer, before))))
+        })
     }
 
     async fn settle(
@@ -111,21 +114,29 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         answer: Result<Option<Self::Reply>, Outcome>,
         inner: &Inner,
         limits: &Limits,
+        since: &KernelBaseline,
         usage: &mut Usage,
     ) -> Result<Option<AgentReport>, Outcome> {
-        let Some((answer, before)) = answer? else { return Ok(None) };
+        let Some(answer) = answer? else { return Ok(None) };
         Ok(Some(match answer {
-            Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
-                self.end = Some(end);
+            Ok(ExecReply { end, stopped, cpu_ms, peak_memory_bytes, signs, .. }) => {
+                (self.end, self.signs) = (Some(end), signs);
+                // Pages of the image may be charged to others: no more than its own counts.
+                usage.peak_memory_bytes =
+                    Some(peak_memory_bytes.min(limits.memory.as_u64())).filter(|&bytes| bytes > 0);
                 usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(limits.most_cpu()));
                 // Killed, but not by the agent: only the engine can know why.
                 let out_of_memory = stopped.is_none()
                     && end == ExecEnd::Signaled(SIGKILL)
-                    && inner.ran_out_of_memory(before).await;
+                    && inner.ran_out_of_memory(since).await;
                 AgentReport::Program { end, stopped, out_of_memory }
             }
             Err(error) => AgentReport::ExecFailed(error),
         }))
+    }
+
+    fn signs(&self) -> &[Sign] {
+        &self.signs
     }
 
     /// The agent announces none: scans before and after find them.

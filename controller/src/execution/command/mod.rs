@@ -193,7 +193,7 @@ impl Execution {
         };
         inner.redactions.add(&command.secrets);
         let console = Console::new(inner.redactions.patterns());
-        let params = request::request(command, inner.image_workdir(), timeout)?;
+        let params = request::request(command, inner.image_workdir(), &limits)?;
         let active = inner.activity.begin();
         let permit = inner.acquire_permit::<message::Exec>().await?;
         let id = inner.next_run_id();

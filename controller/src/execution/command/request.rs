@@ -1,8 +1,6 @@
 //! The request for a command.
 
-use std::time::Duration;
-
-use sandbox_api::{Command, CommandLine, millis};
+use sandbox_api::{Command, CommandLine, Limits, millis};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{self, Variable};
@@ -14,7 +12,7 @@ use crate::error::Error;
 pub(super) fn request(
     asked: Command,
     workdir: Option<&str>,
-    timeout: Duration,
+    limits: &Limits,
 ) -> Result<impl FnOnce(ConsoleStreams) -> message::Exec + use<>, Error> {
     let refuse = |reason: String| Err(Error::Command { reason });
     let command = match asked.what {
@@ -46,9 +44,17 @@ pub(super) fn request(
     if let Some((name, _)) = asked.secrets.iter().find(|(name, _)| is_in_env(name)) {
         return refuse(format!("{name} is a variable of its environment and a secret"));
     }
-    let (secrets, timeout_ms) = (asked.secrets.to_wire(), millis(timeout));
-    let request =
-        message::Exec { command, cwd, env, secrets, stdin: None, stdout: 0, stderr: 0, timeout_ms };
+    let request = message::Exec {
+        command,
+        cwd,
+        env,
+        secrets: asked.secrets.to_wire(),
+        stdin: None,
+        stdout: 0,
+        stderr: 0,
+        timeout_ms: millis(limits.timeout),
+        grace_ms: millis(limits.stop_timeout),
+    };
     if request.command_bytes() > MAX_COMMAND_BYTES {
         return refuse(format!(
             "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes, each \

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sandbox_api::{ExecResult, FileOp, Pull, RootFs, SandboxSpec, Script, TouchedSource};
+use sandbox_api::{
+    ExecResult, FileOp, NoteKind, Pull, RootFs, SandboxSpec, Script, Sign, TouchedSource,
+};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop};
@@ -17,7 +19,8 @@ use sandbox_api::{Command, Stdin};
 
 /// A spec of a sandbox that supports commands.
 pub fn with_programs(world: &World) -> SandboxSpec {
-    world.spec().root(RootFs::Image { reference: "image".into(), pull: Pull::Never })
+    let root = RootFs::Image { reference: "image".into(), pull: Pull::Never };
+    world.spec().root(root).limits(Limits::default())
 }
 
 pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
@@ -59,7 +62,8 @@ impl<'a> Program<'a> {
 
     fn reply(&self, end: ExecEnd, stopped: Option<ExecStop>) -> ExecReply {
         let [stdout_bytes, stderr_bytes] = self.sent;
-        ExecReply { end, stopped, stdout_bytes, stderr_bytes, cpu_ms: 7 }
+        let (cpu_ms, peak_memory_bytes, signs) = (7, 1 << 20, Vec::new());
+        ExecReply { end, stopped, stdout_bytes, stderr_bytes, cpu_ms, peak_memory_bytes, signs }
     }
 
     pub async fn end(mut self, end: ExecEnd, stopped: Option<ExecStop>) {
@@ -125,7 +129,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
         assert_eq!(program.exec.cwd, Some(word(b"sub")));
         let env = message::Variable { name: word(b"K"), value: word(b"v=1") };
         assert_eq!(program.exec.env, [env]);
-        assert_eq!(program.exec.timeout_ms, 1500);
+        assert_eq!((program.exec.timeout_ms, program.exec.grace_ms), (1500, 2000));
         let mut input = Vec::new();
         loop {
             let Some(ToAgent::Chunk(chunk)) = program.agent.agent.message().await else { panic!() };
@@ -238,7 +242,7 @@ async fn a_deadline_keeps_what_had_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_does_not_end_a_program_is_killed_three_seconds_after_its_deadline() {
+async fn an_agent_that_does_not_end_a_program_is_killed_three_seconds_after_its_grace() {
     let before = tokio::time::Instant::now();
     let command = Command::new("x").timeout(Duration::from_secs(2));
     let (result, _world) = run(command, async |mut agent: Scripted, _| {
@@ -247,7 +251,7 @@ async fn an_agent_that_does_not_end_a_program_is_killed_three_seconds_after_its_
     })
     .await;
     let took = before.elapsed();
-    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6), "{took:?}");
+    assert!(took >= Duration::from_secs(7) && took < Duration::from_secs(8), "{took:?}");
     assert_eq!(result.outcome.status(), Status::Timeout);
     assert_eq!((&*result.stdout, result.exit_code, result.signal), (&b"part"[..], None, None));
     assert_eq!(result.usage.cpu_ms, None);
@@ -279,6 +283,45 @@ async fn a_cancel_ends_a_program_and_a_second_one_the_sandbox() {
         // Output that was already returned is not in the result.
         assert_eq!(result.stderr, b"");
         assert_eq!(world.fake.calls().contains(&"kill"), times == 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_goes_on_after_a_cancel_has_its_grace_and_no_more() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let mut program = Program::asked(&mut agent).await;
+        assert_eq!(program.exec.grace_ms, 60_000);
+        program.cancelled().await;
+        std::future::pending().await
+    });
+    let mut spec = with_programs(&world);
+    spec.limits.stop_timeout = Duration::from_secs(60);
+    let long = Command::new("x").timeout(Duration::from_secs(600));
+    let sandbox = launch(&world, spec).await;
+    let execution = sandbox.start_exec(long).await.unwrap();
+    execution.cancel_handle().cancel(CancelCause::Caller);
+    let before = tokio::time::Instant::now();
+    let result = execution.wait().await.unwrap();
+    let took = before.elapsed();
+    assert!(took >= Duration::from_secs(63) && took < Duration::from_secs(64), "{took:?}");
+    assert_eq!(result.outcome.status(), Status::Cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stood_in_the_way_of_a_program_is_noted_unless_it_ended_well() {
+    for (code, kinds) in [(0, &[][..]), (1, &[NoteKind::NoSpace, NoteKind::NoNetwork][..])] {
+        let (result, _world) = run(Command::new("x"), async move |mut agent: Scripted, _| {
+            let mut program = Program::asked(&mut agent).await;
+            program.last().await;
+            // An honest agent sees none in what ended well.
+            let signs = vec![Sign::NoNetwork, Sign::TmpFull, Sign::NoNetwork];
+            let reply = ExecReply { signs, ..program.reply(ExecEnd::Exited(code), None) };
+            program.agent.agent.answer(program.id, reply).await;
+            agent.rest().await;
+        })
+        .await;
+        assert_eq!(result.notes.iter().map(|note| note.kind).collect::<Vec<_>>(), kinds);
+        assert_eq!(result.usage.peak_memory_bytes, Some(1 << 20));
     }
 }
 
@@ -362,7 +405,7 @@ async fn output_that_nobody_takes_makes_the_program_wait_until_its_deadline() {
             }
             other => panic!("{other:?}"),
         }
-        assert!(begun.elapsed() >= Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= Duration::from_secs(32), "{:?}", begun.elapsed());
         program.write(0, "rest").await;
         program.end(ExecEnd::Exited(5), None).await;
         std::future::pending().await

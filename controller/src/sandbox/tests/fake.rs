@@ -14,7 +14,7 @@ use sandbox_api::{
 };
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
+    EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
@@ -205,10 +205,7 @@ impl Container for FakeContainer {
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
-    fn oom_baseline(&self) -> OomBaseline {
-        OomBaseline::now()
-    }
-    async fn ran_out_of_memory(&self, _since: OomBaseline) -> Option<bool> {
+    async fn ran_out_of_memory(&self, _since: SystemTime) -> Option<bool> {
         self.0.call("ran_out_of_memory").await.ok()?;
         self.0.exit.lock().unwrap().oom_killed
     }
@@ -225,6 +222,7 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         instance,
         cleanup: Cleanup::new(),
         ceiling: Ceiling::default(),
+        program_ceiling: Ceiling::default(),
         mounts_overlays: false.into(),
         boot_id: BOOT_ID.into(),
         confinement: ConfinementPolicy::Required,
