@@ -1,7 +1,7 @@
 //! What an agent, or whoever runs its server, can do about a failure: in the words of the tools, and for
 //! who reads it. What was refused is answered with the rule that would allow it.
 
-use sandbox_api::{ErrorKind, Failure, LimitKey};
+use sandbox_api::{ErrorKind, Failure, LimitKey, Note};
 
 use crate::settings::{Audience, Settings};
 
@@ -12,6 +12,19 @@ const NOT_ALLOWED: &str = ": not among the allowed paths";
 pub(crate) fn explained(failure: Failure, settings: &Settings) -> Failure {
     let hint = hint(&failure, settings).or_else(|| failure.hint.clone());
     Failure { hint, ..failure }
+}
+
+/// The notes of a result, each in one line. A caller of a service has no flags.
+pub(crate) fn noted(notes: &[Note], settings: &Settings) -> Vec<String> {
+    let line = |note: &Note| {
+        let mut note = note.clone();
+        if settings.audience != Audience::Local {
+            let failure = Failure::new(ErrorKind::Internal, &*note.message, note.hint);
+            note.hint = hint(&failure, settings);
+        }
+        note.to_string()
+    };
+    notes.iter().map(line).collect()
 }
 
 fn hint(failure: &Failure, settings: &Settings) -> Option<String> {
@@ -115,5 +128,16 @@ mod tests {
             assert_eq!(hint, format!("{} of the service is the limit", limit.key()));
             assert_eq!(explained(failure, &settings()).hint, Some(limit.hint()));
         }
+        let note = |hint: String| Note {
+            kind: sandbox_api::NoteKind::OutOfMemory,
+            message: "memory ran out".to_owned(),
+            hint: Some(hint),
+        };
+        let notes = [note(LimitKey::Memory.hint()), note("--io-dir DIR is one".to_owned())];
+        let remote = Settings { audience: Audience::Remote, ..settings() };
+        let expected =
+            ["memory ran out; limits.memory of the service is the limit", "memory ran out"];
+        assert_eq!(noted(&notes, &remote), expected);
+        assert_eq!(noted(&notes[..1], &settings()), ["memory ran out; --memory raises the limit"]);
     }
 }

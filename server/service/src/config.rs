@@ -6,7 +6,7 @@ use std::time::Duration;
 use sandbox_api::hosts::Allowlist;
 #[cfg(doc)]
 use sandbox_api::service::Subject;
-use sandbox_api::{ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
 
 use crate::files;
 
@@ -30,10 +30,12 @@ pub struct ServiceConfig {
     pub pull: Pull,
     /// The hosts that requests may ask for.
     pub hosts: HostPolicy,
-    /// The limits of a request that sets none.
+    /// The limits of a request that sets none, and has no programs.
     pub limits: Limits,
     /// The ceilings of limits.
     pub ceiling: Ceiling,
+    /// Both for a sandbox with programs; `None` for their own defaults, within the same ceilings.
+    pub programs: Option<Bounds>,
     /// The executions that run at one time.
     pub concurrency: usize,
     /// The executions that wait at one time. A tenth more is kept for subjects of which none waits.
@@ -188,6 +190,7 @@ impl ServiceConfig {
             hosts: HostPolicy::default(),
             limits: Limits::default(),
             ceiling: Ceiling::default(),
+            programs: None,
             concurrency: 16,
             max_queued: 1000,
             max_queued_bytes: ByteSize::b(256 << 20),
@@ -200,6 +203,18 @@ impl ServiceConfig {
             engine_patience: Duration::from_secs(60),
             kept: KeptBounds::default(),
         }
+    }
+
+    /// The limits of a sandbox that is made from this: each default within its ceiling.
+    #[must_use]
+    pub fn bounds(&self, root: &RootFs) -> Bounds {
+        let (limits, ceiling) = (self.limits, self.ceiling);
+        let programs = || Bounds { limits: Limits::for_programs(), ceiling };
+        let bounds = match root.supports_exec() {
+            true => self.programs.unwrap_or_else(programs),
+            false => Bounds { limits, ceiling },
+        };
+        bounds.lowered()
     }
 
     /// The directory of what executions left, and of the io dirs of sandboxes that are kept.

@@ -9,8 +9,8 @@ use sandbox_api::service::{
     Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec, NetworkRequest,
 };
 use sandbox_api::{
-    ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs, SandboxSpec,
-    is_image_reference,
+    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs,
+    SandboxSpec, is_image_reference,
 };
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 use sandbox_server::execution::Work;
@@ -49,8 +49,9 @@ pub(crate) fn plan(
     request: ExecutionRequest,
     config: &ServiceConfig,
 ) -> Result<Plan, ServiceError> {
-    let limits = limits(request.limits, config.limits.lowered(&config.ceiling), config)?;
     let root = root(request.image.as_deref(), config)?;
+    let Bounds { limits: usual, ceiling } = config.bounds(&root);
+    let limits = limits(request.limits, usual, &ceiling)?;
     let allow = hosts(&request.network, &root, config)?;
     let mut request = request;
     let inputs = inputs(std::mem::take(&mut request.inputs), config)?;
@@ -89,7 +90,7 @@ pub(crate) fn plan_in_sandbox(
     // Those of a sandbox hold whatever this service allows new ones since.
     let limits = match request.limits == LimitsRequest::default() {
         true => spec.limits,
-        false => limits(request.limits, spec.limits, config)?,
+        false => limits(request.limits, spec.limits, &config.bounds(&spec.root).ceiling)?,
     };
     let work = Work::in_sandbox(request, &limits, &spec.limits, config.request.stdin_bytes)?;
     match &work {
@@ -104,8 +105,9 @@ pub(crate) fn plan_kept(
     spec: KeptSpec,
     config: &ServiceConfig,
 ) -> Result<SandboxSpec, ServiceError> {
-    let limits = limits(spec.limits, config.limits.lowered(&config.ceiling), config)?;
     let root = root(spec.image.as_deref(), config)?;
+    let Bounds { limits: usual, ceiling } = config.bounds(&root);
+    let limits = limits(spec.limits, usual, &ceiling)?;
     let allow = hosts(&spec.network, &root, config)?;
     let kind = match root.supports_exec() {
         true => ExecutionKind::Command,
@@ -146,12 +148,12 @@ fn no_programs() -> ServiceError {
 fn limits(
     asked: LimitsRequest,
     mut limits: Limits,
-    config: &ServiceConfig,
+    ceiling: &Ceiling,
 ) -> Result<Limits, ServiceError> {
     asked.apply(&mut limits).map_err(|(name, error)| {
         ServiceError::invalid(&format!("limits.{name}"), error.to_string())
     })?;
-    limits.check(&config.ceiling)?;
+    limits.check(ceiling)?;
     Ok(limits)
 }
 
@@ -426,6 +428,27 @@ mod tests {
         let Work::Command(command) = plan.work else { panic!("it is a command") };
         assert_eq!(command.program(), b"cat");
         assert_eq!(command.secrets.iter().next().unwrap().0, "TOKEN");
+    }
+
+    #[test]
+    fn sandbox_with_programs_has_their_limits_also_for_its_scripts() {
+        let config = config();
+        let limits = |json| planned(json, &config).unwrap().spec.limits;
+        let command = serde_json::json!({ "command": { "program": "x" }, "image": "debian:13" });
+        assert_eq!(limits(command.clone()), Limits::for_programs());
+        let script = serde_json::json!({ "script": "return 1", "image": "debian:13" });
+        assert_eq!(limits(script), Limits::for_programs());
+        assert_eq!(limits(serde_json::json!({ "script": "return 1" })), Limits::default());
+        let kept = |json| plan_kept(serde_json::from_value(json).unwrap(), &config).unwrap().limits;
+        assert_eq!(kept(serde_json::json!({ "image": "debian:13" })), Limits::for_programs());
+        assert_eq!(kept(serde_json::json!({})), Limits::default());
+        // Ceilings that are set for all hold for programs too, unless those have their own.
+        let mut config = config.clone();
+        config.ceiling.0.memory = sandbox_api::ByteSize::b(64 << 20);
+        let memory = |config| planned(command.clone(), config).unwrap().spec.limits.memory.as_u64();
+        assert_eq!(memory(&config), 64 << 20);
+        config.programs = Some(Bounds::for_programs());
+        assert_eq!(memory(&config), 1 << 30);
     }
 
     #[test]

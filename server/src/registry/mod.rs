@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Ceiling, ErrorKind, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{Bounds, ErrorKind, Limits, Pull, RootFs, SandboxSpec};
 use sandbox_controller::{Controller, EngineError, Error, Sandbox};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -45,10 +45,10 @@ pub struct Settings {
     pub protected: Vec<String>,
     /// The template for launches, without what the request sets.
     pub sandbox: SandboxSpec,
-    /// The limits of a sandbox whose request sets none.
-    pub limits: Limits,
-    /// The ceilings of limits.
-    pub ceiling: Ceiling,
+    /// The limits of a sandbox without programs.
+    pub scripts: Bounds,
+    /// The limits of one with programs.
+    pub programs: Bounds,
     /// The images that requests may use, as patterns of [`image_matches`].
     pub allowed_images: Vec<String>,
     /// When such an image is pulled.
@@ -123,8 +123,8 @@ struct SandboxTemplate {
     pull: Pull,
     hosts: Allowlist,
     any_host: bool,
-    limits: Limits,
-    ceiling: Ceiling,
+    scripts: Bounds,
+    programs: Bounds,
 }
 
 impl SandboxTemplate {
@@ -134,7 +134,7 @@ impl SandboxTemplate {
         }
         if let Some(limits) = &request.limits {
             let over = |over| RegistryError::OverCeiling { over };
-            limits.check(&self.ceiling).map_err(over)?;
+            limits.check(&self.bounds(request.image.as_deref()).ceiling).map_err(over)?;
         }
         let Some(hosts) = &request.hosts else { return Ok(()) };
         if !self.spec(request).supports_exec() {
@@ -156,6 +156,14 @@ impl SandboxTemplate {
         Err(RegistryError::ImageNotAllowed { image: image.to_owned() })
     }
 
+    /// The limits of a sandbox that is made from this image, or from the usual root.
+    const fn bounds(&self, image: Option<&str>) -> &Bounds {
+        match image.is_some() || self.spec.supports_exec() {
+            true => &self.programs,
+            false => &self.scripts,
+        }
+    }
+
     fn spec(&self, request: &SandboxRequest) -> SandboxSpec {
         let mut spec = self.spec.clone().mount_path(request.absolute_mount_path());
         if let Some(name) = &request.container_name {
@@ -164,9 +172,8 @@ impl SandboxTemplate {
         if let Some(reference) = &request.image {
             spec = spec.root(RootFs::Image { reference: reference.clone(), pull: self.pull });
         }
-        if let Some(limits) = request.limits {
-            spec = spec.limits(limits);
-        }
+        let usual = self.bounds(request.image.as_deref()).limits;
+        spec = spec.limits(request.limits.unwrap_or(usual));
         match spec.supports_exec() {
             true => spec.allow(request.hosts.as_ref().unwrap_or(&self.hosts).clone()),
             false => spec,
@@ -186,7 +193,7 @@ pub struct RegisteredSandbox {
     request: SandboxRequest,
     /// Whether it supports commands.
     supports_exec: bool,
-    limits: Limits,
+    bounds: Bounds,
     order: Mutex<Order>,
     state: watch::Sender<State>,
     launch: Mutex<Launch>,
@@ -252,10 +259,10 @@ impl RegisteredSandbox {
         self.supports_exec
     }
 
-    /// Its limits.
+    /// Its limits, and what they may be raised to.
     #[must_use]
-    pub const fn limits(&self) -> Limits {
-        self.limits
+    pub const fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     /// The mount point of its files.
@@ -309,17 +316,17 @@ impl Registry {
             allowed_out_paths,
             protected,
             sandbox,
-            limits,
-            ceiling,
+            scripts,
+            programs,
             allowed_images,
             pull,
             hosts,
             any_host,
         } = settings;
         let mounts = MountPolicy::new(&working_directory, &allowed_out_paths, &protected)?;
-        let spec = sandbox.protected(protected).limits(limits);
+        let spec = sandbox.protected(protected);
         let template =
-            SandboxTemplate { spec, allowed_images, pull, hosts, any_host, limits, ceiling };
+            SandboxTemplate { spec, allowed_images, pull, hosts, any_host, scripts, programs };
         let (names, tasks) = (Mutex::default(), Mutex::default());
         Ok(Self { controller, template, mounts, names, tasks })
     }
@@ -332,6 +339,12 @@ impl Registry {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task)
+    }
+
+    /// The limits of a sandbox that is made from this image, or from the usual root.
+    #[must_use]
+    pub const fn bounds(&self, image: Option<&str>) -> &Bounds {
+        self.template.bounds(image)
     }
 
     /// The sandbox with this handle.
@@ -376,9 +389,11 @@ impl Registry {
             return Err(RegistryError::Full { max: MAX_SANDBOXES });
         }
         let handle = request.handle.clone();
+        let spec = self.template.spec(&request);
+        let ceiling = self.template.bounds(request.image.as_deref()).ceiling;
         let sandbox = Arc::new(RegisteredSandbox {
-            supports_exec: self.template.spec(&request).supports_exec(),
-            limits: request.limits.unwrap_or(self.template.limits),
+            supports_exec: spec.supports_exec(),
+            bounds: Bounds { limits: spec.limits, ceiling },
             request,
             order: Mutex::default(),
             state: watch::Sender::new(State::Launching),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ErrorKind, ExecResult, ExecutionReport, Exit, Limits, Outcome, TouchedFile};
+use sandbox_api::{
+    ErrorKind, ExecResult, ExecutionReport, Exit, Limits, Note, Outcome, TouchedFile,
+};
 use sandbox_controller::{Command, Error, Execution};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,6 +83,8 @@ struct Details {
     files_touched: Vec<TouchedFile>,
     /// The list of files is incomplete.
     files_touched_truncated: bool,
+    /// What stood in its way in the sandbox.
+    notes: Vec<Note>,
 }
 
 /// How an output was converted to text.
@@ -101,6 +105,7 @@ impl Details {
         metadata.push("stderrLossy", self.stderr.lossy);
         metadata.push("files_touched", self.files_touched);
         metadata.push("filesTouchedTruncated", self.files_touched_truncated);
+        metadata.push_some("notes", Some(self.notes).filter(|notes| !notes.is_empty()));
     }
 }
 
@@ -128,7 +133,7 @@ impl Tool for RunCommand {
             return Err(ToolError::invalid(message).with_hint(hint));
         }
         let ticket = sandbox.enter(Scope::Script);
-        let (registry, limits) = (context.registry.clone(), context.limits);
+        let (registry, limits) = (context.registry.clone(), sandbox.bounds().limits);
         Ok(Box::pin(run(registry, sandbox, args, limits, ticket, stop)))
     }
 
@@ -203,7 +208,7 @@ fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
 fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<CommandData>, ToolError> {
     let hint = hint(&result);
     let ExecResult { execution, stdout, stderr, stdout_truncated, stderr_truncated, .. } = result;
-    let ExecutionReport { outcome, files_touched, .. } = execution;
+    let ExecutionReport { outcome, files_touched, notes, .. } = execution;
     let (stdout, stdout_flags) = text(stdout, stdout_truncated);
     let (stderr, stderr_flags) = text(stderr, stderr_truncated);
     let signal = match outcome {
@@ -216,6 +221,7 @@ fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<Command
         signal,
         files_touched: files_touched.files,
         files_touched_truncated: files_touched.truncated,
+        notes,
     };
     let (exit_code, timed_out) = match &outcome {
         Outcome::Ok { .. } => (0, false),

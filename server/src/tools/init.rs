@@ -76,7 +76,7 @@ impl Tool for Init {
         let limits = match args.limits.is_empty() {
             true => None,
             false => {
-                let mut limits = context.limits;
+                let mut limits = context.registry.bounds(args.image_name.as_deref()).limits;
                 args.limits.apply(&mut limits).map_err(|(name, error)| {
                     ToolError::invalid(format!("sandbox_init: `limits.{name}`: {error}"))
                 })?;

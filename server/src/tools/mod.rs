@@ -52,8 +52,6 @@ impl Tools {
     /// If one of the allowed directories cannot be accessed.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
         Ok(Self(Context {
-            limits: settings.limits,
-            ceiling: settings.ceiling,
             registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
         }))

@@ -151,7 +151,7 @@ fn report(
 ) -> Result<Output<ExecuteScriptData>, ToolError> {
     let hint = hint(&result);
     let RunResult { execution, logs, logs_truncated, .. } = result;
-    let ExecutionReport { outcome, files_touched, .. } = execution;
+    let ExecutionReport { outcome, files_touched, notes, .. } = execution;
     let files_touched_truncated = files_touched.truncated;
     let mut data = ExecuteScriptData {
         result: None,
@@ -170,6 +170,7 @@ fn report(
     let error = match (outcome, cause, failure) {
         (Outcome::Cancelled { .. }, Some(cause), _) => cause.into(),
         (_, _, Some(failure)) => {
+            metadata.push_some("notes", Some(notes).filter(|notes| !notes.is_empty()));
             metadata.push_some("line", failure.line);
             metadata.push_some("traceback", failure.traceback);
             metadata.push_some("value", failure.value);

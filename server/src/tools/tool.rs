@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use sandbox_api::{Ceiling, ErrorKind, Limits};
+use sandbox_api::ErrorKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -23,9 +23,6 @@ const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted 
 /// The state shared by all calls.
 pub(super) struct Context {
     pub registry: Arc<Registry>,
-    pub limits: Limits,
-    /// The ceilings of limits that calls ask for.
-    pub ceiling: Ceiling,
     /// Permits for [`MAX_READ_BYTES`].
     pub read_bytes: Arc<Semaphore>,
 }

@@ -16,7 +16,7 @@ use super::args::{decode, timeout};
 use super::result::{failure_text, invalid, listed, structured};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
-use crate::hints::explained;
+use crate::hints::{explained, noted};
 use crate::settings::Access;
 
 /// What a call gives, however the command ended.
@@ -45,6 +45,9 @@ pub(super) struct ExecData {
     /// The hosts that it was refused, each with the rules that would allow it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused_hosts: Vec<RefusedHost>,
+    /// What stood in its way in the sandbox.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     /// Why it failed, if the command is not the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -116,7 +119,10 @@ impl McpTool for Exec {
     async fn call(call: Call<'_>) -> CallToolResult {
         let settings = call.settings;
         let mut data = match run(call).await {
-            Ok(result) => ExecData::from(result),
+            Ok(result) => {
+                let notes = noted(&result.notes, settings);
+                ExecData { notes, ..ExecData::from(result) }
+            }
             Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
         };
         data.error = data.error.map(|failure| explained(failure, settings));
@@ -219,6 +225,7 @@ impl From<ExecResult> for ExecData {
             files_touched,
             files_touched_truncated,
             refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
+            notes: Vec::new(),
             error,
         }
     }

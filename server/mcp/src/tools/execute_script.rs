@@ -17,7 +17,7 @@ use super::result::{failure_text, listed};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
-use crate::hints::explained;
+use crate::hints::{explained, noted};
 use crate::resources::uri_below;
 use crate::settings::Access;
 use crate::transport::progress::Progress;
@@ -56,6 +56,9 @@ pub(super) struct ScriptData {
     /// The hosts that its programs were refused, each with the rules that would allow it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused_hosts: Vec<RefusedHost>,
+    /// What stood in its way in the sandbox.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -119,7 +122,10 @@ impl McpTool for ExecuteScript {
     async fn call(call: Call<'_>) -> CallToolResult {
         let settings = call.settings;
         let mut data = match run(call).await {
-            Ok(result) => ScriptData::from(result),
+            Ok(result) => {
+                let notes = noted(&result.notes, settings);
+                ScriptData { notes, ..ScriptData::from(result) }
+            }
             Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
         };
         data.error = data.error.map(|failure| explained(failure, settings));
@@ -194,6 +200,7 @@ impl From<RunResult> for ScriptData {
             files_touched,
             files_touched_truncated,
             refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
+            notes: Vec::new(),
             error,
         }
     }
@@ -215,6 +222,10 @@ fn result(data: ScriptData, mount_path: &str) -> CallToolResult {
             for line in &data.logs {
                 text.push_str("\nlog: ");
                 text.push_str(line);
+            }
+            for note in &data.notes {
+                text.push_str("\nnote: ");
+                text.push_str(note);
             }
             content.push(ContentBlock::text(text));
         }

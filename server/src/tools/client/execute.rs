@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::FutureExt as _;
 use sandbox_api::service::{EventBody, ExecutionEvent, ExecutionRequest, Time};
-use sandbox_api::{ByteSize, ExecDocument, ResultDocument};
+use sandbox_api::{Bounds, ByteSize, ExecDocument, ResultDocument};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -89,12 +89,12 @@ impl Tool for Execute {
         exchange: Exchange,
     ) -> Result<CallWork<ExecuteData>, ToolError> {
         let place = SandboxRef::find(context, &args.container_id)?;
-        let of_sandbox = place.registered.limits();
+        let Bounds { limits: of_sandbox, ceiling } = *place.registered.bounds();
         let mut limits = of_sandbox;
         args.request.limits.apply(&mut limits).map_err(|(name, error)| {
             ToolError::invalid(format!("sandbox_execute: `request.limits.{name}`: {error}"))
         })?;
-        limits.check(&context.ceiling).map_err(|over| over_ceiling("request.limits", &over))?;
+        limits.check(&ceiling).map_err(|over| over_ceiling("request.limits", &over))?;
         let work = Work::in_sandbox(args.request, &limits, &of_sandbox, MAX_STDIN)?;
         Ok(Box::pin(async move {
             let sandbox = tokio::select! {

@@ -150,7 +150,8 @@ pub(super) fn begin<T: FileTool>(
     let scope = scope(T::used_path(&args), T::CHANGES_FILES, &registered);
     let ticket = scope.map(|scope| registered.enter(scope));
     let (registry, read_bytes) = (context.registry.clone(), context.read_bytes.clone());
-    let data_bytes = T::data_bytes(&args, context.limits.max_file_size.as_u64());
+    let largest = registered.bounds().limits.max_file_size.as_u64();
+    let data_bytes = T::data_bytes(&args, largest);
     Ok(Box::pin(async move {
         let mut ticket = ticket;
         if let Some(ticket) = &mut ticket {
