@@ -32,7 +32,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
 use sandbox_server::tools;
 
-use crate::config::{Flags, Key, Value};
+use crate::config::{Flags, Key, Scope, Value};
 use crate::error::Error;
 use crate::input::{Argument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
@@ -582,6 +582,7 @@ impl RunArgs {
         self.sandbox.add_flags(flags);
         self.allow.add_flags(flags);
         self.root.add_flags(flags);
+        flags.scope = Scope::of_programs(self.root.is_named());
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
         flags.set(Key::IoErrors, self.io_errors.clone());
         self.limits.add_flags(flags);

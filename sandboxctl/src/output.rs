@@ -271,13 +271,6 @@ impl Output {
         self.labelled(HINT, "hint", hint);
     }
 
-    /// Prints a hint for what need not be a mistake, unless quiet.
-    pub fn suggestion(&self, hint: &str) {
-        if self.verbosity == Verbosity::Normal {
-            self.hint(hint);
-        }
-    }
-
     /// Prints a notice, unless quiet.
     pub fn notice(&self, text: &str) {
         if self.verbosity == Verbosity::Normal {

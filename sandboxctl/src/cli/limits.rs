@@ -84,7 +84,7 @@ sets! {
     }
     /// What programs have beside their root filesystem.
     ProgramLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::Tmpfs];
+        const LIMITS: &[LimitKey] = &[LimitKey::Tmpfs, LimitKey::Shm, LimitKey::StopTimeout];
         const HEADING: &str = "Programs";
     }
 }

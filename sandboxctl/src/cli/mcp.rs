@@ -11,7 +11,7 @@ use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
 use super::values::{Utf8, guest_path, text};
 use crate::clients;
-use crate::config::{Flags, Key, MOST_PREWARMED, Value};
+use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
 
 /// How many sandboxes are started ahead by default.
 const DEFAULT_POOL: &str = "2";
@@ -133,6 +133,7 @@ impl McpArgs {
         flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
         self.limits.add_flags(flags);
         self.root.add_flags(flags);
+        flags.scope = Scope::of_programs(self.root.is_named());
         self.allow.add_flags(flags);
     }
 }

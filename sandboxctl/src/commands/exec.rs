@@ -14,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use sandbox_api::service::OutputStream;
 use sandbox_api::{
     CancelCause, DEFAULT_COLLECTED_BYTES, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult,
-    Exit, Lifespan, Outcome, RootFs, SandboxSpec, Secrets,
+    Exit, Lifespan, Note, NoteKind, Outcome, RootFs, SandboxSpec, Secrets,
 };
 use sandbox_controller::{Command, Config, ExecStream, Execution, Patterns, Sandbox, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -217,7 +217,6 @@ impl Session<'_> {
             fed
         };
         let finish = async {
-            let mut tail = network::Tail::default();
             let mut seen = Seen { reports: self.reports, kept: Default::default() };
             let written = match self.args.json {
                 // Output that is not copied is collected.
@@ -228,14 +227,14 @@ impl Session<'_> {
                         let next = execution.next_output().await;
                         next.map(|(stream, piece)| (stream, piece.into()))
                     };
-                    pass_on(filtered, next, &mut tail, &mut seen).await
+                    pass_on(filtered, next, &mut seen).await
                 }
             };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
             }
             let result = execution.wait().await?;
-            written.map(|written| (result, written, tail, seen))
+            written.map(|written| (result, written, seen))
         };
         // A note precedes what follows from it.
         let finish = async {
@@ -251,7 +250,7 @@ impl Session<'_> {
             ended = &mut finish => (ended, Ok(())),
             fed = &mut feeding => (finish.await, fed),
         };
-        let (mut result, written, tail, seen) = ended?;
+        let (mut result, written, seen) = ended?;
         // It was cancelled for that reason.
         fed?;
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
@@ -270,7 +269,7 @@ impl Session<'_> {
         let code = copied.exit_code(result.outcome.exit_code());
         let whole = seen.put_into(&result);
         self.reports.executed(THE_ONLY, &document(&whole, &copied, &issued), code);
-        self.end(&result, written, &tail, (&copied, &staged, &issued))?;
+        self.end(&result, written, (&copied, &staged, &issued))?;
         issued.print(self.context.output);
         Ok(code)
     }
@@ -280,7 +279,6 @@ impl Session<'_> {
         &self,
         result: &ExecResult,
         written: Written,
-        tail: &network::Tail,
         (copied, staged, issued): (&Copied, &Staged, &Issued),
     ) -> Result<(), Error> {
         let output = self.context.output;
@@ -290,17 +288,13 @@ impl Session<'_> {
             truncation::warn_of_command(output, result);
             return Ok(());
         }
-        print_failure(output, self.line, result, written);
+        print_failure(output, self.args, self.line, result, written);
         let here = &self.context.environment.working_directory;
         let io_dir = result.io_dir.as_deref();
         if matches!(result.outcome, Outcome::Exit(Exit::Code(_)))
             && let Some(hint) = hints::file_left_outside(self.line, io_dir)
         {
             output.hint(&hint);
-        } else if !self.args.docker_flags.no_network()
-            && let Some(hint) = network::hint(result, tail)
-        {
-            output.suggestion(hint);
         }
         copied.print(output);
         // What was not selected was not to be kept.
@@ -330,7 +324,13 @@ fn sinks(output: &Output, raw: bool) -> Result<[Sink; 2], Error> {
 }
 
 /// Prints why a command failed, beyond its own exit code.
-fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, written: Written) {
+fn print_failure(
+    output: &Output,
+    args: &ExecArgs,
+    line: &CommandLine,
+    result: &ExecResult,
+    written: Written,
+) {
     if let Some(failure) = result.outcome.failure() {
         let message = match written {
             Written::All => failure.message,
@@ -341,6 +341,11 @@ fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, writt
     }
     if let Outcome::Exit(Exit::Signal(signal)) = result.outcome {
         output.notice(&format!("the command was ended by {}", signal_name(signal)));
+    }
+    // Who asked for no network knows it.
+    let is_known = |note: &Note| note.kind == NoteKind::NoNetwork && args.docker_flags.no_network();
+    for note in result.notes.iter().filter(|note| !is_known(note)) {
+        output.notice(&note.to_string());
     }
 }
 
@@ -421,11 +426,9 @@ impl Seen<'_> {
 async fn pass_on(
     mut sinks: Filtered,
     mut next: impl AsyncFnMut() -> Option<(ExecStream, Vec<u8>)>,
-    tail: &mut network::Tail,
     seen: &mut Seen<'_>,
 ) -> Result<Written, Error> {
     while let Some((stream, piece)) = next().await {
-        tail.push(&piece);
         seen.push(stream, &piece);
         let stream = match stream {
             ExecStream::Stdout => 0,

@@ -15,7 +15,7 @@ use tokio::io::BufReader;
 use super::{Context, block_on};
 use crate::cli::root::RootArgs;
 use crate::cli::{ToolArgs, ToolsArgs};
-use crate::config::{Key, Settings};
+use crate::config::{Key, Scope, Settings};
 use crate::error::{Error, Signal};
 use crate::input::JsonArgument;
 use crate::signals;
@@ -166,7 +166,13 @@ fn with_tools<T>(
         return Err(Error::usage(settings.named(Key::IoEnabled), why));
     }
     let here = &context.environment.working_directory;
-    let limits = settings.allowed_limits()?;
+    let root = root.root(settings);
+    let programs = settings.bounds(Scope::Exec)?;
+    // Where the usual root has programs, all sandboxes have some.
+    let scripts = match root.supports_exec() {
+        true => programs,
+        false => settings.bounds(Scope::Limits)?,
+    };
     let (allowed_out_paths, allowed_images) = match unrestricted {
         true => (vec!["/".into()], vec!["*".to_owned()]),
         false => (settings.allowed_out_paths(here)?, settings.allowed_images()),
@@ -175,13 +181,13 @@ fn with_tools<T>(
         working_directory: here.clone(),
         allowed_out_paths,
         protected: settings.protected(),
-        sandbox: spec(settings).root(root.root(settings)),
+        sandbox: spec(settings).root(root),
         allowed_images,
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
         any_host: unrestricted,
-        limits,
-        ceiling: settings.ceiling(),
+        scripts,
+        programs,
     };
     let config = context.controller(settings);
     block_on(async {

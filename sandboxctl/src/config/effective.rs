@@ -12,7 +12,7 @@ use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::error::Error;
-use super::key::Key;
+use super::key::{Key, Scope};
 use super::network::{self, Presets};
 use super::origin::{Layer, Origin};
 use super::settings::{Setting, Settings};
@@ -254,7 +254,12 @@ impl Settings {
         // Whatever reads the log: they decide about the next steps of the job.
         let files = FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
         let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
-        Config { ceiling: self.ceiling(), reserved_files, ..config }
+        Config {
+            ceiling: self.ceiling_of(Scope::Limits),
+            program_ceiling: Some(self.ceiling_of(Scope::Exec)),
+            reserved_files,
+            ..config
+        }
     }
 
     /// The path of a key that has a default, so that it is always set.

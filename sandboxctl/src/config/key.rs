@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::{ByteSize, LimitKey, LimitValue};
+use sandbox_api::{Bounds, ByteSize, LimitKey, LimitValue};
 use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
 use sandbox_protocol::message::{Access, AllowedPath};
 
@@ -90,9 +90,9 @@ macro_rules! settings {
             Limit(LimitKey),
             /// The ceiling of a limit.
             Ceiling(LimitKey),
-            /// The limit of `exec`, for those in [`EXEC`].
+            /// The limit of sandboxes with programs, for those in [`EXEC`].
             Exec(LimitKey),
-            /// The ceiling of a limit of `exec`.
+            /// The ceiling of such a limit.
             ExecCeiling(LimitKey),
         }
 
@@ -338,14 +338,12 @@ settings! {
     }
 }
 
-/// A limit for which `exec` has settings of its own: its commands are builds and tests, which need
-/// more than a script.
+/// A limit for which sandboxes with programs have settings of their own: builds and tests need more
+/// than a script.
 struct ExecRow {
     limit: LimitKey,
     name: &'static str,
     description: &'static str,
-    default: LimitValue,
-    ceiling: LimitValue,
 }
 
 fn count(count: u64) -> Option<Value> {
@@ -364,42 +362,32 @@ const fn gib(gib: u64) -> LimitValue {
     LimitValue::Size(ByteSize::b(gib << 30))
 }
 
-/// One row per limit of `exec`; the others are those of `[limits]`.
+/// One row per limit of sandboxes with programs; the others are those of `[limits]`.
 const EXEC: &[ExecRow] = &[
     ExecRow {
         limit: LimitKey::Timeout,
         name: "timeout",
-        description: "Time that a command of exec may take",
-        default: minutes(10),
-        ceiling: minutes(60),
+        description: "Time that a script or command may take, with programs",
     },
     ExecRow {
         limit: LimitKey::Memory,
         name: "memory",
-        description: "Memory of exec's container",
-        default: gib(1),
-        ceiling: gib(16),
+        description: "Memory of a container with programs",
     },
     ExecRow {
         limit: LimitKey::MaxWrite,
         name: "max_bytes",
-        description: "Bytes by which a command of exec may grow the io dir",
-        default: gib(1),
-        ceiling: gib(16),
+        description: "Bytes that a script or command may write, with programs",
     },
     ExecRow {
         limit: LimitKey::Entries,
         name: "entries",
-        description: "Files and directories that a command of exec may make",
-        default: LimitValue::Count(100_000),
-        ceiling: LimitValue::Count(1_000_000),
+        description: "Files and directories that a script or command may make, with programs",
     },
     ExecRow {
         limit: LimitKey::Pids,
         name: "pids",
-        description: "Processes and threads in exec's container",
-        default: LimitValue::Count(256),
-        ceiling: LimitValue::Count(4096),
+        description: "Processes and threads in a container with programs",
     },
 ];
 
@@ -408,7 +396,7 @@ fn exec_row(limit: LimitKey) -> &'static ExecRow {
     row.expect("a key of exec is made from a row of its table")
 }
 
-/// Which settings limit a command line.
+/// Which settings limit a command line: those of sandboxes without programs, or with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// `[limits]`.
@@ -428,13 +416,19 @@ impl Scope {
         }
     }
 
-    /// The key that a flag sets.
+    /// The scope of sandboxes with programs, or without.
     #[must_use]
-    pub fn of_flag(self, key: Key) -> Key {
-        match key {
-            Key::Limit(limit) => self.keys(limit).0,
-            key => key,
-        }
+    pub const fn of_programs(has_programs: bool) -> Self {
+        if has_programs { Self::Exec } else { Self::Limits }
+    }
+
+    /// The keys that a flag sets: a limit of a command line is that of all its sandboxes.
+    pub fn of_flag(key: Key) -> impl Iterator<Item = Key> {
+        let of_programs = match key {
+            Key::Limit(limit) => Some(Self::Exec.keys(limit).0).filter(|other| *other != key),
+            _ => None,
+        };
+        [key].into_iter().chain(of_programs)
     }
 }
 
@@ -471,7 +465,7 @@ impl Key {
             ]))
     }
 
-    /// The limits of `exec`.
+    /// The limits of sandboxes with programs.
     pub fn exec() -> impl Iterator<Item = Self> {
         EXEC.iter().map(|row| Self::Exec(row.limit))
     }
@@ -518,8 +512,10 @@ impl Key {
         match self {
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
-            Self::Exec(limit) => Some(Value::Limit(exec_row(limit).default)),
-            Self::ExecCeiling(limit) => Some(Value::Limit(exec_row(limit).ceiling)),
+            Self::Exec(limit) => Some(Value::Limit(Bounds::for_programs().limits.get(limit))),
+            Self::ExecCeiling(limit) => {
+                Some(Value::Limit(Bounds::for_programs().ceiling.0.get(limit)))
+            }
             _ => (row(self).default)(),
         }
     }
@@ -577,6 +573,12 @@ impl Key {
             // clap lists an enumerated value itself; a path is printed as it is typed.
             (_, Some(Value::Text(text))) => format!("{description} [default: {text}]"),
             (_, Some(Value::Path(path))) => format!("{description} [default: {}]", path.display()),
+            (Self::Limit(limit), Some(Value::Limit(value))) => {
+                match Bounds::for_programs().limits.get(limit) {
+                    same if same == value => format!("{description} [default: {value}]"),
+                    with => format!("{description} [default: {value}, with programs {with}]"),
+                }
+            }
             (_, Some(Value::Limit(value))) => format!("{description} [default: {value}]"),
             (_, Some(value)) => format!("{description} [default: {value}]"),
         }
@@ -600,7 +602,11 @@ fn limit_description(limit: LimitKey) -> &'static str {
         LimitKey::OpenHandles => "File handles open at one time",
         LimitKey::LogBytes => "Bytes of all that a run prints, as JSON",
         LimitKey::LogLines => "Entries that a run prints",
-        LimitKey::Tmpfs => "Size of /tmp, where programs run",
+        LimitKey::Tmpfs => "Size of /tmp, where programs run; at most seven eighths of the memory",
+        LimitKey::Shm => "Size of /dev/shm, where programs run",
+        LimitKey::StopTimeout => {
+            "Time after SIGTERM until a command that is to end is killed; 0 kills at once"
+        }
         LimitKey::OutputBytes => "Bytes of a command's output",
         LimitKey::Connections => "Connections to hosts, in a sandbox's life",
         LimitKey::NetworkBytes => "Bytes to and from hosts, in a sandbox's life",

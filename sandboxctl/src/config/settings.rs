@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
+use sandbox_api::{Bounds, Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
@@ -96,7 +96,9 @@ impl Settings {
         }
         settings.read_variables(environment)?;
         for (key, value, flag) in flags.values {
-            settings.set(flags.scope.of_flag(key), value, Layer::Flag, Origin::Flag(flag));
+            for key in Scope::of_flag(key) {
+                settings.set(key, value.clone(), Layer::Flag, Origin::Flag(flag));
+            }
         }
         settings.lower_defaults();
         Ok(settings)
@@ -251,10 +253,19 @@ impl Settings {
     ///
     /// [`Error::OverCeiling`], which names the source of the first one that is not.
     pub fn allowed_limits(&self) -> Result<Limits, Error> {
-        let mut keys = LimitKey::ALL.iter().map(|&limit| self.scope.keys(limit).0);
+        self.bounds(self.scope).map(|bounds| bounds.limits)
+    }
+
+    /// The limits of this scope, each within its ceiling, for who makes sandboxes of both.
+    ///
+    /// # Errors
+    ///
+    /// As [`allowed_limits`](Self::allowed_limits).
+    pub fn bounds(&self, scope: Scope) -> Result<Bounds, Error> {
+        let mut keys = LimitKey::ALL.iter().map(|&limit| scope.keys(limit).0);
         match keys.find_map(|key| self.refusal(key)) {
             Some(refusal) => Err(refusal),
-            None => Ok(self.limits()),
+            None => Ok(Bounds { limits: self.limits_of(scope), ceiling: self.ceiling_of(scope) }),
         }
     }
 
@@ -268,9 +279,13 @@ impl Settings {
     /// The effective limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
+        self.limits_of(self.scope)
+    }
+
+    fn limits_of(&self, scope: Scope) -> Limits {
         let mut limits = Limits::default();
         for &limit in LimitKey::ALL {
-            self.put(&mut limits, limit, self.scope.keys(limit).0);
+            self.put(&mut limits, limit, scope.keys(limit).0);
         }
         limits
     }
@@ -278,9 +293,15 @@ impl Settings {
     /// The effective ceilings.
     #[must_use]
     pub fn ceiling(&self) -> Ceiling {
+        self.ceiling_of(self.scope)
+    }
+
+    /// The effective ceilings of this scope.
+    #[must_use]
+    pub fn ceiling_of(&self, scope: Scope) -> Ceiling {
         let mut ceiling = Ceiling::default();
         for &limit in LimitKey::ALL {
-            self.put(&mut ceiling.0, limit, self.scope.keys(limit).1);
+            self.put(&mut ceiling.0, limit, scope.keys(limit).1);
         }
         ceiling
     }

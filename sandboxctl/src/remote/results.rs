@@ -115,6 +115,7 @@ fn report(
         changes: None,
         limits,
         usage,
+        notes: document.notes.to_vec(),
         timing: document.timing,
         confinement: confinement.clone().into_owned(),
     })

@@ -112,7 +112,6 @@ async fn follow(
     mut following: Following,
 ) -> Result<u8, Error> {
     let output = context.output;
-    let mut tail = network::Tail::default();
     let mut seen = Seen { reports, kept: Default::default() };
     let mut failure = None;
     let mut refused = 0;
@@ -147,7 +146,7 @@ async fn follow(
             }
             false => {
                 let filtered = Filtered::new(output, args.raw)?;
-                pass_on(filtered, next, &mut tail, &mut seen).await?
+                pass_on(filtered, next, &mut seen).await?
             }
         }
     };
@@ -160,7 +159,7 @@ async fn follow(
     }
     let (document, code) = following.exec_document()?;
     reports.executed(super::THE_ONLY, &document, code);
-    end(context, args, line, &document, code, written, &tail, &following)?;
+    end(context, args, line, &document, code, written, &following)?;
     Ok(code)
 }
 
@@ -174,7 +173,6 @@ fn piece(stream: OutputStream, text: &str, encoding: OutputEncoding) -> (ExecStr
 }
 
 /// Reports its result.
-#[expect(clippy::too_many_arguments, reason = "they are what a command ended with")]
 fn end(
     context: &Context<'_>,
     args: &ExecArgs,
@@ -182,7 +180,6 @@ fn end(
     document: &ExecDocument<'static>,
     code: u8,
     written: Written,
-    tail: &network::Tail,
     following: &Following,
 ) -> Result<(), Error> {
     let output = context.output;
@@ -195,14 +192,7 @@ fn end(
         return Ok(());
     }
     match result {
-        Ok(result) => {
-            super::print_failure(output, line, &result, written);
-            if !args.docker_flags.no_network()
-                && let Some(hint) = network::hint(&result, tail)
-            {
-                output.suggestion(hint);
-            }
-        }
+        Ok(result) => super::print_failure(output, args, line, &result, written),
         Err(failure) => output.failure(&failure.message, failure.hint.as_deref()),
     }
     following.print_kept(output, &document.execution.files_touched);

@@ -107,6 +107,9 @@ impl Report<'_> {
                 }
             }
         }
+        for note in &result.notes {
+            output.notice(&note.to_string());
+        }
         self.tests(&result.tests);
         Ok(())
     }

@@ -40,9 +40,10 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
             Some(private_dir(service.subject_dirs())?)
         }
     };
+    let bounds = service.bounds(&sandbox.root);
     let settings = Settings {
-        sandbox: with_default_protection(sandbox).limits(service.limits),
-        timeout_ceiling: service.ceiling.0.timeout,
+        sandbox: with_default_protection(sandbox).limits(bounds.limits),
+        timeout_ceiling: bounds.ceiling.0.timeout,
         access: Access::ReadWrite,
         audience: Audience::Remote,
         tools: None,

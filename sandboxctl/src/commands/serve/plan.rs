@@ -11,7 +11,7 @@ use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
 use crate::cli::serve::ServeArgs;
-use crate::config::{Key, Layer, Settings};
+use crate::config::{Key, Layer, Scope, Settings};
 use crate::error::Error;
 use crate::target::is_in;
 
@@ -140,6 +140,7 @@ fn service(
         }
         None => IoPosture::Off,
     };
+    let scripts = settings.bounds(Scope::Limits)?;
     let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
     let kept = KeptBounds::default();
     let defaults = ServiceConfig::new(data_dir);
@@ -150,8 +151,9 @@ fn service(
         allowed_images: settings.names(Key::ServerAllowedImages),
         pull: settings.tools_pull(),
         hosts: HostPolicy::Listed(settings.allow()?),
-        limits: settings.allowed_limits()?,
-        ceiling: settings.ceiling(),
+        limits: scripts.limits,
+        ceiling: scripts.ceiling,
+        programs: Some(settings.bounds(Scope::Exec)?),
         concurrency: settings.count(Key::ServerConcurrency).unwrap_or(1),
         max_queued: settings.count(Key::ServerMaxQueued).unwrap_or(1),
         quotas: quotas(settings),
