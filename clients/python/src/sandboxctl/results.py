@@ -206,6 +206,8 @@ class _Execution:
     """Every limit that was in force."""
     usage: wire.Usage | None
     """Time, memory and bytes written."""
+    notes: list[wire.Note]
+    """What stood in its way in the sandbox, such as memory that ran out; empty if it ended well."""
     document: Json
     """The whole result document, as it came: also `network`, `timing` and others."""
     missed: bool
@@ -357,6 +359,7 @@ def _common(document: Json, heard: Listener | None) -> dict[str, Any]:
         "engine": document["engine"],
         "limits": document["limits"],
         "usage": document["usage"],
+        "notes": document.get("notes", []),
         "document": document,
         "missed": heard is not None and heard.missed,
         "missed_bytes": 0 if heard is None else heard.missed_bytes,

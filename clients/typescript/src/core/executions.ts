@@ -30,6 +30,8 @@ export interface Execution {
   limits: Camel<wire.Limits> | null;
   /** Time, memory and bytes written. */
   usage: Camel<wire.Usage> | null;
+  /** What stood in its way in the sandbox, such as memory that ran out; empty if it ended well. */
+  notes: Camel<wire.Note>[];
   /** Where the time went. */
   timing: Camel<wire.Timing> | null;
   /**
@@ -168,6 +170,7 @@ function execution(document: wire.ExecutionDocument, missed: boolean): Execution
     network: camel(document.network) as Execution["network"],
     limits: camel(document.limits) as Execution["limits"],
     usage: camel(document.usage) as Execution["usage"],
+    notes: camel(document.notes ?? []) as Execution["notes"],
     timing: camel(document.timing ?? null) as Execution["timing"],
     missed,
     document,

@@ -12,6 +12,7 @@ export type {
   Limits,
   LimitsRequest,
   Network,
+  Note,
   Operation,
   Timing,
   TouchedFile,
