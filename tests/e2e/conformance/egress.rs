@@ -429,7 +429,7 @@ fn documents_list_contacted_and_refused_hosts() {
 }
 
 #[test]
-fn command_that_failed_without_network_gets_one_hint() {
+fn command_that_failed_without_network_gets_one_note() {
     let (place, rootfs) = (Fixture::new(), rootfs());
     let root = rootfs.args();
     let stderr = |flags: &[&str], line: &str, code: i32| {
@@ -441,15 +441,17 @@ fn command_that_failed_without_network_gets_one_hint() {
     };
     let wget = "wget -O - http://example.org/";
     let own = "wget: bad address 'example.org'\n";
-    let hint = "hint: it had no network; --allow HOST lets it reach a host\n";
-    assert_eq!(stderr(&[], wget, 1), format!("{own}{hint}"));
+    let note = "note: it had no network; --allow HOST lets it reach a host\n";
+    assert_eq!(stderr(&[], wget, 1), format!("{own}{note}"));
     assert_eq!(stderr(&["--quiet"], wget, 1), own);
     assert_eq!(stderr(&["--network", "none"], wget, 1), own);
     assert_eq!(stderr(&[], &format!("{wget} || true"), 0), own);
     // It says nothing of a network, or had one.
     assert_eq!(stderr(&[], "exit 1", 1), "");
     let other = stderr(&["--allow", "ok.example"], "echo could not resolve host; exit 1", 1);
-    assert_eq!(other, "");
+    let note = "note: names are resolved by the proxy alone, which not every program uses; \
+                HTTPS_PROXY and ALL_PROXY have its address\n";
+    assert_eq!(other, note);
 }
 
 #[test]

@@ -481,6 +481,13 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     let mut flags: Vec<&str> = root.iter().map(String::as_str).collect();
     flags.extend(["--pool", "0", "--allow", "ok.example"]);
     let mut client = Client::new(&place, &flags);
+    // It has the limits of exec.
+    let listed = client.ask("tools/list", json!({}));
+    let mut tools = listed["result"]["tools"].as_array().unwrap().iter();
+    let exec = tools.find(|tool| tool["name"] == "exec").unwrap();
+    let timeout = &exec["inputSchema"]["properties"]["timeout_ms"];
+    let expected = (&json!(600_000), &json!(3_600_000));
+    assert_eq!((&timeout["default"], &timeout["maximum"]), expected, "{timeout:#}");
     client.data("write_file", json!({ "path": "in.txt", "content": "3\n1\n2\n" }));
     let sorted = client.data("exec", json!({ "program": "sort", "args": ["in.txt"] }));
     assert_eq!((&sorted["stdout"], &sorted["exit_code"]), (&json!("1\n2\n3\n"), &json!(0)));
@@ -489,6 +496,9 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     let expected = (&json!("error\n"), &json!(3), &json!(true));
     assert_eq!((&failed["stderr"], &failed["exit_code"], &failed["failed"]), expected);
     assert_eq!(failed["files_touched"][0]["name"], "made.txt", "{failed:#}");
+    let noted = client.data("exec", json!({ "shell": "echo EFBIG; exit 3" }));
+    let note = "a file of a program can have 1GiB at most; --max-write raises the limit";
+    assert_eq!(noted["notes"], json!([note]), "{noted:#}");
     let read = client.data("execute_script", json!({ "script": "return fs.read('made.txt')" }));
     assert_eq!(read["result"], "x\n");
 

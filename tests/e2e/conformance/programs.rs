@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec, UnixSockets,
+    ByteSize, CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec,
 };
 use sandbox_controller::{Command, MASKED_PATHS};
 use serde_json::json;
@@ -546,7 +546,11 @@ fn pseudoterminals_of_a_sandbox_are_bounded() {
 
 #[test]
 fn tmp_is_bounded_in_bytes_and_files() {
-    let hostile = Hostile::new();
+    let hostile = Hostile::with(None, |mut spec| {
+        spec.limits.tmpfs = ByteSize::b(64 << 20);
+        spec.limits.shm = ByteSize::b(16 << 20);
+        spec
+    });
     let mounts = hostile.prints("cat /proc/mounts");
     for place in ["/tmp", "/dev/shm"] {
         let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
