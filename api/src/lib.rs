@@ -16,6 +16,7 @@ pub mod hosts;
 mod images;
 mod json;
 mod limits;
+mod message_id;
 mod network;
 mod notes;
 pub mod operation;
@@ -47,6 +48,7 @@ pub use limits::{
     Bounds, ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
     OverCeiling,
 };
+pub use message_id::IdReader;
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation};

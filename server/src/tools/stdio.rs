@@ -1,7 +1,7 @@
 //! Calls as lines: one JSON object per input line, one per output line, in any order.
 //!
 //! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
-//! answered and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
+//! answered, with its id where that can be told, and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
 //! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
 //! progress is read: a chunk, a cancel, the end of the input. A waiting call that is cancelled, or
 //! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandbox_api::{EngineKind, ErrorKind};
+use sandbox_api::{EngineKind, ErrorKind, IdReader};
 use sandbox_protocol::Base64;
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
@@ -91,7 +91,7 @@ where
     C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
     F: Future<Output = ToolResponse> + Send + 'static,
 {
-    let mut lines = Lines { input, kept: Vec::new(), skipping: false };
+    let mut lines = Lines { input, kept: Vec::new(), rest: Rest::None };
     let server = Arc::new(Server {
         output: tokio::sync::Mutex::new(output),
         failed: Mutex::default(),
@@ -153,10 +153,10 @@ where
                 has_ended = true;
                 continue;
             }
-            Some(Line::TooLong) => {
+            Some(Line::TooLong(id)) => {
                 let max = MAX_LINE_BYTES >> 20;
                 let message = format!("the line is longer than {max} MiB");
-                server.refuse(&Value::Null, ToolError::new(ErrorKind::TooLarge, message)).await;
+                server.refuse(&id, ToolError::new(ErrorKind::TooLarge, message)).await;
                 continue;
             }
             Some(Line::Whole(line)) => line,
@@ -543,13 +543,16 @@ impl Request {
     /// Parses a line; none if it is blank.
     fn read(line: &[u8]) -> Result<Option<Self>, (Value, ToolError)> {
         let nobody = |message: String| (Value::Null, ToolError::invalid(message));
+        // Somebody waits for an answer with the id of a line that cannot be read.
+        let sender =
+            |message: String| (valid_id(IdReader::id_of(line)), ToolError::invalid(message));
         let text = std::str::from_utf8(line)
-            .map_err(|_| nobody("the line is not UTF-8 text".to_owned()))?;
+            .map_err(|_| sender("the line is not UTF-8 text".to_owned()))?;
         if text.trim().is_empty() {
             return Ok(None);
         }
         let about: IdLine<'_> = serde_json::from_str(text)
-            .map_err(|error| nobody(format!("the line is not a call: {error}")))?;
+            .map_err(|error| sender(format!("the line is not a call: {error}")))?;
         if about.cancel.is_some() {
             let CancelLine { cancel } = serde_json::from_str(text)
                 .map_err(|error| nobody(format!("the line is not a cancel: {error}")))?;
@@ -614,16 +617,28 @@ fn read_id(id: Option<&RawValue>) -> Result<Value, String> {
     }
     match serde_json::from_str(written).map_err(|_| wrong())? {
         Value::String(text) if text.len() > MAX_ID_BYTES => too_long(),
-        id @ Value::String(_) => Ok(id),
-        Value::Number(id) if id.is_i64() || id.is_u64() => Ok(Value::Number(id)),
+        id if is_id(&id) => Ok(id),
         _ => Err(wrong()),
     }
+}
+
+fn is_id(id: &Value) -> bool {
+    match id {
+        Value::String(text) => text.len() <= MAX_ID_BYTES,
+        id => id.is_i64() || id.is_u64(),
+    }
+}
+
+/// The id that a line was found to have, or null.
+fn valid_id(found: Option<Value>) -> Value {
+    found.filter(is_id).unwrap_or_default()
 }
 
 /// A line of the input.
 enum Line {
     Whole(Vec<u8>),
-    TooLong,
+    /// With its id, or null.
+    TooLong(Value),
 }
 
 /// The lines of the input. The last one needs no newline.
@@ -631,8 +646,16 @@ struct Lines<R> {
     input: R,
     /// The line so far. Reading the rest may be cancelled and resumed.
     kept: Vec<u8>,
-    /// The rest of a line that was too long is skipped.
-    skipping: bool,
+    rest: Rest,
+}
+
+/// The rest of a line that was too long, which is skipped.
+enum Rest {
+    None,
+    /// It was answered.
+    Answered,
+    /// It has no id yet.
+    Unanswered(Box<IdReader>),
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
@@ -641,26 +664,47 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             let some = self.input.fill_buf().await?;
             if some.is_empty() {
                 return Ok(match std::mem::take(&mut self.kept) {
+                    _ if matches!(self.rest, Rest::Unanswered(_)) => {
+                        self.rest = Rest::None;
+                        Some(Line::TooLong(Value::Null))
+                    }
                     line if line.is_empty() => None,
                     line => Some(Line::Whole(line)),
                 });
             }
             let newline = memchr::memchr(b'\n', some);
             let part = &some[..newline.unwrap_or(some.len())];
-            let is_too_long = self.kept.len() + part.len() > MAX_LINE_BYTES;
-            if !self.skipping && !is_too_long {
-                self.kept.extend_from_slice(part);
+            match &mut self.rest {
+                Rest::None if self.kept.len() + part.len() <= MAX_LINE_BYTES => {
+                    self.kept.extend_from_slice(part);
+                }
+                Rest::None => {
+                    let mut id = IdReader::default();
+                    id.feed(&std::mem::take(&mut self.kept));
+                    id.feed(part);
+                    self.rest = Rest::Unanswered(Box::new(id));
+                }
+                Rest::Answered => {}
+                Rest::Unanswered(id) => id.feed(part),
             }
             let consumed = part.len() + usize::from(newline.is_some());
             self.input.consume(consumed);
-            let was_skipping = self.skipping;
-            self.skipping = newline.is_none() && (was_skipping || is_too_long);
-            if !was_skipping && is_too_long {
-                // Immediately: the rest may never arrive.
-                self.kept = Vec::new();
-                return Ok(Some(Line::TooLong));
+            let mut refused = None;
+            if let Rest::Unanswered(id) = &self.rest
+                && (id.is_settled() || newline.is_some())
+            {
+                // Immediately, where its id is known: the rest may never arrive.
+                refused = Some(Line::TooLong(valid_id(id.id().cloned())));
+                self.rest = Rest::Answered;
             }
-            if !was_skipping && newline.is_some() {
+            let is_skipped = !matches!(self.rest, Rest::None);
+            if newline.is_some() {
+                self.rest = Rest::None;
+            }
+            if refused.is_some() {
+                return Ok(refused);
+            }
+            if newline.is_some() && !is_skipped {
                 return Ok(Some(Line::Whole(std::mem::take(&mut self.kept))));
             }
         }

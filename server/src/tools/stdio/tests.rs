@@ -176,10 +176,11 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
     input.extend_from_slice(b"\n\xff\xfe\n");
     let answers = answers(&input).await;
     assert_eq!(answers.len(), lines.len() + 1);
+    let with_an_id: Vec<_> = answers.iter().filter_map(|answer| answer["id"].as_str()).collect();
+    assert_eq!(with_an_id, ["a", "b"], "where it can be told");
     let errors: Vec<_> = answers
         .iter()
         .map(|answer| {
-            assert_eq!(answer["id"], Value::Null, "{answer}");
             assert_eq!(answer["metadata"]["kind"], "invalid_request");
             assert_eq!(answer["metadata"]["retryable"], false);
             answer["error"].as_str().unwrap().to_owned()
@@ -248,7 +249,7 @@ async fn a_line_that_is_too_long_is_answered_before_it_ends_and_passed_over() {
         running.send(&piece).await;
     }
     let answer = running.next().await;
-    assert_eq!(answer["id"], Value::Null);
+    assert_eq!(answer["id"], "long");
     assert_eq!(answer["error"], "the line is longer than 64 MiB");
     assert_eq!(answer["metadata"]["kind"], "too_large");
     for _ in 0..8 {
@@ -258,6 +259,39 @@ async fn a_line_that_is_too_long_is_answered_before_it_ends_and_passed_over() {
     running.call("after", "say", json!("2")).await;
     assert_eq!(running.next().await["data"]["content"], "2");
     assert_eq!(running.end().await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_answered_with_the_id_at_its_end() {
+    let line = |end: &str| {
+        let mut line = br#"{"tool": "say", "args": ""#.to_vec();
+        line.resize(line.len() + MAX_LINE_BYTES, b'x');
+        line.extend_from_slice(end.as_bytes());
+        line
+    };
+    for (end, id) in [(r#"", "id": "last"}"#, json!("last")), ("\"}", json!(null))] {
+        let refused = answers(&line(end)).await;
+        assert_eq!((&refused[0]["id"], refused.len()), (&id, 1), "{end}");
+        assert_eq!(refused[0]["metadata"]["kind"], "too_large");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_read_is_answered_with_its_id() {
+    let nested = "[".repeat(100_000);
+    for line in [
+        &b"{\"id\": 77, \"tool\": \"say\", \"args\": \"\xff\"}"[..],
+        br#"{"id": 77, "tool": "say", "args": nonsense}"#,
+        br#"{"id": 77, "tool": "\ud83d", "args": 0}"#,
+        br#"{"id": 77, "tool": "say", "args": 0, }"#,
+        format!(r#"{{"id": 77, "tool": "say", "args": {nested}"#).as_bytes(),
+    ] {
+        let line = line.to_vec();
+        let refused = answers(&[&line[..], b"\n"].concat()).await;
+        let shown = String::from_utf8_lossy(&line[..line.len().min(60)]).into_owned();
+        assert_eq!((&refused[0]["id"], refused.len()), (&json!(77), 1), "{shown}");
+        assert_eq!(refused[0]["metadata"]["kind"], "invalid_request", "{shown}");
+    }
 }
 
 #[tokio::test]
