@@ -1,6 +1,10 @@
 //! Replacing text in a file. The file is read twice, in bounded memory: the first pass counts the
-//! matches, so that nothing is written if the count is wrong; the second writes a new file.
+//! matches, so that nothing is written if the count is wrong; the second writes a new file. In a file whose
+//! lines all end with CRLF, a line end of the texts is one of the file.
 
+use std::borrow::Cow;
+
+use memchr::memchr_iter;
 use memchr::memmem::Finder;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::WriteMode;
@@ -59,13 +63,23 @@ impl Files {
         let mut reading = self.read(written, Range { offset: 0, limit: None })?;
         let version = reading.version()?;
         let finder = Finder::new(old);
-        let mut check = Utf8Check::default();
-        let found = scan(&mut reading, &finder, watch, Some(&mut check), |_| Ok(()))?;
-        if !check.is_whole() {
+        let mut text = Text::default();
+        let mut found = scan(&mut reading, &finder, watch, Some(&mut text), |_| Ok(()))?;
+        if !text.utf8.is_whole() {
             return Err(super::text::not_utf8(written));
         }
+        let [its_old, new] = [old, new].map(|it| text.with_its_line_ends(it));
+        let finder = match *its_old == *old {
+            true => finder,
+            false => Finder::new(&*its_old),
+        };
+        if *its_old != *old {
+            reading.rewind();
+            found = scan(&mut reading, &finder, watch, None, |_| Ok(()))?;
+        }
         if found != count {
-            return Err(refuse(&wrong_count(found, count)));
+            let difference = if found == 0 { text.difference(old) } else { "" };
+            return Err(refuse(&(wrong_count(found, count) + difference)));
         }
         reading.rewind();
         let put = |bytes: &[u8]| writing.put(bytes);
@@ -76,6 +90,52 @@ impl Files {
         }
         writing.commit_over(version, lock, watch).map(|written| written.path)
     }
+}
+
+/// What the first pass finds out about a file.
+#[derive(Debug, Default)]
+struct Text {
+    utf8: Utf8Check,
+    lines: u64,
+    /// Lines that end with CRLF.
+    crlf: u64,
+    /// The last byte so far.
+    last: u8,
+}
+
+impl Text {
+    fn feed(&mut self, piece: &[u8]) {
+        self.utf8.feed(piece);
+        for at in memchr_iter(b'\n', piece) {
+            let before = if at == 0 { self.last } else { piece[at - 1] };
+            self.lines += 1;
+            self.crlf += u64::from(before == b'\r');
+        }
+        self.last = piece.last().copied().unwrap_or(self.last);
+    }
+
+    fn with_its_line_ends<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.crlf > 0 && self.crlf == self.lines && has_lf(text) {
+            true => text.replace("\r\n", "\n").replace('\n', "\r\n").into(),
+            false => text.into(),
+        }
+    }
+
+    /// Why a text may not be in it.
+    fn difference(&self, text: &str) -> &'static str {
+        match self.crlf {
+            0 if self.lines > 0 && text.contains("\r\n") => {
+                " (its lines end with LF, those of the text with CRLF)"
+            }
+            1.. if self.crlf < self.lines && has_lf(text) => " (some of its lines end with CRLF)",
+            _ => "",
+        }
+    }
+}
+
+/// Whether a line of a text ends with LF alone.
+fn has_lf(text: &str) -> bool {
+    text.split('\n').rev().skip(1).any(|line| !line.ends_with('\r'))
 }
 
 fn wrong_count(found: u64, count: u64) -> String {
@@ -118,7 +178,7 @@ fn scan(
     reading: &mut Reading,
     finder: &Finder<'_>,
     watch: &Watch,
-    mut check: Option<&mut Utf8Check>,
+    mut text: Option<&mut Text>,
     mut each: impl FnMut(Piece<'_>) -> Result<(), FileError>,
 ) -> Result<u64, FileError> {
     let needle = finder.needle().len();
@@ -127,8 +187,8 @@ fn scan(
     loop {
         let piece = reading.next(watch)?;
         let is_last = reading.left() == 0;
-        if let Some(check) = &mut check {
-            check.feed(&piece);
+        if let Some(text) = &mut text {
+            text.feed(&piece);
         }
         held.extend_from_slice(&piece);
         let mut done = 0;

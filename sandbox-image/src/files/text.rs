@@ -43,8 +43,7 @@ impl Utf8Check {
 
 /// A file that is not UTF-8 text.
 pub(super) fn not_utf8(written: &[u8]) -> FileError {
-    let reason = "not UTF-8 text (read it with the encoding base64)";
-    FileError::rule(ErrorKind::Encoding, reason, written)
+    FileError::rule(ErrorKind::Encoding, "not UTF-8 text", written)
 }
 
 /// A window of lines of a text that is read in pieces, and a count of all lines.
@@ -52,6 +51,8 @@ pub(super) fn not_utf8(written: &[u8]) -> FileError {
 pub(super) struct LineWindow {
     first: u64,
     lines: u64,
+    /// How many bytes there are before the window.
+    skipped: u64,
     text: Vec<u8>,
     /// Where the last line in `text` begins that has no line end yet.
     line_start: usize,
@@ -71,6 +72,7 @@ impl LineWindow {
         Self {
             first,
             lines: limit.unwrap_or(MAX_VIEW_LINES).min(MAX_VIEW_LINES),
+            skipped: 0,
             text: Vec::new(),
             line_start: 0,
             taken: 0,
@@ -99,7 +101,9 @@ impl LineWindow {
     /// A line, or a part of one.
     fn take(&mut self, line: &[u8]) {
         let is_end = line.ends_with(b"\n");
-        if self.ends + 1 >= self.first {
+        if self.ends + 1 < self.first {
+            self.skipped += line.len() as u64;
+        } else {
             if self.taken == self.lines {
                 self.closed = Some((TruncatedBy::Lines, false));
             } else if self.text.len() + line.len() <= MAX_VIEW_BYTES {
@@ -128,7 +132,7 @@ impl LineWindow {
     /// `encoding` if it is not UTF-8; `invalid_request` if it starts past the end.
     pub fn finish(self, written: &[u8]) -> Result<TextWindow, FileError> {
         let total_lines = self.ends + u64::from(self.inside);
-        let Self { first, mut text, taken, closed, line_start, .. } = self;
+        let Self { first, skipped, mut text, taken, closed, line_start, .. } = self;
         if first > total_lines.max(1) {
             let lines = if total_lines == 1 { "line" } else { "lines" };
             let reason =
@@ -149,16 +153,24 @@ impl LineWindow {
         let bytes = text.len();
         let text = String::from_utf8(text).map_err(|_| not_utf8(written))?;
         let last = first + output_lines.saturating_sub(1);
-        let next = if last < total_lines {
-            format!(" Use offset={} to continue.", last + 1)
-        } else {
-            String::new()
-        };
-        let footer = closed.map(|(_, is_cut)| match is_cut {
-            true => {
-                format!("[Showing the first {bytes} bytes of line {first} of {total_lines}.{next}]")
+        let footer = closed.map(|(_, is_cut)| {
+            // How it goes on, in the options of the operations.
+            let lines = format!("lines={{\"offset\":{}}} to continue", last + 1);
+            let rest = skipped + bytes as u64;
+            let rest = format!("read with encoding=\"utf-8\", offset={rest} for the rest of it");
+            match (is_cut, last < total_lines) {
+                (true, true) => format!(
+                    "[Showing the first {bytes} bytes of line {first} of {total_lines}. Use {rest}, \
+                     {lines}.]"
+                ),
+                (true, false) => format!(
+                    "[Showing the first {bytes} bytes of line {first} of {total_lines}. Use {rest}.]"
+                ),
+                (false, true) => {
+                    format!("[Showing lines {first}-{last} of {total_lines}. Use {lines}.]")
+                }
+                (false, false) => format!("[Showing lines {first}-{last} of {total_lines}.]"),
             }
-            false => format!("[Showing lines {first}-{last} of {total_lines}.{next}]"),
         });
         Ok(TextWindow {
             text,
@@ -204,9 +216,9 @@ mod tests {
         shows("a\r\nb", 1, Some(2), ("a\r\nb", 2, 2, None));
         shows("a\nb\nc\n", 2, Some(2), ("b\nc\n", 2, 3, None));
         shows("\n\n\n", 2, None, ("\n\n", 2, 3, None));
-        let footer = "[Showing lines 1-1 of 3. Use offset=2 to continue.]";
+        let footer = "[Showing lines 1-1 of 3. Use lines={\"offset\":2} to continue.]";
         shows("a\nb\nc", 1, Some(1), ("a\n", 1, 3, Some(footer)));
-        let footer = "[Showing lines 2-2 of 3. Use offset=3 to continue.]";
+        let footer = "[Showing lines 2-2 of 3. Use lines={\"offset\":3} to continue.]";
         shows("a\nb\nc", 2, Some(1), ("b\n", 1, 3, Some(footer)));
     }
 
@@ -220,7 +232,7 @@ mod tests {
         let found = window(wide.as_bytes(), 3, None).unwrap();
         assert_eq!((found.output_lines, found.text.len()), (51, 51_000));
         assert_eq!(found.truncated_by, Some(TruncatedBy::Bytes));
-        let footer = "[Showing lines 3-53 of 60. Use offset=54 to continue.]";
+        let footer = "[Showing lines 3-53 of 60. Use lines={\"offset\":54} to continue.]";
         assert_eq!(found.footer.as_deref(), Some(footer));
         let exact = format!("{}\n", "z".repeat(MAX_VIEW_BYTES - 1));
         let found = window(exact.as_bytes(), 1, None).unwrap();
@@ -232,12 +244,23 @@ mod tests {
         let long = format!("{}\nnext", "é".repeat(MAX_VIEW_BYTES));
         let found = window(format!("a{long}").as_bytes(), 1, None).unwrap();
         assert_eq!((found.text.len(), found.output_lines), (MAX_VIEW_BYTES - 1, 1));
-        let footer = format!(
-            "[Showing the first {} bytes of line 1 of 2. Use offset=2 to continue.]",
-            MAX_VIEW_BYTES - 1
-        );
+        let bytes = MAX_VIEW_BYTES - 1;
+        let shown = |line: u64, lines: u64| {
+            format!("[Showing the first {bytes} bytes of line {line} of {lines}.")
+        };
+        let rest = |offset: usize| {
+            format!("Use read with encoding=\"utf-8\", offset={offset} for the rest of it")
+        };
+        let next = "lines={\"offset\":2} to continue.]";
+        let footer = format!("{} {}, {next}", shown(1, 2), rest(bytes));
         assert_eq!(found.footer, Some(footer));
         assert_eq!(window(long.as_bytes(), 2, None).unwrap().text, "next");
+        // The last line, after others.
+        let found = window(format!("1\n2\na{}", "é".repeat(MAX_VIEW_BYTES)).as_bytes(), 3, None);
+        assert_eq!(
+            found.unwrap().footer.unwrap(),
+            format!("{} {}.]", shown(3, 3), rest(4 + bytes))
+        );
     }
 
     #[test]

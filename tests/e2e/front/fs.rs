@@ -12,6 +12,26 @@ use crate::conformance::fs::{
 use crate::fixture::Fixture;
 
 #[test]
+fn footer_of_lines_works_word_for_word() {
+    let place = Fixture::new();
+    let long = format!("1\n{}\n3\n", "é".repeat(60_000));
+    place.write("sandbox-files/a.txt", &long);
+    let lines = |given: &str| data(&place, &["read", "a.txt", "--lines", given]);
+    let first = lines("1:1");
+    let footer = first["footer"].as_str().unwrap();
+    assert!(footer.ends_with(" Use --lines 2: to continue.]"), "{footer}");
+    let second = lines("2:");
+    let footer = second["footer"].as_str().unwrap();
+    let told = " for the rest of it, --lines 3: to continue.]";
+    let rest = footer.strip_suffix(told).unwrap_or_else(|| panic!("{footer}"));
+    let rest: Vec<&str> = rest.split_once(" Use ").unwrap().1.split(' ').collect();
+    let rest = data(&place, &[&["read", "a.txt"][..], &rest].concat());
+    let parts = [&first["text"], &second["text"], &rest["content"]];
+    assert!(parts.map(|part| part.as_str().unwrap()).concat() == long);
+    assert_eq!(lines("3:")["text"], "3\n");
+}
+
+#[test]
 fn every_operation_has_its_data_in_an_envelope() {
     let place = Fixture::new();
     assert_eq!(
@@ -27,7 +47,7 @@ fn every_operation_has_its_data_in_an_envelope() {
         data(&place, &["read", "d/a.txt", "--lines", "2:2"]),
         json!({"type": "text", "path": "/io/d/a.txt", "text": "two\n", "first_line": 2,
             "output_lines": 1, "total_lines": 3, "truncated": true, "truncated_by": "lines",
-            "footer": "[Showing lines 2-2 of 3. Use offset=3 to continue.]"})
+            "footer": "[Showing lines 2-2 of 3. Use --lines 3: to continue.]"})
     );
     assert_eq!(
         data(&place, &["edit", "d/a.txt", "--old", "t", "--new", "T", "--count", "2"]),

@@ -438,6 +438,43 @@ fn an_edit_replaces_what_is_there_exactly_so_often() {
 }
 
 #[test]
+fn an_edit_keeps_the_line_ends_of_a_file() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        let set = |content: &str| fs::write(io.join("f"), content).unwrap();
+        let now = || fs::read_to_string(io.join("f")).unwrap();
+        for (file, old, new, expected) in [
+            ("a\r\nb\r\nc\r\n", "a\nb\n", "x\ny\nz\n", "x\r\ny\r\nz\r\nc\r\n"),
+            ("a\r\nb\r\n", "b", "x\ny", "a\r\nx\r\ny\r\n"),
+            ("a\r\nb\r\n", "a\r\nb", "x\r\ny\nz", "x\r\ny\r\nz\r\n"),
+            ("a\r\nb\r\n", "\nb", "\nx", "a\r\nx\r\n"),
+            ("a\nb\n", "a\nb", "x\r\ny", "x\r\ny\n"),
+            ("a\r\nb\nc\n", "b\nc", "x\ny", "a\r\nx\ny\n"),
+            ("a", "a", "x\n", "x\n"),
+        ] {
+            set(file);
+            edit(&files, "f", old, new, 1).unwrap();
+            assert_eq!(now(), expected, "{file:?} {old:?}");
+        }
+        let no = "f: the text to replace is not in the file";
+        for (file, old, message) in [
+            ("a\r\nb\nc\n", "a\nb", format!("{no} (some of its lines end with CRLF)")),
+            (
+                "a\nb\n",
+                "a\r\nb",
+                format!("{no} (its lines end with LF, those of the text with CRLF)"),
+            ),
+            ("a\r\nb\r\n", "a\nc", no.to_owned()),
+            ("a", "a\r\n", no.to_owned()),
+        ] {
+            set(file);
+            assert_eq!(edit(&files, "f", old, "x", 1).unwrap_err().to_string(), message);
+            assert_eq!(now(), file);
+        }
+    });
+}
+
+#[test]
 fn an_edit_finds_text_across_every_border_of_its_pieces() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
@@ -463,7 +500,7 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         fs::write(io.join("f"), "line\n".repeat(20_000)).unwrap();
         let window = view(&files, "f").unwrap();
         assert_eq!((window.output_lines, window.total_lines), (2000, 20_000));
-        let footer = "[Showing lines 1-2000 of 20000. Use offset=2001 to continue.]";
+        let footer = "[Showing lines 1-2000 of 20000. Use lines={\"offset\":2001} to continue.]";
         assert_eq!(window.footer.as_deref(), Some(footer));
         let end = files.view(b"f", 20_000, Some(5), &watch()).unwrap();
         assert!(matches!(end, Viewed::Text(_, window) if window.text == "line\n"));
@@ -474,7 +511,7 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         fs::write(io.join("binary"), b"\0\xfe\xff").unwrap();
         let error = view(&files, "binary").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Encoding);
-        assert!(error.to_string().ends_with("(read it with the encoding base64)"), "{error}");
+        assert!(error.to_string().ends_with("not UTF-8 text"), "{error}");
         fs::write(io.join("large"), vec![b'x'; 200_001]).unwrap();
         assert_eq!(kind(view(&files, "large")), ErrorKind::TooLarge);
         for (first, limit) in [(0, None), (1, Some(0)), (20_001, None)] {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use sandbox_api::LimitKey;
 use sandbox_api::files::{
-    Entry, GlobData, GrepData, ListData, OperationStats, ReadData, StatData, Timestamp, ViewData,
-    time_text,
+    Entry, GlobData, GrepData, ListData, OperationStats, ReadData, StatData, TextView, Timestamp,
+    ViewData, time_text,
 };
 use sandbox_api::operation::OperationOutput;
 use sandbox_controller::Error as ControllerError;
@@ -63,7 +63,19 @@ pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
 
 /// `view`, which is used only with JSON.
 pub fn view(view: &ViewData) -> Result<Report, Error> {
-    Report::silent(view)
+    let mut view = view.clone();
+    if let ViewData::Text(TextView { footer: Some(footer), .. }) = &mut view {
+        *footer = in_flags(footer);
+    }
+    Report::silent(&view)
+}
+
+/// How a text goes on, in flags in place of options.
+fn in_flags(footer: &str) -> String {
+    footer
+        .replace("read with encoding=\"utf-8\", offset=", "--encoding utf-8 --offset ")
+        .replace("lines={\"offset\":", "--lines ")
+        .replace("} to continue", ": to continue")
 }
 
 /// `ls`: one name per line, or a table. Names in subdirectories are printed with their path

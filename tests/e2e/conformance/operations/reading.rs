@@ -123,7 +123,7 @@ fn a_view_has_a_window_of_lines_and_says_what_follows() {
     let window = guest.data(view("f", json!({"offset": 2, "limit": 1})));
     let expected = json!({"type": "text", "path": "/io/f", "text": "two\r\n", "first_line": 2,
         "output_lines": 1, "total_lines": 3, "truncated": true, "truncated_by": "lines",
-        "footer": "[Showing lines 2-2 of 3. Use offset=3 to continue.]"});
+        "footer": "[Showing lines 2-2 of 3. Use lines={\"offset\":3} to continue.]"});
     assert_eq!(window, expected);
     guest.place.write(&io("empty"), "");
     let empty = guest.data(json!({"operation": "view", "path": "empty"}));
@@ -138,6 +138,34 @@ fn a_view_has_a_window_of_lines_and_says_what_follows() {
     }
 }
 
+/// What stands in a footer between two texts.
+fn between<'a>(footer: &'a str, before: &str, after: &str) -> &'a str {
+    footer.split_once(before).unwrap().1.split_once(after).unwrap().0
+}
+
+#[test]
+fn footer_of_a_view_works_word_for_word() {
+    let guest = Guest::new();
+    let long = format!("1\n{}\n3\n", "é".repeat(60_000));
+    guest.place.write("sandbox-files/f", &long);
+    let view = |lines: &str| {
+        let lines: serde_json::Value = serde_json::from_str(lines).unwrap();
+        json!({"operation": "view", "path": "f", "lines": lines})
+    };
+    let first = guest.data(view(r#"{"limit":1}"#));
+    let next = between(first["footer"].as_str().unwrap(), "lines=", " to continue.]");
+    let second = guest.data(view(next));
+    let footer = second["footer"].as_str().unwrap();
+    let encoding = between(footer, "Use read with encoding=\"", "\", offset=");
+    let offset: u64 = between(footer, ", offset=", " for the rest of it").parse().unwrap();
+    let rest = json!({"operation": "read", "path": "f", "encoding": encoding, "offset": offset});
+    let rest = guest.data(rest);
+    let parts = [&first["text"], &second["text"], &rest["content"]];
+    assert!(parts.map(|part| part.as_str().unwrap()).concat() == long);
+    let last = guest.data(view(between(footer, "lines=", " to continue.]")));
+    assert_eq!((&last["text"], &last["footer"]), (&json!("3\n"), &json!(null)));
+}
+
 #[test]
 fn a_view_has_at_most_2000_lines_and_50_kib() {
     let guest = Guest::new();
@@ -145,7 +173,8 @@ fn a_view_has_at_most_2000_lines_and_50_kib() {
     guest.place.write(&io("many"), "x\n".repeat(5000));
     let many = guest.data(json!({"operation": "view", "path": "many", "lines": {"limit": 9999}}));
     assert_eq!(many["output_lines"], 2000);
-    assert_eq!(many["footer"], "[Showing lines 1-2000 of 5000. Use offset=2001 to continue.]");
+    let footer = "[Showing lines 1-2000 of 5000. Use lines={\"offset\":2001} to continue.]";
+    assert_eq!(many["footer"], footer);
     let rest = json!({"operation": "view", "path": "many", "lines": {"offset": 4001}});
     assert_eq!(guest.data(rest)["footer"], json!(null));
     guest.place.write(&io("wide"), format!("{}\n", "y".repeat(999)).repeat(100));
