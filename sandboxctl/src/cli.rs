@@ -12,6 +12,8 @@ pub mod fs;
 mod limits;
 mod local_flags;
 pub mod mcp;
+#[cfg(test)]
+mod named;
 pub mod parse;
 pub mod receipt;
 pub mod remote;
