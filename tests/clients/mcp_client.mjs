@@ -25,7 +25,7 @@ async function use(transport) {
   const { contents } = await client.readResource({ uri: ran.content[1].uri });
   assert.equal(contents[0].text, "n,sq\n1,1\n2,4\n");
   const view = await call("read_file", { path: "data.csv", lines: { limit: 1 } });
-  assert.match(view.content[0].text, /Use offset=2 to continue/);
+  assert.match(view.content[0].text, /Use lines=\{"offset":2\} to continue/);
   await call("read_file", { path: "data.csv", encoding: "base64" });
   await call("edit_file", { path: "data.csv", old: "2,4", new: "2,four" });
   const found = await call("grep", { pattern: "four" });
@@ -38,6 +38,15 @@ async function use(transport) {
   await call("remove", { path: "d" });
   await call("remove", { path: "f.csv" });
   await call("remove", { path: "data.csv" });
+  const much = await call("execute_script", {
+    script: "fs.write('large', ('x'):rep(3 * 2^19)) return ('x'):rep(530000)",
+  });
+  assert(much.structuredContent.truncated && much.structuredContent.result === null);
+  for (const [uri, size] of [[much.content[1].uri, 530002], ["sandbox:///io/large", 3 << 19]]) {
+    const large = await client.readResource({ uri });
+    assert.equal(large.contents[0].text.length, size);
+  }
+  await call("remove", { path: "large" });
   const failed = await client.callTool({
     name: "execute_script",
     arguments: { script: "error('boom')" },

@@ -75,6 +75,22 @@ async def use(mode, *target):
         lines = of(found, "structured_content", "structuredContent")["lines"]
         assert lines[0]["line"] == 3, lines
         await call("remove", path="data.csv")
+
+        # Larger than the events that the second generation takes.
+        script = (
+            "fs.write('a.png', '\\137PNG\\r\\n\\26\\n' .. ('x'):rep(790000)) "
+            "fs.write('large', ('x'):rep(3 * 2^19)) return ('x'):rep(530000)"
+        )
+        result = await call("execute_script", script=script)
+        structured = of(result, "structured_content", "structuredContent")
+        assert structured["result"] is None and structured["truncated"], structured
+        for uri, size in [(result.content[1].uri, 530002), ("sandbox:///io/large", 3 << 19)]:
+            contents = (await session.read_resource(uri)).contents
+            assert len(contents[0].text) == size, (uri, len(contents[0].text))
+        image = (await call("read_file", path="a.png")).content[0]
+        assert image.type == "image" and len(image.data) > 1 << 20, len(image.data)
+        for name in ["a.png", "large"]:
+            await call("remove", path=name)
         failed = await session.call_tool("execute_script", {"script": "error('boom')"})
         assert of(failed, "is_error", "isError")
         assert failed.content[0].text.startswith("Script execution error: script:1: boom")

@@ -9,7 +9,7 @@ use sandbox_mcp::DEFAULT_CONCURRENCY;
 use super::allow::AllowArgs;
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
-use super::values::{Utf8, guest_path, text};
+use super::values::{Utf8, guest_path, text, value_of};
 use crate::clients;
 use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
 
@@ -41,6 +41,10 @@ pub struct McpArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_CONCURRENCY,
         value_parser = clap::value_parser!(u32).range(1..=256))]
     pub concurrency: u32,
+
+    #[arg(long, value_name = "SIZE", help = Key::McpOutput.help(),
+        value_parser = value_of(Key::McpOutput))]
+    max_output: Option<Value>,
 
     #[arg(long, value_name = "FILE", help = Key::AuditFile.help(), value_hint = ValueHint::FilePath)]
     audit: Option<PathBuf>,
@@ -130,6 +134,7 @@ impl McpArgs {
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
+        flags.set(Key::McpOutput, self.max_output.clone());
         flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
         self.limits.add_flags(flags);
         self.root.add_flags(flags);

@@ -6,11 +6,11 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbox_api::{DEFAULT_PROTECTED, SandboxSpec};
+use sandbox_api::{ByteSize, DEFAULT_PROTECTED, SandboxSpec};
 use sandbox_controller::{Controller, PoolConfig, Rebuild};
 use sandbox_mcp::{
-    Access, Audience, McpServer, PrivateDir, Settings as McpSettings, Workspace, serve_lines,
-    tool_names,
+    Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
+    Settings as McpSettings, Workspace, serve_lines, tool_names,
 };
 
 use super::launch::with_hosts;
@@ -148,6 +148,7 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
     }
     spec = with_hosts(spec, settings)?;
     Ok(McpSettings {
+        output_bytes: output_bytes(settings)?,
         sandbox: spec,
         timeout_ceiling: settings.ceiling().0.timeout,
         access: if args.read_only { Access::ReadOnly } else { Access::ReadWrite },
@@ -168,6 +169,23 @@ pub fn with_default_protection(spec: SandboxSpec) -> SandboxSpec {
     protected.sort();
     protected.dedup();
     spec.protected(protected)
+}
+
+/// How much output a call gives.
+///
+/// # Errors
+///
+/// If it is more than any client can take.
+pub fn output_bytes(settings: &Settings) -> Result<usize, Error> {
+    let given = settings.size(Key::McpOutput).map_or(DEFAULT_OUTPUT_BYTES as u64, ByteSize::as_u64);
+    usize::try_from(given).ok().filter(|given| *given <= MAX_OUTPUT_BYTES).ok_or_else(|| {
+        let most = ByteSize::b(MAX_OUTPUT_BYTES as u64);
+        Error::usage(
+            settings.named(Key::McpOutput),
+            format!("more than {most} is too much for clients"),
+        )
+        .with_hint("what a call does not give is a resource, which its result links to")
+    })
 }
 
 /// The tools that the patterns match.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sandbox_api::{Bounds, ByteSize, LimitKey, LimitValue};
 use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
+use sandbox_mcp::DEFAULT_OUTPUT_BYTES;
 use sandbox_protocol::message::{Access, AllowedPath};
 
 use super::network::Presets;
@@ -222,6 +223,12 @@ settings! {
         kind: Kind::Names,
         default: || Some(Value::Names(vec!["*".into()])),
         expects: "an array of images' names such as \"python:*\"",
+    }
+    McpOutput "mcp.output_bytes"
+    "Bytes of output that one call of an AI agent's tool gives; at most 128 KiB" {
+        flag: Some("--max-output"),
+        kind: SIZE,
+        default: || Some(Value::Limit(LimitValue::Size(ByteSize::b(DEFAULT_OUTPUT_BYTES as u64)))),
     }
     PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64" {
         kind: COUNT,
@@ -460,6 +467,7 @@ impl Key {
                 "engine.",
                 "programs.",
                 "tools.",
+                "mcp.",
                 "pool.",
                 "server.",
             ]))

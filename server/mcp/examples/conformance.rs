@@ -20,7 +20,9 @@ use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
 use sandbox_http::{Peer, Sites};
-use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, McpServer, Settings};
+use sandbox_mcp::{
+    Access, Audience, DEFAULT_OUTPUT_BYTES, HttpOptions, HttpServer, McpServer, Settings,
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
@@ -646,6 +648,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         audience: Audience::Remote,
         tools: None,
         concurrency: NonZeroU32::MIN,
+        output_bytes: DEFAULT_OUTPUT_BYTES,
     };
     let io_dirs_path = Some(io_dirs.path().to_owned());
     let server =

@@ -5,6 +5,8 @@ use sandbox_api::{ErrorKind, Failure, LimitKey, Note};
 
 use crate::settings::{Audience, Settings};
 
+/// What an agent can do about a directory where a file is to be.
+pub(crate) const IS_DIRECTORY: &str = "list_directory shows what is in a directory";
 /// What the guest says of a path that no rule allows.
 const NOT_ALLOWED: &str = ": not among the allowed paths";
 
@@ -56,6 +58,7 @@ fn hint(failure: &Failure, settings: &Settings) -> Option<String> {
             ),
             false => format!("paths are relative, or absolute below {mount_path}"),
         }),
+        ErrorKind::IsDirectory => Some(IS_DIRECTORY.to_owned()),
         ErrorKind::ReadOnly if is_local => Some(
             "the files are read-only: `sandboxctl mcp` was started with --read-only".to_owned(),
         ),

@@ -13,6 +13,8 @@
 
 mod api_text;
 mod hints;
+mod outputs;
+mod paths;
 mod private_dir;
 mod prompts;
 mod quotas;
@@ -25,11 +27,12 @@ mod workspace;
 mod workspaces;
 
 pub use api_text::SCRIPT_API;
+pub use outputs::{DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES};
 pub use private_dir::PrivateDir;
 pub use quotas::{Quotas, Turn};
 pub use server::McpServer;
 pub use settings::{Access, Audience, Settings};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};
 pub use transport::http::{HttpOptions, HttpServer};
-pub use transport::lines::{MAX_MESSAGE_BYTES, ServeError, serve_lines};
+pub use transport::lines::{ServeError, serve_lines};
 pub use workspace::{Workspace, WorkspaceError};

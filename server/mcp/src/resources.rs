@@ -1,4 +1,5 @@
-//! The io dir's files as resources: `sandbox:///io/a.csv` is the file `/io/a.csv`.
+//! The io dir's files as resources: `sandbox:///io/a.csv` is the file `/io/a.csv`. What calls put out
+//! beyond what a model is given is one, too: `sandbox://output/1/stdout`.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -19,6 +20,8 @@ use crate::workspace::Workspace;
 
 /// The scheme of the files' URIs, and the empty authority.
 const SCHEME: &str = "sandbox://";
+/// How the URIs of outputs begin.
+pub(crate) const OUTPUTS: &str = "sandbox://output/";
 /// How many resources a page of the list has.
 const PAGE: usize = 500;
 /// How many directories are listed for a page.
@@ -52,7 +55,7 @@ pub(crate) fn uri_below(mount_path: &str, name: &[u8]) -> String {
 }
 
 /// The guest path of a URI; none if it is not a file's.
-fn path(uri: &str) -> Option<Vec<u8>> {
+pub(crate) fn path(uri: &str) -> Option<Vec<u8>> {
     let rest = uri.strip_prefix(SCHEME)?;
     if !rest.starts_with('/') {
         return None;
@@ -122,6 +125,10 @@ pub(crate) async fn list(
         path(cursor).ok_or_else(|| ErrorData::invalid_params("invalid cursor", None))
     });
     let after = after.transpose()?;
+    if !workspace.has_files() {
+        let none = ListResourcesResult::with_all_items(Vec::new());
+        return Ok(none.with_ttl_ms(0).with_cache_scope(CacheScope::Private));
+    }
     let page = workspace.with_kept(async |sandbox| page(sandbox, after.as_deref()).await).await;
     let page = page.map_err(|failure| protocol_error("", failure, workspace.settings()))?;
     let root = root(&page.root);
@@ -232,23 +239,34 @@ fn root(path: &str) -> String {
     format!("{}/", path.trim_end_matches('/'))
 }
 
-/// The template of the files' URIs.
-pub(crate) fn templates(mount_path: &str) -> ListResourceTemplatesResult {
+/// The template of the files' URIs, if there are files.
+pub(crate) fn templates(mount_path: &str, has_files: bool) -> ListResourceTemplatesResult {
     let template = format!("{}/{{+path}}", uri(mount_path.trim_end_matches('/').as_bytes()));
     let template = ResourceTemplate::new(template, "file")
         .with_title("A file of the sandbox")
         .with_description("A file of the io dir, by its path in it");
-    ListResourceTemplatesResult::with_all_items(vec![template])
+    let templates = has_files.then_some(template).into_iter().collect();
+    ListResourceTemplatesResult::with_all_items(templates)
         .with_ttl_ms(3_600_000)
         .with_cache_scope(CacheScope::Private)
 }
 
-/// A file: as text if it is UTF-8, otherwise as base64.
+/// A file or an output: as text if it is UTF-8, otherwise as base64.
 pub(crate) async fn read(
     workspace: &Workspace,
     given: &str,
 ) -> Result<ReadResourceResult, ErrorData> {
-    let path = path(given).ok_or_else(|| not_found(given))?;
+    if let Some((kept, content)) = workspace.outputs().find(given) {
+        let content = match String::from_utf8(content.to_vec()) {
+            Ok(text) => ResourceContents::text(text, kept.uri),
+            Err(error) => {
+                let blob = Encoding::Base64.decode(error.into_bytes()).unwrap_or_default();
+                ResourceContents::blob(blob, kept.uri)
+            }
+        };
+        return Ok(result(content.with_mime_type(kept.mime_type)));
+    }
+    let path = path(given).filter(|_| workspace.has_files()).ok_or_else(|| not_found(given))?;
     let read = workspace.with_kept(async |sandbox| {
         let StatData { size, kind, .. } = sandbox.stat(&path).await?;
         if kind == EntryKind::File && size > MAX_RESOURCE_BYTES {
@@ -292,7 +310,11 @@ pub(crate) async fn read(
             meta: None,
         },
     };
-    Ok(ReadResourceResult::new(vec![contents]).with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+    Ok(result(contents))
+}
+
+fn result(content: ResourceContents) -> ReadResourceResult {
+    ReadResourceResult::new(vec![content]).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
 }
 
 /// The paths that begin with `value`: the entries of its directory, a directory with a slash.
@@ -404,7 +426,8 @@ mod tests {
 
     #[test]
     fn template_has_the_mount_path() {
-        let templates = templates("/work space");
-        assert_eq!(templates.resource_templates[0].uri_template, "sandbox:///work%20space/{+path}");
+        let of_files = templates("/work space", true);
+        assert_eq!(of_files.resource_templates[0].uri_template, "sandbox:///work%20space/{+path}");
+        assert!(templates("/io", false).resource_templates.is_empty());
     }
 }

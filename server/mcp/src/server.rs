@@ -7,8 +7,9 @@ use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult,
     CompletionInfo, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
     GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-    ReadResourceResponse, Reference, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, Reference, ServerCapabilities, ServerConfig,
+    SubscriptionFilter, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -81,18 +82,6 @@ impl McpServer {
             Source::BySubject(workspaces) => workspaces.of_request(extensions),
         }
     }
-
-    /// The workspace, if there are files.
-    fn workspace_of_files(
-        &self,
-        context: &RequestContext<RoleServer>,
-        method: &'static str,
-    ) -> Result<Arc<Workspace>, ErrorData> {
-        match self.shared.has_files {
-            true => self.workspace(&context.extensions),
-            false => Err(method_not_found(method)),
-        }
-    }
 }
 
 fn method_not_found(method: &str) -> ErrorData {
@@ -134,10 +123,14 @@ fn one_page(request: Option<&PaginatedRequestParams>) -> Result<(), ErrorData> {
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        let capabilities =
-            ServerCapabilities::builder().enable_tools().enable_prompts().enable_completions();
+        // Without files there are outputs, which no list has.
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_prompts()
+            .enable_completions()
+            .enable_resources();
         let capabilities = match self.shared.has_files {
-            true => capabilities.enable_resources().enable_resources_list_changed().build(),
+            true => capabilities.enable_resources_list_changed().build(),
             false => capabilities.build(),
         };
         let server = Implementation::new("sandboxctl", env!("CARGO_PKG_VERSION"))
@@ -205,7 +198,7 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let workspace = self.workspace_of_files(&context, "resources/list")?;
+        let workspace = self.workspace(&context.extensions)?;
         let cursor = request.and_then(|request| request.cursor);
         resources::list(&workspace, cursor.as_deref()).await
     }
@@ -213,11 +206,11 @@ impl ServerHandler for McpServer {
     async fn list_resource_templates(
         &self,
         request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
+        _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        self.workspace_of_files(&context, "resources/templates/list")?;
         one_page(request.as_ref())?;
-        Ok(resources::templates(&self.shared.settings.sandbox.mount_path))
+        let Shared { settings, has_files, .. } = &*self.shared;
+        Ok(resources::templates(&settings.sandbox.mount_path, *has_files))
     }
 
     async fn read_resource(
@@ -225,7 +218,7 @@ impl ServerHandler for McpServer {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let workspace = self.workspace_of_files(&context, "resources/read")?;
+        let workspace = self.workspace(&context.extensions)?;
         resources::read(&workspace, &request.uri).await.map(Into::into)
     }
 
@@ -258,7 +251,7 @@ impl ServerHandler for McpServer {
         let argument = &request.argument;
         let is_path = match &request.r#ref {
             Reference::Resource(template) => {
-                let own = resources::templates(&self.shared.settings.sandbox.mount_path);
+                let own = resources::templates(&self.shared.settings.sandbox.mount_path, true);
                 let is_own =
                     own.resource_templates.iter().any(|it| it.uri_template == template.uri);
                 is_own && argument.name == "path"
@@ -329,7 +322,7 @@ impl ServerHandler for McpServer {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         // A known method is here because its params have another form.
         let known = [
@@ -344,7 +337,13 @@ impl ServerHandler for McpServer {
             "resources/templates/list",
         ];
         let method: String = request.method.chars().take(64).collect();
-        Err(match known.contains(&&*request.method) {
+        // The revisions whose requests say which one they are of have no `initialize`.
+        let is_removed = method == "initialize"
+            && context
+                .meta
+                .protocol_version()
+                .is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
+        Err(match !is_removed && known.contains(&&*request.method) {
             true => ErrorData::invalid_params(format!("invalid params of {method}"), None),
             false => method_not_found(&method),
         })

@@ -20,6 +20,9 @@ pub struct Settings {
     pub tools: Option<Vec<String>>,
     /// How many scripts and commands of one workspace run at a time. More wait.
     pub concurrency: NonZeroU32,
+    /// How many bytes of a call's output a model is given, at most
+    /// [`MAX_OUTPUT_BYTES`](crate::MAX_OUTPUT_BYTES).
+    pub output_bytes: usize,
 }
 
 /// Whether the tools and scripts may change files of the io dir.

@@ -22,6 +22,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::outputs::Outputs;
 use crate::quotas::{Account, Turn};
 use crate::settings::{Access, Audience, Settings};
 
@@ -70,6 +71,7 @@ pub struct Workspace {
     tasks: TaskTracker,
     /// Counts the changes of the list of files.
     changes: watch::Sender<u64>,
+    outputs: Outputs,
     closing: CancellationToken,
 }
 
@@ -173,12 +175,13 @@ impl Workspace {
         settings: Arc<Settings>,
         io_dir: Option<PathBuf>,
     ) -> Result<Self, WorkspaceError> {
-        Self::open_for(None, controller, settings, io_dir)
+        Self::open_for(None, Outputs::default(), controller, settings, io_dir)
     }
 
     /// The same, with the quotas of a subject.
     pub(crate) fn open_for(
         account: Option<Account>,
+        outputs: Outputs,
         controller: Arc<Controller>,
         settings: Arc<Settings>,
         io_dir: Option<PathBuf>,
@@ -195,6 +198,7 @@ impl Workspace {
             operations: Semaphore::new(OPERATIONS),
             tasks: TaskTracker::new(),
             changes: watch::Sender::new(0),
+            outputs,
             closing: CancellationToken::new(),
         })
     }
@@ -212,6 +216,11 @@ impl Workspace {
     /// What it was opened with.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The outputs that are kept.
+    pub(crate) const fn outputs(&self) -> &Outputs {
+        &self.outputs
     }
 
     /// Cancelled when the workspace closes.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::request;
@@ -9,6 +10,7 @@ use rmcp::model::{ErrorData, Extensions};
 use sandbox_api::service::Subject;
 use sandbox_controller::Controller;
 
+use crate::outputs::Outputs;
 use crate::quotas::{Account, Quotas};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
@@ -23,6 +25,8 @@ pub(crate) struct Workspaces {
     io_dirs: Option<PathBuf>,
     quotas: Option<Arc<dyn Quotas>>,
     by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
+    /// Bytes of outputs that they keep.
+    kept: Arc<AtomicU64>,
 }
 
 impl Workspaces {
@@ -33,7 +37,8 @@ impl Workspaces {
         io_dirs: Option<PathBuf>,
         quotas: Option<Arc<dyn Quotas>>,
     ) -> Self {
-        Self { controller, settings, io_dirs, quotas, by_subject: Mutex::default() }
+        let (by_subject, kept) = (Mutex::default(), Arc::default());
+        Self { controller, settings, io_dirs, quotas, by_subject, kept }
     }
 
     /// The workspace of a request's subject.
@@ -57,7 +62,8 @@ impl Workspaces {
         let account =
             self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
         let (controller, settings) = (self.controller.clone(), self.settings.clone());
-        let opened = Workspace::open_for(account, controller, settings, io_dir);
+        let outputs = Outputs::new(self.kept.clone());
+        let opened = Workspace::open_for(account, outputs, controller, settings, io_dir);
         let workspace = opened.map_err(|error| {
             tracing::error!("a workspace cannot be opened: {error}");
             ErrorData::internal_error("the workspace could not be opened", None)

@@ -1,5 +1,8 @@
 //! `sandboxctl mcp`: the tools of an agent over stdin and stdout.
 
+mod manners;
+mod output;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -190,7 +193,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     });
     assert_eq!(result["structuredContent"], expected);
     let text = result["content"][0]["text"].as_str().unwrap();
-    assert_eq!(serde_json::from_str::<Value>(text).unwrap(), expected);
+    assert_eq!(text, "result: {\"rows\":2}\nlog:\nwritten\n");
     let link = &result["content"][1];
     assert_eq!((&link["type"], &link["size"]), (&json!("resource_link"), &json!(13)), "{link}");
 
@@ -328,9 +331,9 @@ fn client_of_the_stateless_revision_needs_no_hello() {
     let discovered = client.ask("server/discover", json!({ "_meta": meta }));
     let versions = discovered["result"]["supportedVersions"].as_array().unwrap();
     assert!(versions.contains(&json!("2026-07-28")), "{discovered:#}");
-    // Without files there are neither their tools nor resources.
+    // Without files there are neither their tools nor news of them.
     let capabilities = &discovered["result"]["capabilities"];
-    assert!(capabilities.get("resources").is_none(), "{discovered:#}");
+    assert_eq!(capabilities["resources"], json!({}), "outputs alone: {discovered:#}");
     let listed = client.ask("tools/list", json!({ "_meta": meta }));
     let result = &listed["result"];
     assert_eq!(result["tools"].as_array().unwrap().len(), 1, "{listed:#}");
@@ -466,7 +469,7 @@ fn agent_sees_images_and_long_files_in_parts() {
     let read = client.call("read_file", json!({ "path": "long.txt" }));
     let text = read["content"][0]["text"].as_str().unwrap();
     assert!(text.starts_with("1\n2\n") && text.contains("\n2000\n"), "{text}");
-    assert!(text.ends_with("Use offset=2001 to continue.]"), "{text}");
+    assert!(text.ends_with("Use lines={\"offset\":2001} to continue.]"), "{text}");
     let arguments = json!({ "path": "long.txt", "lines": { "offset": 2001 } });
     let rest = client.call("read_file", arguments);
     assert!(rest["content"][0]["text"].as_str().unwrap().ends_with("\n3000\n"), "{rest:#}");

@@ -15,20 +15,18 @@ use sandbox_api::service::Subject;
 use sandbox_api::{ByteSize, Failure, Status, Usage};
 use sandbox_controller::Controller;
 use sandbox_http::{Caller, Mount, Scope};
-use sandbox_mcp::{
-    Access, Audience, HttpOptions, HttpServer, MAX_MESSAGE_BYTES, Quotas, Settings, Turn,
-};
+use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Quotas, Settings, Turn};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig, ServiceError};
 
 use crate::commands::mcp::with_default_protection;
 use crate::error::Error;
 
-/// What its sandboxes are, in the posture of the service.
+/// What its sandboxes are, in the posture of the service, and how much output a call gives.
 ///
 /// # Errors
 ///
 /// If there is no directory for its files.
-pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
+pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptions, Error> {
     let mut sandbox = service.sandbox.clone().root(service.default_root.clone());
     if let (true, HostPolicy::Listed(hosts)) = (sandbox.supports_exec(), &service.hosts) {
         sandbox = sandbox.allow(hosts.clone());
@@ -52,6 +50,7 @@ pub fn options(service: &ServiceConfig) -> Result<HttpOptions, Error> {
             .ok()
             .and_then(NonZeroU32::new)
             .unwrap_or(NonZeroU32::MIN),
+        output_bytes,
     };
     Ok(HttpOptions { settings, io_dirs, quotas: None })
 }
@@ -125,7 +124,8 @@ pub fn mount(
         request
     });
     let service = server.router().route_layer(of_subject);
-    let max_request = ByteSize::b(MAX_MESSAGE_BYTES as u64);
+    // It bounds them by itself, and answers what is too long with the id of the request.
+    let max_request = ByteSize::b(u64::MAX);
     let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request };
     (server, mount)
 }

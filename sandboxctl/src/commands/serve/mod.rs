@@ -106,7 +106,7 @@ async fn run(
     if pool.size > 0 {
         controller.pool(pool);
     }
-    let tools = mcp::options(&service)?;
+    let tools = mcp::options(&service, super::mcp::output_bytes(settings)?)?;
     let starting = Service::start(service, controller.clone(), store);
     let service = match signals.guard(starting).await {
         Ok(started) => started.map_err(|error| Error::System {

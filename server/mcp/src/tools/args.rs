@@ -19,6 +19,15 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
         .map_err(|error| invalid(format!("{tool}: {error}")))
 }
 
+/// Takes an argument under another name that is often given to it; not if it is given under both.
+pub(super) fn alias(arguments: &mut JsonObject, other: &str, name: &str) {
+    if !arguments.contains_key(name)
+        && let Some(value) = arguments.remove(other)
+    {
+        arguments.insert(name.to_owned(), value);
+    }
+}
+
 /// The time that a call asks for.
 pub(super) fn timeout(
     given: Option<Value>,

@@ -1,5 +1,8 @@
 //! `exec`: a command in a fresh container of the server's image.
 
+use std::fmt::Write as _;
+use std::ops::Deref;
+
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
@@ -9,23 +12,26 @@ use sandbox_api::{
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{decode, timeout};
-use super::result::{failure_text, invalid, listed, structured};
+use super::args::{alias, decode, timeout};
+use super::result::{attach, failure_text, invalid, listed, listed_hosts, write_refused};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
-use crate::hints::{explained, noted};
+use crate::hints::explained;
+use crate::outputs::{Capture, Kept, Outputs, Shown};
+use crate::paths;
 use crate::settings::Access;
+use crate::transport::progress::Progress;
 
 /// What a call gives, however the command ended.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExecData {
-    /// The beginning of its stdout; an object with `b64` where it is not UTF-8.
+    /// Its stdout, as `truncated` says; an object with `b64` where it is not UTF-8.
     stdout: Content,
-    /// The beginning of its stderr, likewise.
+    /// Its stderr, likewise.
     stderr: Content,
     /// Its exit code; null if it did not exit by itself.
     exit_code: Option<i32>,
@@ -35,7 +41,7 @@ pub(super) struct ExecData {
     failed: bool,
     /// It was out of time, and was killed.
     timed_out: bool,
-    /// There was more output.
+    /// There was more output: of that, only the beginning and the end are given.
     truncated: bool,
     /// The files that it changed.
     files_touched: Vec<TouchedFile>,
@@ -105,6 +111,21 @@ impl McpTool for Exec {
 
     fn input(server: ServerTraits<'_>) -> JsonObject {
         let mut input = schema::input::<CommandRequest>();
+        // Only stdin is likely to be no text.
+        for (name, property) in schema::properties(&mut input) {
+            let text = match &**name {
+                "args" => json!({ "type": "array", "items": { "type": "string" } }),
+                "env" => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+                "stdin" => json!({ "type": ["string", "object"] }),
+                _ => json!({ "type": "string" }),
+            };
+            let description = property["description"].take();
+            *property = text;
+            property["description"] = match &**name {
+                "stdin" => "Its stdin: text, or bytes as {\"b64\": \"…\"}.".into(),
+                _ => description,
+            };
+        }
         let timeout = json!({
             "description": "Milliseconds that it may take.",
             "type": ["integer", "null"],
@@ -117,56 +138,111 @@ impl McpTool for Exec {
     }
 
     async fn call(call: Call<'_>) -> CallToolResult {
-        let settings = call.settings;
-        let mut data = match run(call).await {
-            Ok(result) => {
-                let notes = noted(&result.notes, settings);
-                ExecData { notes, ..ExecData::from(result) }
+        let (settings, workspace) = (call.settings, call.workspace);
+        let (mut data, text, kept) = match run(call).await {
+            Ok(ran) => ran.shown(settings.output_bytes, workspace.outputs()),
+            Err(failure) => {
+                let data = ExecData { failed: true, error: Some(failure), ..ExecData::default() };
+                (data, String::new(), Vec::new())
             }
-            Err(failure) => ExecData { failed: true, error: Some(failure), ..ExecData::default() },
         };
         data.error = data.error.map(|failure| explained(failure, settings));
-        let error = data.error.as_ref().map(failure_text);
-        let mut result = structured(serde_json::to_value(&data).unwrap_or_else(|_| json!({})));
-        if let Some(error) = error {
-            result.is_error = Some(true);
-            result.content.insert(0, ContentBlock::text(error));
-        }
+        let text = (!text.is_empty()).then_some(text);
+        let content = data.error.iter().map(failure_text).chain(text).map(ContentBlock::text);
+        let content: Vec<_> = content.collect();
+        let mut result = match &data.error {
+            None => CallToolResult::success(content),
+            Some(_) => CallToolResult::error(content),
+        };
+        result.structured_content = serde_json::to_value(&data).ok();
+        attach(&mut result, kept, &data.files_touched, workspace).await;
         result
     }
 }
 
-async fn run(call: Call<'_>) -> Result<ExecResult, Failure> {
-    let Call { workspace, settings, mut arguments, cancelled: token, .. } = call;
+async fn run(call: Call<'_>) -> Result<Ran, Failure> {
+    let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
     let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
     let mut command = command(arguments)?;
     command.timeout = time;
-    let work = async |sandbox: &Sandbox| follow(sandbox, command, &token).await;
+    if let Some(cwd) = &mut command.cwd {
+        paths::understand(workspace, cwd).await;
+    }
+    let progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    let work = async |sandbox: &Sandbox| follow(sandbox, command, &token, progress).await;
     workspace.run_fresh("mcp exec", &token, work).await
 }
 
-/// Runs a command to its end.
+/// A command that has ended, and its output.
+struct Ran {
+    result: ExecResult,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl Deref for Ran {
+    type Target = ExecutionReport;
+
+    fn deref(&self) -> &ExecutionReport {
+        &self.result
+    }
+}
+
+/// Runs a command to its end, and sends its output as progress.
 async fn follow(
     sandbox: &Sandbox,
     command: Command,
     token: &CancellationToken,
-) -> Result<ExecResult, Error> {
-    let execution = sandbox.start_exec(command).await?;
-    let handle = execution.cancel_handle();
-    let ended = execution.wait();
-    tokio::pin!(ended);
-    tokio::select! {
-        biased;
-        ended = &mut ended => ended,
-        () = token.cancelled() => {
-            handle.cancel(CancelCause::Caller);
-            ended.await
+    mut progress: Option<Progress>,
+) -> Result<Ran, Error> {
+    let mut execution = sandbox.start_exec(command).await?;
+    let mut outputs = [Capture::default(), Capture::default()];
+    let mut is_cancelled = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = token.cancelled(), if !is_cancelled => {
+                is_cancelled = true;
+                execution.cancel_handle().cancel(CancelCause::Caller);
+            }
+            () = Progress::due(&progress), if progress.is_some() => {
+                if let Some(progress) = &mut progress {
+                    progress.send(token).await;
+                }
+            }
+            piece = execution.next_output() => {
+                let Some((stream, piece)) = piece else { break };
+                outputs[stream as usize].take(&piece);
+                if let Some(progress) = &mut progress {
+                    progress.push_output(&piece);
+                }
+            }
         }
     }
+    let result = execution.wait().await?;
+    if let Some(progress) = &mut progress {
+        progress.send(token).await;
+    }
+    let [stdout, stderr] = outputs;
+    Ok(Ran { result, stdout, stderr })
 }
 
 /// The arguments as a command.
-fn command(arguments: JsonObject) -> Result<Command, Failure> {
+fn command(mut arguments: JsonObject) -> Result<Command, Failure> {
+    // As other tools call it: a line for a shell, or a program with its arguments.
+    alias(&mut arguments, "cmd", "command");
+    let is_line = arguments.get("command").is_some_and(Value::is_string)
+        && arguments.get("args").is_none_or(|args| args == &json!([]));
+    match arguments.get_mut("command").map(Value::take) {
+        Some(Value::Array(mut words)) if !words.is_empty() && !arguments.contains_key("args") => {
+            let args = words.split_off(1);
+            arguments.insert("command".to_owned(), words.remove(0));
+            arguments.insert("args".to_owned(), args.into());
+        }
+        Some(command) => _ = arguments.insert("command".to_owned(), command),
+        None => {}
+    }
+    alias(&mut arguments, "command", if is_line { "shell" } else { "program" });
     let request: CommandRequest = decode(Exec::NAME, arguments).map_err(|mut failure| {
         // It is decoded apart.
         let all = "expected one of `timeout_ms`, ";
@@ -194,11 +270,47 @@ fn command(arguments: JsonObject) -> Result<Command, Failure> {
     Ok(command)
 }
 
-impl From<ExecResult> for ExecData {
-    fn from(result: ExecResult) -> Self {
+impl Ran {
+    /// What a model is given of it: as data, and as text with at most `most` bytes of output; and what is
+    /// kept of more.
+    fn shown(self, most: usize, outputs: &Outputs) -> (ExecData, String, Vec<Kept>) {
+        let Self { result, stdout, stderr } = self;
+        let [for_stdout, for_stderr] = shares(&stdout, &stderr, most);
+        let (mut kept, mut is_cut) = (Vec::new(), false);
+        let mut show = |output: Capture, most, name| {
+            // What is no text is given as it is, if there is room.
+            let bytes = output.whole().filter(|bytes| bytes.len() <= most);
+            let bytes =
+                bytes.filter(|bytes| std::str::from_utf8(bytes).is_err() || bytes.contains(&0));
+            let bytes = bytes.map(<[u8]>::to_vec);
+            let Shown { text, is_whole, kept: more } = output.show(most, outputs, name);
+            kept.extend(more);
+            is_cut |= !is_whole && bytes.is_none();
+            (Content(bytes.unwrap_or_else(|| text.clone().into_bytes())), text)
+        };
+        let (stdout, of_stdout) = show(stdout, for_stdout, "stdout");
+        let (stderr, of_stderr) = show(stderr, for_stderr, "stderr");
+        let mut data = ExecData::of(result);
+        data.truncated |= is_cut;
+        (data.stdout, data.stderr) = (stdout, stderr);
+        let text = data.text(of_stdout, &of_stderr);
+        (data, text, kept)
+    }
+}
+
+/// How much of stdout and of stderr is given, of so much in all: each has what the other leaves, and half
+/// of it at least.
+fn shares(stdout: &Capture, stderr: &Capture, most: usize) -> [usize; 2] {
+    let half = most / 2;
+    [stderr, stdout].map(|other| most - other.room(half).min(half))
+}
+
+impl ExecData {
+    /// Without the output.
+    fn of(result: ExecResult) -> Self {
         let failed = result.failed();
         let hint = result.hint();
-        let ExecResult { execution, exit_code, signal, stdout, stderr, .. } = result;
+        let ExecResult { execution, exit_code, signal, .. } = result;
         let ExecutionReport { outcome, files_touched, network, .. } = execution;
         let (files_touched, files_touched_truncated) = listed(files_touched);
         let timed_out = matches!(outcome, Outcome::Timeout(_));
@@ -214,27 +326,56 @@ impl From<ExecResult> for ExecData {
             };
             Failure { hint, ..error.into() }
         });
+        let (refused_hosts, truncated) =
+            listed_hosts(network.map(|network| network.refused).unwrap_or_default());
         Self {
-            stdout: Content(stdout),
-            stderr: Content(stderr),
             exit_code,
             signal,
             failed,
             timed_out,
-            truncated: result.stdout_truncated || result.stderr_truncated,
+            truncated,
             files_touched,
             files_touched_truncated,
-            refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
-            notes: Vec::new(),
+            refused_hosts,
             error,
+            ..Self::default()
         }
+    }
+
+    /// The output, and how the command ended, for a model to read.
+    fn text(&self, stdout: String, stderr: &str) -> String {
+        let mut text = stdout;
+        let line = |text: &mut String| {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+        };
+        if !stderr.is_empty() {
+            line(&mut text);
+            text.push_str("stderr:\n");
+            text.push_str(stderr);
+        }
+        if !self.refused_hosts.is_empty() {
+            line(&mut text);
+            write_refused(&mut text, &self.refused_hosts);
+        }
+        match (self.exit_code, self.signal) {
+            (Some(code), _) if code != 0 || text.is_empty() => {
+                line(&mut text);
+                _ = write!(text, "exit code {code}");
+            }
+            (None, Some(signal)) => {
+                line(&mut text);
+                _ = write!(text, "ended by signal {signal}");
+            }
+            _ => {}
+        }
+        text
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::settings::Settings;
 
@@ -246,18 +387,71 @@ mod tests {
         };
         assert_eq!(made(json!({ "program": "ls", "args": ["-l"], "env": { "A": "b" } })), Ok(()));
         assert_eq!(made(json!({ "shell": "ls | wc", "stdin": "x", "cwd": "/tmp" })), Ok(()));
+        assert_eq!(made(json!({ "command": "ls | wc" })), Ok(()));
+        assert_eq!(made(json!({ "cmd": ["ls", "-l"] })), Ok(()));
         for wrong in [
             json!({}),
             json!({ "program": "ls", "shell": "ls" }),
             json!({ "shell": "ls", "args": ["x"] }),
             json!({ "programme": "ls" }),
             json!({ "program": "ls", "args": "x" }),
+            json!({ "program": "ls", "command": "ls" }),
+            json!({ "command": [] }),
         ] {
             let message = made(wrong).unwrap_err();
             assert!(message.starts_with("exec: "), "{message}");
         }
         let message = made(json!({ "programme": "ls" })).unwrap_err();
         assert!(message.contains("expected one of `timeout_ms`, `program`"), "{message}");
+    }
+
+    #[test]
+    fn words_of_other_tools_are_understood() {
+        let program = |arguments: Value| {
+            let Value::Object(arguments) = arguments else { panic!("no object") };
+            let command = command(arguments).unwrap();
+            String::from_utf8(command.program().to_vec()).unwrap() + &format!("{:?}", command.what)
+        };
+        let same = |one: Value, other: Value| assert_eq!(program(one), program(other));
+        same(json!({ "command": "ls -l" }), json!({ "shell": "ls -l" }));
+        same(json!({ "command": "ls -l", "args": [] }), json!({ "shell": "ls -l" }));
+        let with_args = json!({ "program": "ls", "args": ["-l"] });
+        same(json!({ "command": "ls", "args": ["-l"] }), with_args.clone());
+        same(json!({ "command": ["ls", "-l"] }), with_args);
+    }
+
+    #[test]
+    fn each_output_has_what_the_other_leaves() {
+        let of = |bytes: usize| {
+            let mut capture = Capture::default();
+            capture.take(&vec![b'x'; bytes]);
+            capture
+        };
+        for (stdout, stderr, expected) in
+            [(0, 0, [100, 100]), (10, 500, [50, 90]), (500, 20, [80, 50]), (500, 500, [50, 50])]
+        {
+            assert_eq!(shares(&of(stdout), &of(stderr), 100), expected, "{stdout} {stderr}");
+        }
+    }
+
+    #[test]
+    fn text_is_the_output_and_says_how_the_command_ended() {
+        let text =
+            |data: ExecData, stdout: &str, stderr: &str| data.text(stdout.to_owned(), stderr);
+        let exit = |exit_code, signal| ExecData { exit_code, signal, ..ExecData::default() };
+        assert_eq!(text(exit(Some(0), None), "a\n", ""), "a\n");
+        assert_eq!(text(exit(Some(0), None), "", ""), "exit code 0");
+        assert_eq!(text(exit(Some(3), None), "a", "b\n"), "a\nstderr:\nb\nexit code 3");
+        assert_eq!(text(exit(None, Some(9)), "", ""), "ended by signal 9");
+        let refused = RefusedHost {
+            host: "a.example".into(),
+            port: 443,
+            reason: "not allowed".into(),
+            allow: vec!["a.example".into()],
+        };
+        let data = ExecData { refused_hosts: vec![refused], ..exit(Some(0), None) };
+        let expected = "refused: a.example:443 (not allowed); a rule that allows it: a.example\n";
+        assert_eq!(text(data, "", ""), expected);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! `execute_script`: a whole script in a fresh container.
 
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
-    CancelCause, ErrorKind, ExecutionReport, Failure, FileOp, Outcome, RefusedHost, RunResult,
-    Script, TouchedFile, millis,
+    CancelCause, ErrorKind, ExecutionReport, Failure, Outcome, RefusedHost, RunResult, Script,
+    TouchedFile, millis,
 };
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
@@ -12,18 +12,16 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::args::{decode, timeout};
-use super::result::{failure_text, listed};
+use super::args::{alias, decode, timeout};
+use super::exec::Exec;
+use super::result::{attach, failure_text, listed, listed_hosts, write_refused};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
-use crate::hints::{explained, noted};
-use crate::resources::uri_below;
-use crate::settings::Access;
+use crate::hints::explained;
+use crate::outputs::{Capture, Kept, Outputs, Shown};
+use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
-
-/// The most files that a result links to. It lists all.
-const MAX_LINKS: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +46,9 @@ pub(super) struct ScriptData {
     result: Option<Box<RawValue>>,
     /// What it printed.
     logs: Vec<String>,
+    /// `result` is too long and left out, or `logs` are cut: resources have all of both.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
     /// The files that it changed, in their final state. The first 100 that exist are also links.
     files_touched: Vec<TouchedFile>,
     /// There are more than `files_touched` lists.
@@ -63,6 +64,9 @@ pub(super) struct ScriptData {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
 }
+
+/// The name of what a script returned, where it is a resource.
+const RESULT: &str = "result.json";
 
 /// Runs a script.
 #[derive(Debug)]
@@ -120,28 +124,44 @@ impl McpTool for ExecuteScript {
     }
 
     async fn call(call: Call<'_>) -> CallToolResult {
-        let settings = call.settings;
-        let mut data = match run(call).await {
-            Ok(result) => {
-                let notes = noted(&result.notes, settings);
-                ScriptData { notes, ..ScriptData::from(result) }
+        let (settings, workspace) = (call.settings, call.workspace);
+        let (mut data, kept) = match run(call).await {
+            Ok((result, language)) => {
+                let (mut data, kept) = shown(result, settings.output_bytes, workspace.outputs());
+                if let (Some(error), Some(language)) = (&mut data.error, language)
+                    && error.kind == ErrorKind::Syntax
+                {
+                    error.hint = Some(language_hint(language, settings));
+                }
+                (data, kept)
             }
-            Err(failure) => ScriptData { error: Some(failure), ..ScriptData::default() },
+            Err(failure) => {
+                (ScriptData { error: Some(failure), ..ScriptData::default() }, Vec::new())
+            }
         };
         data.error = data.error.map(|failure| explained(failure, settings));
-        result(data, &settings.sandbox.mount_path)
+        let touched = data.files_touched.clone();
+        let mut result = result(data, &kept);
+        attach(&mut result, kept, &touched, workspace).await;
+        result
     }
 }
 
-async fn run(call: Call<'_>) -> Result<RunResult, Failure> {
-    let Call { workspace, settings, arguments, cancelled: token, progress } = call;
+/// Runs a script, and says which other language it may be of.
+async fn run(call: Call<'_>) -> Result<(RunResult, Option<&'static str>), Failure> {
+    let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
+    for name in ["code", "source"] {
+        alias(&mut arguments, name, "script");
+    }
     let Arguments { script, args, timeout_ms } = decode(ExecuteScript::NAME, arguments)?;
     let timeout = timeout(timeout_ms, ExecuteScript::NAME, settings)?;
+    let language = other_language(&script);
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
     let work = async |sandbox: &Sandbox| follow(sandbox, script, &token, progress).await;
-    workspace.run_fresh("mcp script", &token, work).await
+    let result = workspace.run_fresh("mcp script", &token, work).await?;
+    Ok((result, language))
 }
 
 /// Runs a script to its end, and sends its log lines as progress.
@@ -166,7 +186,7 @@ async fn follow(
                 }
             }
             entry = run.next_log() => match (entry, &mut progress) {
-                (Some(entry), Some(progress)) => progress.push(&entry.line()),
+                (Some(entry), Some(progress)) => progress.push_line(&entry.line()),
                 (Some(_), None) => {}
                 (None, _) => break,
             },
@@ -179,79 +199,151 @@ async fn follow(
     Ok(result)
 }
 
-impl From<RunResult> for ScriptData {
-    fn from(result: RunResult) -> Self {
-        let hint = match result.outcome.failure().map(|failure| failure.kind) {
-            Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
-            Some(_) => result.hint(),
-            None => None,
-        };
-        let RunResult { execution, logs, .. } = result;
-        let ExecutionReport { outcome, files_touched, network, .. } = execution;
-        let (files_touched, files_touched_truncated) = listed(files_touched);
-        let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
-        let result = match outcome {
-            Outcome::Ok { result } => Some(result),
-            _ => None,
-        };
-        Self {
-            result,
-            logs: logs.iter().map(|entry| entry.line().into_owned()).collect(),
-            files_touched,
-            files_touched_truncated,
-            refused_hosts: network.map(|network| network.refused).unwrap_or_default(),
-            notes: Vec::new(),
-            error,
+/// What a model is given of a result, and what is kept of more: the log, and what the script returned, with
+/// at most `most` bytes each.
+fn shown(result: RunResult, most: usize, outputs: &Outputs) -> (ScriptData, Vec<Kept>) {
+    let hint = match result.outcome.failure().map(|failure| failure.kind) {
+        Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
+        Some(_) => result.hint(),
+        None => None,
+    };
+    let RunResult { execution, logs, .. } = result;
+    let ExecutionReport { outcome, files_touched, network, .. } = execution;
+    let (files_touched, files_touched_truncated) = listed(files_touched);
+    let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
+    let result = match outcome {
+        Outcome::Ok { result } => Some(result),
+        _ => None,
+    };
+    let (refused_hosts, mut truncated) =
+        listed_hosts(network.map(|network| network.refused).unwrap_or_default());
+    let mut kept = Vec::new();
+    let is_too_long = result.as_ref().is_some_and(|result| result.get().len() > most);
+    let result = result.filter(|result| {
+        if is_too_long {
+            kept.extend(outputs.keep(RESULT, result.get().into(), "application/json"));
         }
+        !is_too_long
+    });
+    let logs: Vec<String> = logs.iter().map(|entry| entry.line().into_owned()).collect();
+    let mut log = Capture::default();
+    for line in &logs {
+        log.take(line.as_bytes());
+        log.take(b"\n");
     }
+    let Shown { text, is_whole, kept: of_log } = log.show(most, outputs, "log");
+    kept.extend(of_log);
+    truncated |= is_too_long || !is_whole;
+    let logs = match is_whole {
+        true => logs,
+        false => text.lines().map(ToOwned::to_owned).collect(),
+    };
+    let data = ScriptData {
+        result,
+        logs,
+        truncated,
+        files_touched,
+        files_touched_truncated,
+        refused_hosts,
+        error,
+    };
+    (data, kept)
 }
 
-/// The result of a call: the data, the same as text, and links to the files that exist.
-fn result(data: ScriptData, mount_path: &str) -> CallToolResult {
+/// The result of a call: the data, and a text with what a model is to read of it.
+fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
     let value = serde_json::to_value(&data).unwrap_or_else(|_| json!({}));
-    let mut content = Vec::new();
-    let is_error = data.error.is_some();
-    match &data.error {
-        None => content.push(ContentBlock::text(value.to_string())),
+    let ScriptData { result, logs, refused_hosts, error, .. } = data;
+    let mut text = match &error {
+        None => match (&result, kept.iter().find(|kept| kept.name == RESULT)) {
+            (Some(result), _) => format!("result: {result}\n"),
+            (None, Some(Kept { uri, bytes, .. })) => {
+                format!("result: left out, the resource {uri} has its {bytes} bytes\n")
+            }
+            (None, None) => "result: left out, it is too long to keep\n".to_owned(),
+        },
         Some(failure) => {
-            let mut text = format!("Script execution error: {}", failure_text(failure));
+            let mut text = format!("Script execution error: {}\n", failure_text(failure));
             if let Some(traceback) = &failure.traceback {
-                text.push('\n');
                 text.push_str(traceback);
+                text.push('\n');
             }
-            for line in &data.logs {
-                text.push_str("\nlog: ");
-                text.push_str(line);
-            }
-            for note in &data.notes {
-                text.push_str("\nnote: ");
-                text.push_str(note);
-            }
-            content.push(ContentBlock::text(text));
+            text
+        }
+    };
+    write_refused(&mut text, &refused_hosts);
+    if !logs.is_empty() {
+        text.push_str("log:\n");
+        for line in &logs {
+            text.push_str(line);
+            text.push('\n');
         }
     }
-    let exist = data.files_touched.iter().filter(|file| file.op != FileOp::Remove);
-    for file in exist.take(MAX_LINKS) {
-        let name = match &file.name_b64 {
-            Some(bytes) => &*bytes.0,
-            None => file.name.as_bytes(),
-        };
-        let link = Resource::new(uri_below(mount_path, name), file.name.clone());
-        content.push(ContentBlock::resource_link(link.with_size(file.bytes)));
-    }
-    let mut result = match is_error {
-        false => CallToolResult::success(content),
-        true => CallToolResult::error(content),
+    let content = vec![ContentBlock::text(text)];
+    let mut result = match error {
+        None => CallToolResult::success(content),
+        Some(_) => CallToolResult::error(content),
     };
     result.structured_content = Some(value);
     result
 }
 
+/// How scripts of other languages begin.
+const BEGINNINGS: &[(&str, &str)] = &[
+    ("import ", "Python"),
+    ("from ", "Python"),
+    ("#!/usr/bin/env python", "Python"),
+    ("const ", "JavaScript"),
+    ("let ", "JavaScript"),
+    ("var ", "JavaScript"),
+    ("#!/usr/bin/env node", "JavaScript"),
+    ("#!/bin/", "a shell script"),
+    ("#!/usr/bin/env bash", "a shell script"),
+];
+/// How a line that ends with a colon begins in Python alone.
+const BLOCKS: &[&str] = &["def ", "class ", "for ", "if ", "while ", "with ", "try"];
+/// How many lines are looked at.
+const LINES: usize = 50;
+
+/// The language of a script that does not compile, if that can be told.
+fn other_language(source: &str) -> Option<&'static str> {
+    let lines = source.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES);
+    let code = lines.filter(|line| line.starts_with("#!") || !line.starts_with('#'));
+    let mut code = code.peekable();
+    let first = *code.peek()?;
+    match BEGINNINGS.iter().find(|(start, _)| first.starts_with(start)) {
+        Some((_, language)) => Some(language),
+        None => {
+            let is_block = |line: &str| {
+                line.ends_with(':') && BLOCKS.iter().any(|start| line.starts_with(start))
+            };
+            code.any(is_block).then_some("Python")
+        }
+    }
+}
+
+/// What to do with a script of another language.
+fn language_hint(language: &str, settings: &Settings) -> String {
+    let is_offered =
+        settings.tools.as_ref().is_none_or(|names| names.iter().any(|name| name == Exec::NAME));
+    match settings.sandbox.supports_exec() && is_offered {
+        true => format!(
+            "it looks like {language}, and scripts are Luau: `{}` runs programs of the image, such as \
+             an interpreter",
+            Exec::NAME
+        ),
+        false => {
+            format!("it looks like {language}, and scripts are Luau: no other language runs here")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use sandbox_api::{FileOp, RootFs};
+
     use super::super::tests::settings;
     use super::*;
-    use crate::settings::Settings;
 
     #[test]
     fn arguments_are_strict() {
@@ -277,16 +369,24 @@ mod tests {
     }
 
     #[test]
-    fn result_links_to_the_first_hundred_files() {
-        let file =
-            |number: usize| TouchedFile::new(number.to_string().as_bytes(), FileOp::Write, 0);
-        let data =
-            ScriptData { files_touched: (0..150).map(file).collect(), ..ScriptData::default() };
-        let result = result(data, "/io");
-        let links = result.content.iter().filter(|it| it.as_resource_link().is_some());
-        assert_eq!(links.count(), MAX_LINKS);
-        let listed = result.structured_content.unwrap()["files_touched"].as_array().unwrap().len();
-        assert_eq!(listed, 150);
+    fn script_of_another_language_is_told_by_how_it_begins() {
+        for (source, expected) in [
+            ("# a\n\nimport os\n", Some("Python")),
+            ("x = 1\nfor i in range(3):\n    print(i)\n", Some("Python")),
+            ("#!/usr/bin/env python3\nprint(1)", Some("Python")),
+            ("const a = 1;", Some("JavaScript")),
+            ("#!/bin/sh\nls", Some("a shell script")),
+            ("for i = 1, 3 do print(i) end", None),
+            ("", None),
+        ] {
+            assert_eq!(other_language(source), expected, "{source}");
+        }
+        let mut settings = settings();
+        assert!(language_hint("Python", &settings).ends_with("no other language runs here"));
+        settings.sandbox = settings.sandbox.root(RootFs::Directory("/x".into()));
+        assert!(language_hint("Python", &settings).contains("`exec`"));
+        settings.tools = Some(vec!["execute_script".into()]);
+        assert!(!language_hint("Python", &settings).contains("`exec`"));
     }
 
     #[test]
@@ -315,18 +415,35 @@ mod tests {
             error: Some(failure),
             ..ScriptData::default()
         };
-        let result = result(data, "/io");
+        let result = result(data, &[]);
         assert_eq!(result.is_error, Some(true));
         let text = &result.content[0].as_text().unwrap().text;
         assert!(text.starts_with("Script execution error: script:1: boom"), "{text}");
-        assert!(text.ends_with("\nlog: before"), "{text}");
-        let links: Vec<_> =
-            result.content.iter().filter_map(|it| Some(&*it.as_resource_link()?.uri)).collect();
-        assert_eq!(links, ["sandbox:///io/a%20b.csv"]);
+        assert!(text.ends_with("\nlog:\nbefore\n"), "{text}");
         let structured = result.structured_content.unwrap();
         assert_eq!(structured["result"], Value::Null);
         assert_eq!(structured["logs"], json!(["before"]));
         assert_eq!(structured["files_touched"][1]["op"], "remove");
         assert_eq!(structured["error"]["kind"], "runtime");
+    }
+
+    #[test]
+    fn result_is_told_before_the_log() {
+        let result_of = |text: &str| RawValue::from_string(text.to_owned()).ok();
+        let outputs = Outputs::default();
+        let kept = outputs.keep(RESULT, b"[1]".to_vec(), "application/json").unwrap();
+        let left_out =
+            "result: left out, the resource sandbox://output/1/result.json has its 3 bytes";
+        for (value, kept, expected) in [
+            (result_of(r#"{"a":"b"}"#), &[][..], r#"result: {"a":"b"}"#),
+            (result_of("null"), &[], "result: null"),
+            (None, &[kept], left_out),
+        ] {
+            let logs = vec!["x".to_owned()];
+            let data = ScriptData { result: value, logs, ..ScriptData::default() };
+            let result = result(data, kept);
+            let text = &result.content[0].as_text().unwrap().text;
+            assert_eq!(*text, format!("{expected}\nlog:\nx\n"));
+        }
     }
 }

@@ -104,6 +104,7 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::outputs::DEFAULT_OUTPUT_BYTES;
     use crate::settings::{Access, Audience};
 
     pub(crate) fn settings() -> Settings {
@@ -114,6 +115,7 @@ pub(crate) mod tests {
             audience: Audience::Local,
             tools: None,
             concurrency: NonZeroU32::MIN,
+            output_bytes: DEFAULT_OUTPUT_BYTES,
         }
     }
 
@@ -146,6 +148,14 @@ pub(crate) mod tests {
         // It has a test of its own.
         tools[0].description = None;
         insta::assert_snapshot!(serde_json::to_string_pretty(&tools).unwrap());
+    }
+
+    #[test]
+    fn list_of_all_tools_has_at_most_24_kilobytes() {
+        let mut all = settings();
+        all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
+        let bytes = serde_json::to_vec(&Catalogue::new(&all, true).list()).unwrap().len();
+        assert!(bytes <= 24_000, "{bytes}");
     }
 
     #[test]

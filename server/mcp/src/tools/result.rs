@@ -1,13 +1,31 @@
 //! Results of calls.
 
-use rmcp::model::{CallToolResult, ContentBlock};
-use sandbox_api::{ErrorKind, Failure, FilesTouched, TouchedFile};
-use serde_json::Value;
+use std::fmt::Write as _;
 
-/// The most bytes of one result: models and clients want less.
+use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use sandbox_api::{ErrorKind, Failure, FileOp, FilesTouched, Operation, RefusedHost, TouchedFile};
+use serde_json::{Value, json};
+
+use crate::outputs::Kept;
+use crate::resources::uri_below;
+use crate::workspace::Workspace;
+
+/// The most bytes of one result of a file operation.
 pub(super) const MAX_RESULT_BYTES: usize = 4 << 20;
+/// The most bytes of a script's or a command's result, which is one event: the SDK for Python takes events
+/// of 1 MiB. All that is in it without images has less, whatever it is.
+const MAX_EVENT_BYTES: usize = 960 << 10;
 /// The most bytes of the list of changed files in one result.
-const MAX_TOUCHED_BYTES: usize = 1 << 20;
+const MAX_TOUCHED_BYTES: usize = 128 << 10;
+/// The most hosts in the list of those that were refused.
+const MAX_REFUSED: usize = 100;
+/// The most files that a result links to, and the most bytes of these links.
+const MAX_LINKS: usize = 100;
+const MAX_LINK_BYTES: usize = 64 << 10;
+/// The most images in a result.
+const MAX_IMAGES: usize = 4;
+/// How the names of images end that models can see.
+const IMAGES: &[&str] = &["png", "jpg", "jpeg", "gif", "webp"];
 
 /// The result of a call that failed, for a model to read: what, and what to do.
 pub(super) fn failed(failure: &Failure) -> CallToolResult {
@@ -64,10 +82,87 @@ pub(super) fn listed(touched: FilesTouched) -> (Vec<TouchedFile>, bool) {
     (files, truncated || is_cut)
 }
 
+/// The refused hosts as far as a result lists them, and whether there are more.
+pub(super) fn listed_hosts(mut refused: Vec<RefusedHost>) -> (Vec<RefusedHost>, bool) {
+    let is_cut = refused.len() > MAX_REFUSED;
+    refused.truncate(MAX_REFUSED);
+    (refused, is_cut)
+}
+
+/// Says which hosts were refused, and what would allow them.
+pub(super) fn write_refused(text: &mut String, refused: &[RefusedHost]) {
+    for RefusedHost { host, port, reason, allow } in refused {
+        _ = write!(text, "refused: {host}:{port} ({reason})");
+        if !allow.is_empty() {
+            _ = write!(text, "; a rule that allows it: {}", allow.join(" or "));
+        }
+        text.push('\n');
+    }
+}
+
+/// Adds what was kept of the output, and the first of the files that a call left, as links; and images among
+/// them as a model sees them.
+pub(super) async fn attach(
+    result: &mut CallToolResult,
+    kept: impl IntoIterator<Item = Kept>,
+    touched: &[TouchedFile],
+    workspace: &Workspace,
+) {
+    for Kept { uri, name, bytes, mime_type } in kept {
+        let link = Resource::new(uri, name).with_mime_type(mime_type).with_size(bytes);
+        result.content.push(ContentBlock::resource_link(link));
+    }
+    let exist = touched.iter().filter(|file| file.op != FileOp::Remove);
+    result.content.extend(links(exist.clone(), &workspace.settings().sandbox.mount_path));
+    let length = serde_json::to_vec(&result).map_or(MAX_EVENT_BYTES, |json| json.len());
+    let mut room = MAX_EVENT_BYTES.saturating_sub(length);
+    let is_image = |file: &&TouchedFile| {
+        let ending = file.name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        ending.is_some_and(|ending| IMAGES.contains(&&*ending))
+    };
+    for file in exist.filter(is_image).take(MAX_IMAGES) {
+        // In base64, with what is around it.
+        if file.bytes.saturating_mul(4) / 3 + 256 > room as u64 {
+            continue;
+        }
+        let path = json!({ "operation": "view", "path": file.name, "path_b64": file.name_b64 });
+        let Ok(view) = Operation::from_json(&path.to_string()) else { continue };
+        let Ok(Some(data)) = workspace.perform(view).await.map(|envelope| envelope.data) else {
+            continue;
+        };
+        let Ok(mut data) = serde_json::from_str::<Value>(data.get()) else { continue };
+        if let (Value::String(content), Some(mime_type)) =
+            (data["content"].take(), data["mime_type"].as_str())
+            && content.len() + 256 <= room
+        {
+            room -= content.len() + 256;
+            result.content.push(ContentBlock::image(content, mime_type));
+        }
+    }
+}
+
+fn links<'a>(
+    files: impl Iterator<Item = &'a TouchedFile>,
+    mount_path: &str,
+) -> impl Iterator<Item = ContentBlock> {
+    let mut bytes = 0;
+    let link = move |file: &TouchedFile| {
+        let name = match &file.name_b64 {
+            Some(bytes) => &*bytes.0,
+            None => file.name.as_bytes(),
+        };
+        let uri = uri_below(mount_path, name);
+        // A character may take six bytes of JSON.
+        bytes += uri.len() + 6 * file.name.len() + 100;
+        (bytes <= MAX_LINK_BYTES).then(|| {
+            ContentBlock::resource_link(Resource::new(uri, &*file.name).with_size(file.bytes))
+        })
+    };
+    files.take(MAX_LINKS).map_while(link)
+}
+
 #[cfg(test)]
 mod tests {
-    use sandbox_api::FileOp;
-
     use super::*;
 
     #[test]
@@ -78,12 +173,27 @@ mod tests {
             files: (0..count).map(file).collect(),
             ..FilesTouched::default()
         };
-        let (all, is_cut) = listed(files(900));
-        assert_eq!((all.len(), is_cut), (900, false));
+        let (all, is_cut) = listed(files(100));
+        assert_eq!((all.len(), is_cut), (100, false));
         let (some, is_cut) = listed(files(9000));
-        assert!(is_cut && some.len() > 900, "{}", some.len());
+        assert!(is_cut && some.len() > 100, "{}", some.len());
         assert!(serde_json::to_vec(&some).unwrap().len() <= MAX_TOUCHED_BYTES + 2);
         let (_, is_cut) = listed(FilesTouched { truncated: true, ..files(1) });
         assert!(is_cut);
+    }
+
+    #[test]
+    fn links_are_to_the_first_files_and_bounded() {
+        let links = |files: &[TouchedFile]| -> Vec<String> {
+            let links = links(files.iter(), "/io");
+            links.map(|it| it.as_resource_link().unwrap().uri.clone()).collect()
+        };
+        let named = |name: String| TouchedFile::new(name.as_bytes(), FileOp::Write, 3);
+        let short: Vec<_> = (0..150).map(|number| named(format!("a {number}"))).collect();
+        assert_eq!(links(&short).len(), MAX_LINKS);
+        assert_eq!(links(&short)[7], "sandbox:///io/a%207");
+        let long: Vec<_> = (0..150).map(|_| named("é".repeat(2000))).collect();
+        let found = links(&long);
+        assert!((1..10).contains(&found.len()), "{}", found.len());
     }
 }

@@ -1,5 +1,5 @@
 //! JSON Schemas of what the tools take and give: those of the types, in a form that every client
-//! reads.
+//! reads, and as short as they can be: models pay for each byte of the list of tools.
 
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -16,9 +16,35 @@ pub(super) fn input<T: JsonSchema>() -> JsonObject {
     schema
 }
 
-/// The schema of what a tool gives.
+/// The schema of what a tool gives: its members and their types. What they mean, their names say, and the
+/// documentation.
 pub(super) fn output<T: JsonSchema>() -> JsonObject {
-    schema::<T>(SchemaSettings::draft2020_12().for_serialize())
+    let mut value = Value::Object(schema::<T>(SchemaSettings::draft2020_12().for_serialize()));
+    shorten(&mut value);
+    match value {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    }
+}
+
+/// Removes what a reader of a result does without: descriptions, bounds, and long lists of words.
+fn shorten(value: &mut Value) {
+    /// The longest list of words that is told.
+    const MAX_WORDS: usize = 8;
+    match value {
+        Value::Object(object) => {
+            object.retain(|name, value| match (&**name, value) {
+                ("description", Value::String(_))
+                | ("additionalProperties", Value::Bool(_))
+                | ("minimum" | "maximum", Value::Number(_)) => false,
+                ("enum", Value::Array(words)) => words.len() <= MAX_WORDS,
+                _ => true,
+            });
+            object.values_mut().for_each(shorten);
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten),
+        _ => {}
+    }
 }
 
 fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> JsonObject {
@@ -39,7 +65,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> JsonObject {
     }
 }
 
-/// Removes the formats that only Rust knows, and writes a choice of words as one.
+/// Removes the formats that only Rust knows and what is said of base64, and writes a choice of words as one.
 fn simplify(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -49,6 +75,9 @@ fn simplify(value: &mut Value) {
             };
             if object.get("format").is_some_and(is_rusts) {
                 object.remove("format");
+            }
+            if object.remove("contentEncoding").is_some() {
+                object.remove("pattern");
             }
             if let Some(words) = words(object) {
                 object.remove("oneOf");

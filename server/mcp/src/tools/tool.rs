@@ -112,7 +112,7 @@ impl Entry {
 /// A tool as clients see it.
 pub(super) fn describe<T: McpTool>(server: ServerTraits<'_>) -> Tool {
     let hints = T::hints(server);
-    let annotations = ToolAnnotations::with_title(T::TITLE)
+    let annotations = ToolAnnotations::new()
         .read_only(hints.is_read_only)
         .destructive(hints.is_destructive)
         .idempotent(hints.is_idempotent)

@@ -27,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::quotas::Quotas;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
-use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_no_message};
+use crate::transport::answer::AnswerForm;
+use crate::transport::lines::{MAX_MESSAGE_BYTES, error_of_too_long, message_of};
 use crate::transport::sessions::{SUBJECT, Sessions, has_room_for_one};
 use crate::workspaces::Workspaces;
 
@@ -154,7 +155,7 @@ impl HttpServer {
         let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         Router::new()
             .route_service("/mcp", service)
-            .layer(from_fn(refuse_no_message))
+            .layer(from_fn(in_its_form))
             .layer(from_fn_with_state(self.admission.clone(), admit))
             .layer(from_fn(answer_problems))
     }
@@ -204,22 +205,39 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
     Response::from_parts(parts, Body::from_stream(stream))
 }
 
-/// Answers what is no message of the protocol, as it is answered over lines.
-async fn refuse_no_message(request: Request, next: Next) -> Response {
+/// Reads a message, and answers it in the form that its client can take; what is no message is answered
+/// as over lines.
+async fn in_its_form(request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
-        return next.run(request).await;
-    }
-    let (parts, body) = request.into_parts();
-    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else {
-        let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
-        return problem(StatusCode::PAYLOAD_TOO_LARGE, detail, None);
-    };
-    let is_large = message.len() > LARGE_MESSAGE_BYTES;
-    let answer = async move {
-        if let Some(error) = error_of_no_message(&message) {
-            return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
+        let is_delete = request.method() == Method::DELETE;
+        let mut response = next.run(request).await;
+        if is_delete && response.status() == StatusCode::ACCEPTED {
+            // A session that is deleted is gone: nothing is still to come.
+            *response.status_mut() = StatusCode::NO_CONTENT;
         }
-        next.run(Request::from_parts(parts, Body::from(message))).await
+        return response;
+    }
+    let (mut parts, body) = request.into_parts();
+    let mut pieces = body.into_data_stream();
+    let mut text = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let Ok(piece) = piece else {
+            return problem(StatusCode::BAD_REQUEST, "the request is incomplete", None);
+        };
+        text.extend_from_slice(&piece);
+        if text.len() > MAX_MESSAGE_BYTES {
+            let error = axum::Json(error_of_too_long(&text));
+            return (StatusCode::PAYLOAD_TOO_LARGE, error).into_response();
+        }
+    }
+    let is_large = text.len() > LARGE_MESSAGE_BYTES;
+    let answer = async move {
+        let form = match message_of(&text) {
+            Ok(message) => AnswerForm::of(&message, &parts.headers),
+            Err(error) => return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response(),
+        };
+        form.ask(&mut parts.headers);
+        form.apply(next.run(Request::from_parts(parts, Body::from(text))).await).await
     };
     match is_large {
         true => beside_others(answer).await,
@@ -360,7 +378,7 @@ mod tests {
             let received = lock(&received).recv_timeout(Duration::from_secs(20));
             received.map_or("alone", |()| "beside others")
         });
-        let router = Router::new().route("/mcp", parsed).layer(from_fn(refuse_no_message));
+        let router = Router::new().route("/mcp", parsed).layer(from_fn(in_its_form));
         let params = json!({ "_meta": { "x": "x".repeat(LARGE_MESSAGE_BYTES) } });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping", "params": params });
         let request = Request::post("/mcp").body(Body::from(message.to_string())).unwrap();
@@ -373,7 +391,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_message_is_refused_as_over_lines() {
         let taken = post(async || StatusCode::ACCEPTED);
-        let router = Router::new().route("/mcp", taken).layer(from_fn(refuse_no_message));
+        let router = Router::new().route("/mcp", taken).layer(from_fn(in_its_form));
         let send = async |message: &str| {
             let request = Request::post("/mcp").body(Body::from(message.to_owned())).unwrap();
             router.clone().oneshot(request).await.unwrap()
@@ -381,6 +399,11 @@ mod tests {
         for (message, code, id) in [
             (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600, json!(null)),
             (r#"{"jsonrpc":"2.0","id":7,"method":5}"#, -32600, json!(7)),
+            (
+                r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"\ud83d"}}"#,
+                -32700,
+                json!(7),
+            ),
             (r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, -32600, json!(null)),
             ("no JSON", -32700, json!(null)),
             ("", -32700, json!(null)),
@@ -392,6 +415,12 @@ mod tests {
             let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
             assert_eq!((&error["error"]["code"], error.get("id")), (&json!(code), Some(&id)));
         }
+        let long = "x".repeat(MAX_MESSAGE_BYTES);
+        let refused = send(&format!(r#"{{"id":7,"method":"ping","params":"{long}"}}"#)).await;
+        assert_eq!((refused.status().as_u16(), is_json(&refused)), (413, true));
+        let error = to_bytes(refused.into_body(), 1000).await.unwrap();
+        let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(error["id"], 7);
         for message in [
             r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,

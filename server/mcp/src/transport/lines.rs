@@ -2,7 +2,7 @@
 //!
 //! Everything is bounded. At most [`IN_FLIGHT`] requests of each [`Lane`] are worked on; more wait in a
 //! queue, and when that is full, nothing is read. A cancellation passes the queue. A line that is too
-//! long is skipped and answered. When the client's stream ends, what is in progress is cancelled: nobody
+//! long is skipped, and answered with its id where that can be told. When the client's stream ends, what is in progress is cancelled: nobody
 //! waits for it, and a client that does not read is not waited for either.
 
 use std::collections::{HashMap, VecDeque};
@@ -17,6 +17,7 @@ use rmcp::model::{
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::{ServerHandler, ServiceExt as _};
+use sandbox_api::IdReader;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use serde_json::{Value, json};
@@ -142,8 +143,7 @@ impl Lane {
 struct Lines<R, W> {
     reader: BufReader<R>,
     line: Vec<u8>,
-    /// The rest of the line is skipped.
-    skips: bool,
+    rest: Rest,
     /// There was an `initialize`.
     is_initialized: bool,
     /// Cancelled when the stream has ended: ends the calls.
@@ -153,6 +153,15 @@ struct Lines<R, W> {
     shared: Arc<Shared<W>>,
     /// An answer to a line that is no message, on its way.
     refusal: Option<JoinHandle<()>>,
+}
+
+/// The rest of a line that is too long, which is skipped.
+enum Rest {
+    None,
+    /// It was answered.
+    Answered,
+    /// It has no id yet.
+    Unanswered(Box<IdReader>),
 }
 
 /// A request that waits.
@@ -187,12 +196,16 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
         message: &ServerJsonRpcMessage,
         answers: Option<&RequestId>,
     ) -> io::Result<()> {
-        let mut line = match message {
+        let line = match message {
             JsonRpcMessage::Error(JsonRpcError { id: None, error, .. }) => {
                 serde_json::to_vec(&error_message(None, error))
             }
             message => serde_json::to_vec(message),
         }?;
+        self.write_line(line, answers).await
+    }
+
+    async fn write_line(&self, mut line: Vec<u8>, answers: Option<&RequestId>) -> io::Result<()> {
         line.push(b'\n');
         let write = async {
             let mut writer = self.writer.lock().await;
@@ -223,14 +236,8 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
     }
 }
 
-/// The id of a message that is none of ours.
-#[derive(Deserialize)]
-struct Identified {
-    id: Option<RequestId>,
-}
-
 /// An error. JSON-RPC gives what has no id that could be answered the id null.
-fn error_message(id: Option<&RequestId>, error: &ErrorData) -> Value {
+fn error_message(id: Option<&Value>, error: &ErrorData) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }
 
@@ -286,20 +293,30 @@ pub(super) fn answered_id(message: &ServerJsonRpcMessage) -> Option<&RequestId> 
     }
 }
 
-/// How a text is answered that is no message of the protocol; `None` if it is one.
-pub(crate) fn error_of_no_message(text: &[u8]) -> Option<Value> {
+/// What a message of the protocol says, or how a text is answered that is none.
+pub(crate) fn message_of(text: &[u8]) -> Result<Box<ClientJsonRpcMessage>, Value> {
     let (id, error) = match parse(text) {
-        Line::Message(..) => return None,
+        Line::Message(message, _) => return Ok(message),
         Line::Refused(id, error) => (id, error),
         Line::Empty => (None, ErrorData::parse_error("not JSON: there is nothing", None)),
     };
-    Some(error_message(id.as_ref(), &error))
+    Err(error_message(id.as_ref(), &error))
+}
+
+/// How a message that is too long is answered, of which this is the beginning.
+pub(crate) fn error_of_too_long(beginning: &[u8]) -> Value {
+    error_message(IdReader::id_of(beginning).as_ref(), &too_long())
+}
+
+fn too_long() -> ErrorData {
+    let message = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
+    ErrorData::invalid_request(message, None)
 }
 
 /// What a line has.
 enum Line {
     Message(Box<ClientJsonRpcMessage>, usize),
-    Refused(Option<RequestId>, ErrorData),
+    Refused(Option<Value>, ErrorData),
     Empty,
 }
 
@@ -312,16 +329,21 @@ fn parse(line: &[u8]) -> Line {
         Ok(JsonRpcMessage::Notification(_)) if is_without_id(text) => Line::Refused(None, no_id()),
         Ok(JsonRpcMessage::Request(request)) if has_wrong_params(&request.request, text) => {
             let message = format!("invalid params of {}", request.request.method());
-            Line::Refused(Some(request.id), ErrorData::invalid_params(message, None))
+            let id = request.id.into_json_value();
+            Line::Refused(Some(id), ErrorData::invalid_params(message, None))
         }
         Ok(message) => Line::Message(Box::new(message), text.len()),
         Err(error) if error.is_data() && is_without_id(text) => Line::Refused(None, no_id()),
-        Err(error) if error.is_data() => {
-            let id = serde_json::from_slice::<Identified>(text).ok().and_then(|it| it.id);
-            Line::Refused(id, ErrorData::invalid_request("not a message of the protocol", None))
-        }
         Err(error) => {
-            Line::Refused(None, ErrorData::parse_error(format!("not JSON: {error}"), None))
+            // Who sent it waits for an answer with its id.
+            let id = IdReader::id_of(text);
+            let is_wrong = |id: &Value| RequestId::deserialize(id).is_err();
+            let refusal = match error.is_data() {
+                true if id.as_ref().is_some_and(is_wrong) => no_id(),
+                true => ErrorData::invalid_request("not a message of the protocol", None),
+                false => ErrorData::parse_error(format!("not JSON: {error}"), None),
+            };
+            Line::Refused(id, refusal)
         }
     }
 }
@@ -336,7 +358,7 @@ where
         Self {
             reader: BufReader::with_capacity(BUFFER_BYTES, reader),
             line: Vec::new(),
-            skips: false,
+            rest: Rest::None,
             is_initialized: false,
             ended,
             queue: VecDeque::new(),
@@ -364,20 +386,37 @@ where
             };
             let end = buffer.iter().position(|byte| *byte == b'\n');
             let piece = &buffer[..end.unwrap_or(buffer.len())];
-            let is_too_long = self.line.len() + piece.len() > MAX_MESSAGE_BYTES;
-            if !self.skips && !is_too_long {
-                self.line.extend_from_slice(piece);
+            match &mut self.rest {
+                Rest::None if self.line.len() + piece.len() <= MAX_MESSAGE_BYTES => {
+                    self.line.extend_from_slice(piece);
+                }
+                Rest::None => {
+                    let mut id = IdReader::default();
+                    id.feed(&std::mem::take(&mut self.line));
+                    id.feed(piece);
+                    self.rest = Rest::Unanswered(Box::new(id));
+                }
+                Rest::Answered => {}
+                Rest::Unanswered(id) => id.feed(piece),
             }
             let read = end.map_or(buffer.len(), |end| end + 1);
             self.reader.consume(read);
-            let skipped = self.skips;
-            self.skips = (skipped || is_too_long) && end.is_none();
-            if !skipped && is_too_long {
-                self.line = Vec::new();
-                let message = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
-                return Some(Line::Refused(None, ErrorData::invalid_request(message, None)));
+            let mut refused = None;
+            if let Rest::Unanswered(id) = &self.rest
+                && (id.is_settled() || end.is_some())
+            {
+                // At once, where its id is known: the rest may never come.
+                refused = Some(Line::Refused(id.id().cloned(), too_long()));
+                self.rest = Rest::Answered;
             }
-            if skipped || end.is_none() {
+            let is_skipped = !matches!(self.rest, Rest::None);
+            if end.is_some() {
+                self.rest = Rest::None;
+            }
+            if refused.is_some() {
+                return refused;
+            }
+            if is_skipped || end.is_none() {
                 continue;
             }
             let parsed = parse(&self.line);
@@ -391,10 +430,11 @@ where
     }
 
     /// Answers a line that is no message. The next line is not read before that is written.
-    fn refuse(&mut self, id: Option<RequestId>, error: ErrorData) {
+    fn refuse(&mut self, id: Option<Value>, error: ErrorData) {
         let shared = self.shared.clone();
+        let line = error_message(id.as_ref(), &error).to_string().into_bytes();
         self.refusal = Some(tokio::spawn(async move {
-            _ = shared.write(&ServerJsonRpcMessage::error(error, id), None).await;
+            _ = shared.write_line(line, None).await;
         }));
     }
 
@@ -582,7 +622,7 @@ mod tests {
     fn list_with_params_of_a_wrong_type_is_refused() {
         let ask = |method: &str, params: Value| {
             let message = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
-            error_of_no_message(message.to_string().as_bytes())
+            message_of(message.to_string().as_bytes()).err()
         };
         for list in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
             for wrong in [json!({ "cursor": 5 }), json!({ "cursor": ["a"] })] {
@@ -596,7 +636,56 @@ mod tests {
             }
         }
         let message = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list" }).to_string();
-        assert_eq!(error_of_no_message(message.as_bytes()), None);
+        assert!(message_of(message.as_bytes()).is_ok());
+    }
+
+    /// What `JSON.stringify` and `json.dumps` write, and what no reader takes: its sender waited for ever.
+    #[tokio::test]
+    async fn request_that_cannot_be_read_is_answered_with_its_id() {
+        let call = |content: &str| {
+            let params = r#""name":"write_file","arguments":{"path":"a","content":"#;
+            format!(
+                r#"{{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{{{params}{content}}}}}}}"#
+            )
+        };
+        let nested = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let last = r#"{"jsonrpc":"2.0","method":"tools/call","params":{"x":1e999},"id":77}"#;
+        let wrong = r#"{"jsonrpc":"1.0","id":77,"method":"ping"}"#;
+        let of_other_types = r#"{"jsonrpc":"2.0","id":77.5,"method":"ping"}"#;
+        for (line, code, id) in [
+            (call(r#""\ud83d""#), -32700, json!(77)),
+            (call(&nested), -32700, json!(77)),
+            (call("1e999"), -32700, json!(77)),
+            (call("nonsense"), -32700, json!(77)),
+            (last.to_owned(), -32700, json!(77)),
+            (wrong.to_owned(), -32600, json!(77)),
+            (of_other_types.to_owned(), -32600, json!(77.5)),
+        ] {
+            let (mut lines, mut input, mut output) = lines();
+            input.write_all(format!("{line}\n{}", request(1)).as_bytes()).await.unwrap();
+            assert_eq!(self::id(&lines.receive().await.unwrap()), 1, "{line}");
+            let refused = answer(&mut output).await;
+            assert_eq!((&refused["id"], &refused["error"]["code"]), (&id, &json!(code)), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn message_that_is_too_long_is_answered_with_its_id_wherever_that_stands() {
+        for (head, tail) in [
+            (r#"{"id":77,"method":"tools/call","params":""#, r#""}"#),
+            (r#"{"method":"tools/call","params":""#, r#"","jsonrpc":"2.0","id":77}"#),
+        ] {
+            let (mut lines, mut input, mut output) = lines();
+            let line = format!("{head}{}{tail}\n{}", "x".repeat(17 << 20), request(1));
+            let writing = tokio::spawn(async move {
+                input.write_all(line.as_bytes()).await.unwrap();
+                input
+            });
+            assert_eq!(id(&lines.receive().await.unwrap()), 1);
+            let refused = answer(&mut output).await;
+            assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(77), &json!(-32600)));
+            drop(writing.await.unwrap());
+        }
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! How clients connect.
 
+mod answer;
 pub mod http;
 pub mod lines;
 pub mod progress;

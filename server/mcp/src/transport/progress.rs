@@ -1,4 +1,4 @@
-//! Progress of a script, by the lines that it logs.
+//! Progress of a script by the lines that it logs, and of a command by its output.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ const MAX_BYTES: usize = 4 << 10;
 /// How long one notification may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Log lines on their way to a client as notifications.
+/// Log lines or output on their way to a client as notifications.
 pub(crate) struct Progress {
     peer: Peer<RoleServer>,
     token: ProgressToken,
-    /// Lines so far.
-    lines: u64,
+    /// Lines or bytes so far.
+    done: u64,
     /// Those not sent yet.
-    pending: String,
+    pending: Vec<u8>,
     /// When they may be sent; none if nothing is to be sent.
     due: Option<Instant>,
     last: Option<Instant>,
@@ -30,13 +30,27 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token, lines: 0, pending: String::new(), due: None, last: None }
+        Self { peer, token, done: 0, pending: Vec::new(), due: None, last: None }
     }
 
-    /// Adds a line.
-    pub fn push(&mut self, line: &str) {
-        self.lines += 1;
-        append(&mut self.pending, line);
+    /// Adds a line of a script's log.
+    pub fn push_line(&mut self, line: &str) {
+        self.done += 1;
+        if !self.pending.is_empty() {
+            append(&mut self.pending, b"\n");
+        }
+        append(&mut self.pending, line.as_bytes());
+        self.plan();
+    }
+
+    /// Adds output of a command.
+    pub fn push_output(&mut self, piece: &[u8]) {
+        self.done += piece.len() as u64;
+        append(&mut self.pending, piece);
+        self.plan();
+    }
+
+    fn plan(&mut self) {
         let earliest = || self.last.map_or_else(Instant::now, |last| last + INTERVAL);
         self.due = Some(self.due.unwrap_or_else(earliest));
     }
@@ -56,8 +70,18 @@ impl Progress {
             return;
         }
         self.last = Some(Instant::now());
-        let message = std::mem::take(&mut self.pending);
-        let param = ProgressNotificationParam::new(self.token.clone(), self.lines as f64);
+        let mut message = std::mem::take(&mut self.pending);
+        // What is left out may split a character, as the next piece of an output may.
+        if let Err(error) = std::str::from_utf8(&message)
+            && error.error_len().is_none()
+        {
+            let partial = message.split_off(error.valid_up_to());
+            if message.len() + partial.len() < MAX_BYTES {
+                self.pending = partial;
+            }
+        }
+        let message = String::from_utf8_lossy(&message).into_owned();
+        let param = ProgressNotificationParam::new(self.token.clone(), self.done as f64);
         let sent = self.peer.notify_progress(param.with_message(message));
         tokio::select! {
             biased;
@@ -67,14 +91,10 @@ impl Progress {
     }
 }
 
-/// Appends a line, as far as there is room.
-fn append(pending: &mut String, line: &str) {
-    if !pending.is_empty() && pending.len() < MAX_BYTES {
-        pending.push('\n');
-    }
+/// Appends what there is room for.
+fn append(pending: &mut Vec<u8>, piece: &[u8]) {
     let room = MAX_BYTES.saturating_sub(pending.len());
-    let end = (0..=room.min(line.len())).rev().find(|end| line.is_char_boundary(*end));
-    pending.push_str(&line[..end.unwrap_or(0)]);
+    pending.extend_from_slice(&piece[..room.min(piece.len())]);
 }
 
 #[cfg(test)]
@@ -82,6 +102,8 @@ mod tests {
     use rmcp::ServerHandler;
     use rmcp::model::NumberOrString;
     use rmcp::service::serve_directly;
+    use serde_json::{Value, json};
+    use tokio::io::AsyncBufReadExt as _;
 
     use super::*;
 
@@ -97,26 +119,66 @@ mod tests {
         let mut progress =
             Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
         // Nobody reads what is longer than the stream.
-        progress.push(&"x".repeat(MAX_BYTES));
+        progress.push_line(&"x".repeat(MAX_BYTES));
         let (before, cancelled) = (Instant::now(), CancellationToken::new());
         cancelled.cancel();
         progress.send(&cancelled).await;
         assert_eq!(Instant::now(), before);
         // A client that is there is waited for, and not for ever.
-        progress.push("y");
+        progress.push_line("y");
         progress.send(&CancellationToken::new()).await;
         assert_eq!(Instant::now(), before + SEND_TIMEOUT);
         drop(theirs);
     }
 
-    #[test]
-    fn lines_are_joined_within_bounds_and_between_characters() {
-        let mut pending = String::new();
-        append(&mut pending, "a");
-        append(&mut pending, "b");
-        assert_eq!(pending, "a\nb");
-        append(&mut pending, &"é".repeat(MAX_BYTES));
-        append(&mut pending, "c");
-        assert!((MAX_BYTES - 1..=MAX_BYTES).contains(&pending.len()), "{}", pending.len());
+    /// A client, and what it is told.
+    fn told() -> (Progress, impl AsyncFnMut() -> Value) {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
+        let progress =
+            Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
+        let mut theirs = tokio::io::BufReader::new(theirs);
+        let next = async move || {
+            let _server = &server;
+            let mut line = String::new();
+            theirs.read_line(&mut line).await.unwrap();
+            serde_json::from_str::<Value>(&line).unwrap()["params"].take()
+        };
+        (progress, next)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_are_joined_within_bounds_and_between_characters() {
+        let (mut progress, mut next) = told();
+        let alive = CancellationToken::new();
+        progress.push_line("a");
+        progress.push_line("b");
+        progress.send(&alive).await;
+        let sent = next().await;
+        assert_eq!((&sent["message"], &sent["progress"]), (&json!("a\nb"), &json!(2.0)));
+        progress.push_line(&format!("x{}", "é".repeat(MAX_BYTES)));
+        progress.push_line("c");
+        progress.send(&alive).await;
+        let sent = next().await;
+        let message = sent["message"].as_str().unwrap();
+        assert_eq!((message.len(), message.ends_with('é')), (MAX_BYTES - 1, true));
+        progress.push_line("d");
+        progress.send(&alive).await;
+        assert_eq!(next().await["message"], "d");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn output_is_told_as_it_comes_and_no_character_is_split() {
+        let (mut progress, mut next) = told();
+        let alive = CancellationToken::new();
+        let (first, rest) = "a\né".as_bytes().split_at(3);
+        progress.push_output(first);
+        progress.send(&alive).await;
+        assert_eq!(next().await["message"], "a\n");
+        progress.push_output(rest);
+        progress.push_output(b"\xff.");
+        progress.send(&alive).await;
+        let sent = next().await;
+        assert_eq!((&sent["message"], &sent["progress"]), (&json!("é\u{fffd}."), &json!(6.0)));
     }
 }

@@ -17,6 +17,8 @@ impl FileTool for Copy {
     const OPERATION: &'static str = "copy";
     const HINTS: Hints = Hints::DESTRUCTIVE;
     const CHANGES_LIST: bool = true;
+    const DIRECTORY_HINT: &'static str =
+        "`recursive: true` copies a directory with all that is in it";
     type Args = operation::Copy;
     type Data = CopyData;
 }

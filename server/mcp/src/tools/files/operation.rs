@@ -1,14 +1,15 @@
 //! The definition of a tool for a file operation, and how a call of one runs.
 
 use rmcp::model::{CallToolResult, JsonObject};
-use sandbox_api::{ErrorKind, Failure, Operation};
+use sandbox_api::{Encoding, ErrorKind, Failure, Operation};
 use schemars::JsonSchema;
 use serde_json::Value;
 
 use super::super::result::{MAX_RESULT_BYTES, failed, invalid, structured, too_large};
 use super::super::schema;
 use super::super::tool::{Call, Hints, McpTool, ServerTraits};
-use crate::hints::explained;
+use crate::hints::{IS_DIRECTORY, explained};
+use crate::paths;
 use crate::settings::Access;
 use crate::workspace::cancelled;
 
@@ -47,8 +48,11 @@ pub(in crate::tools) trait FileTool: 'static {
         "a smaller `limit`, or a path further down, gives less"
     }
 
-    /// What an agent can do about a failure of this kind.
-    fn hint(_kind: ErrorKind) -> Option<&'static str> {
+    /// What an agent can do about a directory where a file is to be.
+    const DIRECTORY_HINT: &'static str = IS_DIRECTORY;
+
+    /// What an agent can do about a text in this encoding, or about what is no text, where UTF-8 is to be.
+    fn encoding_hint(_encoding: Encoding) -> Option<String> {
         None
     }
 
@@ -92,7 +96,9 @@ impl<T: FileTool> McpTool for T {
 }
 
 async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
-    let Call { workspace, settings, arguments, cancelled: token, .. } = call;
+    let Call { workspace, settings, mut arguments, cancelled: token, .. } = call;
+    paths::understand_all(workspace, &mut arguments).await;
+    let named = paths::named(&arguments);
     let operation = operation::<T>(arguments)?;
     let word = operation.name();
     let envelope = tokio::select! {
@@ -110,9 +116,16 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
         (Some(data), None) => data,
         (_, Some(failure)) => {
             let mut failure = explained(failure, settings);
-            if let Some(hint) = T::hint(failure.kind) {
-                failure.hint = Some(hint.to_owned());
-            }
+            let better = match (failure.kind, &*named) {
+                (ErrorKind::IsDirectory, _) => Some(T::DIRECTORY_HINT.to_owned()),
+                (ErrorKind::NotFound, _) => paths::respelt_hint(workspace, &named).await,
+                (ErrorKind::Encoding, [(_, path), ..]) => {
+                    let encoding = paths::encoding_of(workspace, path.as_bytes()).await;
+                    encoding.and_then(T::encoding_hint)
+                }
+                _ => None,
+            };
+            failure.hint = better.or(failure.hint);
             return Err(failure);
         }
         (None, None) => {

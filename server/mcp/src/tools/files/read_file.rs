@@ -3,13 +3,14 @@
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::files::{ReadData, ViewData};
 use sandbox_api::operation::{Read, View};
-use sandbox_api::{ErrorKind, Failure};
+use sandbox_api::{Encoding, ErrorKind, Failure};
 use serde_json::{Value, json};
 
 use super::super::result::{invalid, structured, with_text};
 use super::super::schema;
 use super::super::tool::Hints;
 use super::operation::FileTool;
+use crate::paths::name_of;
 
 #[derive(Debug)]
 pub(in crate::tools) struct ReadFile;
@@ -18,7 +19,7 @@ impl FileTool for ReadFile {
     const NAME: &'static str = "read_file";
     const TITLE: &'static str = "Read a file";
     const DESCRIPTION: &'static str = "Read a text file by lines, or an image. At most 2,000 lines or 50 KiB; a text \
-        that goes on ends with a line that says which `lines.offset` continues it. With \
+        that goes on ends with a line that says which `lines` continue it. With \
         `encoding` it gives bytes instead, from `offset`, at most `limit`: base64 for a binary \
         file. For work on many or large files, one execute_script is faster.";
     const OPERATION: &'static str = "view";
@@ -82,8 +83,8 @@ impl FileTool for ReadFile {
         }
     }
 
-    fn hint(kind: ErrorKind) -> Option<&'static str> {
-        (kind == ErrorKind::Encoding).then_some("`encoding: \"base64\"` gives the bytes of a file")
+    fn encoding_hint(encoding: Encoding) -> Option<String> {
+        Some(format!("{}: `encoding: \"{encoding}\"` reads it", name_of(encoding)))
     }
 
     fn result(data: Value) -> CallToolResult {
@@ -107,26 +108,12 @@ fn viewed(mut data: Value) -> CallToolResult {
     }
     let mut text = data.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
     if let Some(footer) = data.get("footer").and_then(Value::as_str) {
-        let footer = continued(footer, &text, data.get("first_line"));
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(&footer);
+        text.push_str(footer);
     }
     with_text(data, text)
-}
-
-/// A footer, with how a line goes on whose beginning is all that there is room for.
-fn continued(footer: &str, text: &str, line: Option<&Value>) -> String {
-    let Some(beginning) = footer.strip_suffix(']').filter(|it| it.contains(" bytes of line "))
-    else {
-        return footer.to_owned();
-    };
-    let offset = match line.and_then(Value::as_u64) {
-        Some(1) => format!("offset={}", text.len()),
-        _ => "an offset in bytes".to_owned(),
-    };
-    format!("{beginning} Use encoding=utf8 with {offset} to continue the line.]")
 }
 
 #[cfg(test)]
@@ -139,12 +126,6 @@ mod tests {
         let result = viewed(text.clone());
         assert_eq!(result.content[0].as_text().unwrap().text, "a\nb\n[Showing lines 1-2 of 9.]");
         assert_eq!(result.structured_content, Some(text));
-        let footer = "[Showing the first 3 bytes of line 1 of 1.]";
-        let long = json!({ "type": "text", "text": "aaa", "first_line": 1, "footer": footer });
-        let result = viewed(long);
-        let expected = "aaa\n[Showing the first 3 bytes of line 1 of 1. Use encoding=utf8 with \
-                        offset=3 to continue the line.]";
-        assert_eq!(result.content[0].as_text().unwrap().text, expected);
         let image = json!({ "type": "image", "content": "Yf8=", "mime_type": "image/png" });
         let result = viewed(image);
         let content = result.content[0].as_image().unwrap();
