@@ -49,12 +49,6 @@ pub enum SecretError {
         /// The name.
         name: String,
     },
-    /// Its name is a variable that the sandbox sets itself.
-    #[error("{name} is the sandbox's own variable")]
-    OwnVariable {
-        /// The name.
-        name: String,
-    },
     /// Two have this name.
     #[error("the secret {name} is given twice")]
     Duplicate {
@@ -96,7 +90,6 @@ impl SecretError {
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Name { .. } => "a name has letters, digits and '_', and begins with no digit",
-            Self::OwnVariable { .. } => "choose another name",
             Self::Duplicate { .. } => "a name is given once: rename one of them",
             Self::Empty { .. } => "set the variable, or write the value into the file",
             Self::TooShort { .. } => {
@@ -131,9 +124,6 @@ impl Secrets {
             && name.chars().all(|char| is_first(char) || char.is_ascii_digit());
         if !is_identifier || name.len() > MAX_SECRET_NAME_BYTES {
             return Err(SecretError::Name { name });
-        }
-        if name == "HOME" {
-            return Err(SecretError::OwnVariable { name });
         }
         if self.iter().any(|(known, _)| known == name) {
             return Err(SecretError::Duplicate { name });
@@ -214,7 +204,6 @@ mod tests {
         }
         assert!(one("_a1", vec![b'x'; MAX_SECRET_BYTES]).is_ok());
         assert!(one("A", "two\nlines\n").is_ok());
-        assert!(matches!(one("HOME", "value"), Err(SecretError::OwnVariable { .. })));
     }
 
     #[test]

@@ -46,7 +46,6 @@ type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug)]
 pub struct Defaults {
     env: Environment,
-    home: Vec<u8>,
     /// What `~` expands to in a working directory.
     home_path: Option<GuestPath>,
     cwd: GuestPath,
@@ -71,18 +70,15 @@ impl Defaults {
             }
         }
         env.append(&mut of_image);
-        let mut defaults = Self {
-            env,
-            home: home.as_ref().map_or(TMPDIR, GuestPath::as_bytes).to_vec(),
-            home_path: home,
-            cwd,
-        };
         for (name, value) in [(&b"PATH"[..], PATH), (b"LANG", LANG)] {
-            defaults.env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
+            env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
         }
         // Whatever the image sets, nothing else is writable.
-        defaults.env.insert(b"TMPDIR".to_vec(), TMPDIR.to_vec());
-        defaults
+        let writable = home.as_ref().map_or(TMPDIR, GuestPath::as_bytes);
+        for (name, value) in [(&b"HOME"[..], writable), (b"TMPDIR", TMPDIR)] {
+            env.insert(name.to_vec(), value.to_vec());
+        }
+        Self { env, home_path: home, cwd }
     }
 
     /// Sets what programs expect, unless the image does: the name of their user, output that appears
@@ -173,7 +169,6 @@ impl Prepared {
             }
             env.insert(name.to_vec(), value.to_vec());
         }
-        env.insert(b"HOME".to_vec(), defaults.home.clone());
         let (program, args) = match request.command {
             Command::Program(Program { program, args }) => {
                 let args = args.iter().map(|arg| c(arg.as_bytes(), "an argument"));
@@ -418,7 +413,7 @@ mod tests {
         let mut env = text(&made.env);
         env.sort_unstable();
         let path = format!("PATH={}", String::from_utf8_lossy(PATH));
-        assert_eq!(env, ["A=2", "B=", "HOME=/io", "LANG=de", &path, "TMPDIR=/tmp"]);
+        assert_eq!(env, ["A=2", "B=", "HOME=/mine", "LANG=de", &path, "TMPDIR=/tmp"]);
         let homeless = Defaults::new(std::iter::empty(), None, path_of_root());
         let made = prepare(&program("x"), None, &[("TMPDIR", "/io/t")], &homeless).unwrap();
         assert!(text(&made.env).contains(&"HOME=/tmp"));

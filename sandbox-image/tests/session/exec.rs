@@ -194,8 +194,8 @@ fn a_program_gets_what_was_asked_for_and_is_answered_truly() {
     };
     let ran = agent.exec(&exec).unwrap();
     let home = directory.path().display();
-    assert_eq!(ran.stdout, format!("/usr/bin\n{home}\n ff\n/tmp\n"));
-    assert_eq!(agent.says("pwd"), format!("{home}\n"));
+    assert_eq!(ran.stdout, "/usr/bin\n/root\n ff\n/tmp\n");
+    assert_eq!(agent.says("pwd; echo $HOME"), format!("{home}\n{home}\n"));
     let odd = WireString::new(b"\xfe");
     let args = vec![WireString::new("%s"), odd];
     let printf = Command::Program(Program { program: WireString::new("/usr/bin/printf"), args });

@@ -370,9 +370,9 @@ mod tests {
             value: value.map(OsString::from),
         };
         assert_eq!(args.env, [made("A", Some("b=c")), made("B", Some("")), made("C", None)]);
-        for (wrong, why) in [("=x", "no name"), ("", "no name"), ("HOME=/root", "HOME is the io")] {
+        for wrong in ["=x", ""] {
             let refusal = parse(&["-e", wrong, "true"]).unwrap_err();
-            assert!(refusal.contains(why) && refusal.contains("--env"), "{refusal}");
+            assert!(refusal.contains("no name") && refusal.contains("--env"), "{refusal}");
         }
     }
 

@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn invalid_secret_is_refused_without_its_value() {
-        let variables = [("E", ""), ("SHORT", "abc"), ("GOOD", "value"), ("HOME", "/root")];
+        let variables = [("E", ""), ("SHORT", "abc"), ("GOOD", "value")];
         let refused = |written: &[&str], stdin| {
             let text = read(written, &variables, stdin).unwrap_err();
             assert!(!text.contains("hunter2"), "{text}");
@@ -203,7 +203,6 @@ mod tests {
             refused(&["A=env:E"], None),
             refused(&["A=env:SHORT"], None),
             refused(&["A-B=env:GOOD"], None),
-            refused(&["HOME=env:HOME"], None),
             refused(&["A=env:GOOD", "A=env:GOOD"], None),
             refused(&["A=file:/no/such"], None),
             refused(&["A=file:/"], None),

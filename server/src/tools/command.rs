@@ -193,11 +193,6 @@ fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
         .timeout(timeout.map_or(default, Duration::from_millis));
     for (index, variable) in env_vars.into_iter().flatten().enumerate() {
         command = match variable.split_once('=') {
-            Some(("HOME", _)) => {
-                return refuse(format!(
-                    "`envVars[{index}]`: HOME is the mounted directory, and nothing else"
-                ));
-            }
             Some((name, value)) if !name.is_empty() => command.env(name, value),
             _ => return refuse(format!("`envVars[{index}]`: expected KEY=VALUE")),
         };

@@ -111,7 +111,10 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
     let result = programs.exec(command);
     assert_eq!(status(&result), (Status::Exit, 3));
     assert_eq!((result.exit_code, result.signal), (Some(3), None));
-    assert_eq!((text(&result.stdout), text(&result.stderr)), ("input\n/tmp\n", "v a b /io\n"));
+    assert_eq!(
+        (text(&result.stdout), text(&result.stderr)),
+        ("input\n/tmp\n", "v a b /elsewhere\n")
+    );
     assert_eq!(result.engine.as_str(), engine().name());
     let killed = programs.exec(Command::shell("kill -TERM $$"));
     assert_eq!((status(&killed), killed.signal), ((Status::Exit, 143), Some(15)));

@@ -504,6 +504,9 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     assert_eq!(noted["notes"], json!([note]), "{noted:#}");
     let read = client.data("execute_script", json!({ "script": "return fs.read('made.txt')" }));
     assert_eq!(read["result"], "x\n");
+    let own = json!({ "HOME": "/x", "USER": "me", "PATH": "/bin:/x" });
+    let shell = json!({ "shell": "echo $HOME $USER $PATH", "env": own });
+    assert_eq!(client.data("exec", shell)["stdout"], "/x me /bin:/x\n");
 
     let ask = "printf 'CONNECT evil.example:443 HTTP/1.1\\r\\n\\r\\n' | nc 127.0.0.1 3128";
     let refused = client.data("exec", json!({ "shell": ask, "timeout_ms": 60_000 }));
