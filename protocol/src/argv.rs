@@ -75,15 +75,6 @@ pub struct Mount {
     pub access: Access,
 }
 
-/// The proxy of commands that have egress.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proxy {
-    /// Its listening address on the sandbox's loopback.
-    pub port: u16,
-    /// The value of `NO_PROXY`: hosts that commands reach without the proxy, separated by commas.
-    pub without: String,
-}
-
 /// The agent's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentArgs {
@@ -103,8 +94,8 @@ pub struct AgentArgs {
     pub workdir: Option<GuestPath>,
     /// What happens if the agent cannot confine itself.
     pub confinement: ConfinementPolicy,
-    /// The proxy, if commands have egress.
-    pub proxy: Option<Proxy>,
+    /// The port on the sandbox's loopback where the proxy of commands listens, if they have egress.
+    pub proxy: Option<u16>,
 }
 
 /// An invalid command line.
@@ -129,7 +120,7 @@ pub enum ArgsError {
     #[error("'{0}' is not a confinement policy: required or best-effort")]
     Confinement(String),
     /// An invalid proxy.
-    #[error("'{0}' is not of the form PORT:HOSTS")]
+    #[error("'{0}' is not a port")]
     Proxy(String),
     /// An invalid path.
     #[error("bad path '{path}': {source}")]
@@ -204,8 +195,8 @@ impl AgentArgs {
         if self.confinement != ConfinementPolicy::default() {
             args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
         }
-        if let Some(Proxy { port, without }) = &self.proxy {
-            args.extend(["--proxy".to_owned(), format!("{port}:{without}")]);
+        if let Some(port) = self.proxy {
+            args.extend(["--proxy".to_owned(), port.to_string()]);
         }
         args
     }
@@ -257,10 +248,7 @@ impl AgentArgs {
                         .ok_or(ArgsError::Confinement(value))?;
                 }
                 "--proxy" => {
-                    let proxy = value.split_once(':').and_then(|(port, without)| {
-                        Some(Proxy { port: port.parse().ok()?, without: without.to_owned() })
-                    });
-                    parsed.proxy = Some(proxy.ok_or(ArgsError::Proxy(value))?);
+                    parsed.proxy = Some(value.parse().map_err(|_| ArgsError::Proxy(value))?);
                 }
                 _ => return Err(ArgsError::Option(option)),
             }
@@ -287,7 +275,7 @@ mod tests {
             home: Some(path("/io")),
             workdir: Some(path("/io/x")),
             confinement: ConfinementPolicy::BestEffort,
-            proxy: Some(Proxy { port: PROXY_PORT, without: "localhost,127.0.0.1,::1".into() }),
+            proxy: Some(PROXY_PORT),
         };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
         for mode in [Mode::Script, Mode::Exec, Mode::Check] {
@@ -307,7 +295,7 @@ mod tests {
         assert!(unchanged.to_string().contains("unchanged"), "{unchanged}");
         let none = parse(&["script", "--confinement", "none"]);
         assert_eq!(none, Err(ArgsError::Confinement("none".into())));
-        for none in ["65536:", "3128", "x:localhost", ""] {
+        for none in ["65536", "3128:localhost", "x", ""] {
             let refused = parse(&["exec", "--proxy", none]);
             assert_eq!(refused, Err(ArgsError::Proxy(none.into())));
         }

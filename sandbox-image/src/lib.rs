@@ -36,7 +36,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::TcpListener;
 
-use sandbox_protocol::argv::{self, AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
+use sandbox_protocol::argv::{AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::message::Confinement;
 
 use confine::descriptors;
@@ -160,8 +160,7 @@ impl Agent {
         nested::check(&args.mounts, &args.hidden)?;
         let mounts = files::Mounts::open(args)?;
         let proc = proc::Proc::open();
-        let listen = |proxy: &argv::Proxy| proxy::listen(proxy.port);
-        let proxy = args.proxy.as_ref().map(listen).transpose().map_err(StartError::Proxy)?;
+        let proxy = args.proxy.map(proxy::listen).transpose().map_err(StartError::Proxy)?;
         let tenant = match args.mode {
             Mode::Exec => Tenant::Programs,
             Mode::Script | Mode::Check => Tenant::Scripts,

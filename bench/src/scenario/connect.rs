@@ -6,6 +6,7 @@ use std::path::Path;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_api::hosts::HOST_LOOPBACK;
 use sandbox_api::{Limits, RootFs, SandboxSpec};
 use sandbox_controller::{Command, Controller, Sandbox};
 use tokio::net::TcpListener;
@@ -39,7 +40,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         let program = root.join("connects");
         compile(bench, &program).await?;
         let image = Image::import(bench, &root).await?;
-        let target = address.to_string();
+        let target = format!("{HOST_LOOPBACK}:{}", address.port());
         let rows = bench
             .with_engines(async |docker, embedded| {
                 let launch = async |root: Option<RootFs>, engine: Here<'_, Controller>| {

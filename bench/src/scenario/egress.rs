@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_api::hosts::HOST_LOOPBACK;
 use sandbox_api::{ByteSize, Limits, RootFs, SandboxSpec};
 use sandbox_controller::{Command, Controller, Sandbox};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -47,9 +48,10 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         std::fs::copy(BUSYBOX, &program).map_err(Error::file("copy to", &program))?;
         let image = Image::import(bench, &root).await?;
         let url = format!("http://{address}");
+        let rule = format!("{HOST_LOOPBACK}:{}", address.port());
+        let by_proxy = format!("http://{rule}");
         let rows = bench
             .with_engines(async |docker, embedded| {
-                let rule = address.to_string();
                 let launch = async |on: On, engine: Here<'_, Controller>| {
                     let root = match (on, &image) {
                         (On::Embedded, _) => RootFs::Directory(root.clone()),
@@ -81,7 +83,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                         };
                         entries.push(match sandbox {
                             Ok(sandbox) => {
-                                let line = downloads(Path::new("/busybox"), &url, count);
+                                let line = downloads(Path::new("/busybox"), &by_proxy, count);
                                 Entry::new(what, move || download(sandbox, line.clone(), count))
                             }
                             Err(why) => Entry::missing(what, why.clone()),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use sandbox_agent::proxy::{FrameSender, Proxy, listen};
-use sandbox_api::hosts::Allowlist;
+use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
 use sandbox_api::{ByteSize, Limits, Network};
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
@@ -228,7 +228,7 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
 
 /// The rules under which a name of the tests reaches a server.
 fn rules(name: &str, port: u16) -> Vec<String> {
-    vec![format!("{name}:{port}"), format!("127.0.0.1:{port}")]
+    vec![format!("{name}:{port}"), format!("host.sandbox.internal:{port}")]
 }
 
 /// Non-repeating bytes, starting at this position.
@@ -374,6 +374,7 @@ fn more_programs_than_there_may_be_at_one_time_are_all_served() {
 
 #[test]
 fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
+    const OWN: &str = "this machine's is host.sandbox.internal\n";
     let port = server(|client| panic!("{client:?} reached it"));
     let world = World::new(&[
         "other.example".into(),
@@ -390,11 +391,15 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
         ("other.example:22".into(), "--allow other.example:22\n".into()),
         ("other.example.evil:80".into(), "--allow other.example.evil\n".into()),
         ("evil-other.example:80".into(), "--allow evil-other.example\n".into()),
-        (format!("127.0.0.1:{port}"), format!("--allow 127.0.0.1:{port}\n")),
-        (format!("0x7f.1:{port}"), format!("--allow 127.0.0.1:{port}\n")),
-        (format!("2130706433:{port}"), format!("--allow 127.0.0.1:{port}\n")),
-        (format!("[::1]:{port}"), format!("--allow [::1]:{port}\n")),
-        (format!("[::ffff:7f00:1]:{port}"), format!("--allow 127.0.0.1:{port}\n")),
+        (format!("10.1:{port}"), format!("--allow 10.0.0.1:{port}\n")),
+        (format!("[fd00::1]:{port}"), format!("--allow [fd00::1]:{port}\n")),
+        // No rule opens the sandbox's own loopback, nor this machine's by that name.
+        (format!("127.0.0.1:{port}"), OWN.into()),
+        (format!("0x7f.1:{port}"), OWN.into()),
+        (format!("2130706433:{port}"), OWN.into()),
+        (format!("localhost:{port}"), OWN.into()),
+        (format!("[::1]:{port}"), OWN.into()),
+        (format!("[::ffff:7f00:1]:{port}"), OWN.into()),
         // No rule is suggested that hands out credentials, or that no list can have.
         ("169.254.169.254:80".into(), "is not on this sandbox's list of hosts\n".into()),
         ("0.0.0.0:80".into(), "is not on this sandbox's list of hosts\n".into()),
@@ -419,12 +424,14 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
             answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && answer.contains(words),
             "{answer}"
         );
+        let of_loopback = format!("--allow host.sandbox.internal:{port}\n");
+        assert_eq!(answer.ends_with(&of_loopback), ["ok.example", "mixed.example"].contains(&name));
         // What only the host's resolver knows stays on the host.
         assert!(!answer.contains("10.1.2.3") && !answer.contains("127.0.0.1"), "{answer}");
     }
     let audit = world.audit(unlisted.len() + 5);
     assert!(audit.iter().all(|(_, outcome, _)| outcome == "network_refused"), "{audit:?}");
-    assert_eq!(audit[6].0, format!("127.0.0.1:{port}"), "the audit has it as it was understood");
+    assert_eq!(audit[8].0, format!("127.0.0.1:{port}"), "the audit has it as it was understood");
 
     // The report is for the caller: it has the addresses, each host once, and every rule it takes.
     let network = report.borrow().clone();
@@ -435,6 +442,12 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
         .map(|it| format!("{}:{} ({}) {}", it.host, it.port, it.reason, it.allow.join(" ")))
         .map(|text| text.replace(&port.to_string(), "PORT"))
         .collect();
+    let own = |host: &str| {
+        format!(
+            "{host}:PORT (it is the sandbox's own loopback, reached without the proxy; {}) ",
+            OWN.trim_end()
+        )
+    };
     assert_eq!(
         listed,
         [
@@ -443,17 +456,21 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
             "other.example:22 (not on the list) other.example:22",
             "other.example.evil:80 (not on the list) other.example.evil",
             "evil-other.example:80 (not on the list) evil-other.example",
-            "127.0.0.1:PORT (loopback address) 127.0.0.1:PORT",
-            "[::1]:PORT (loopback address) [::1]:PORT",
+            "10.0.0.1:PORT (private address) 10.0.0.1:PORT",
+            "[fd00::1]:PORT (private address) [fd00::1]:PORT",
+            &own("127.0.0.1"),
+            &own("localhost"),
+            &own("[::1]"),
             "169.254.169.254:80 (metadata service's address) ",
             "0.0.0.0:80 (unspecified address) ",
             "ok.example%00.evil:80 (neither a host name nor an address) ",
             "fe80::1%lo:80 (neither a host name nor an address) ",
-            "ok.example:PORT (loopback address) 127.0.0.1:PORT",
+            "ok.example:PORT (loopback address) host.sandbox.internal:PORT",
             "inside.example:PORT (private address) 10.1.2.3:PORT",
             "cloud.example:PORT (metadata service's address) ",
-            "mixed.example:PORT (loopback address) 127.0.0.1:PORT 10.1.2.3:PORT",
-            "wrapped.example:PORT (loopback address) [64:ff9b::7f00:1]:PORT",
+            "mixed.example:PORT (loopback address) host.sandbox.internal:PORT 10.1.2.3:PORT",
+            // A gateway's, not this machine's.
+            "wrapped.example:PORT (loopback address) ",
         ]
     );
 }
@@ -729,10 +746,13 @@ fn socks_goes_the_same_way() {
     let name = |name: &str| [&[3, name.len() as u8][..], name.as_bytes()].concat();
     let there = [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"first words"].concat();
     assert_eq!(ask(&name("ok.example"), port), there);
-    assert_eq!(ask(&[1, 127, 0, 0, 1], port), there);
+    assert_eq!(ask(&name(HOST_LOOPBACK), port), there);
+    assert_eq!(*world.seen.lookups.lock().unwrap(), ["ok.example"], "the other is known");
+    // Addresses are understood, and are those of the sandbox.
+    assert_eq!(ask(&[1, 127, 0, 0, 1], port)[..2], [5, 2]);
     let mapped =
         [&[4][..], &"::ffff:127.0.0.1".parse::<std::net::Ipv6Addr>().unwrap().octets()].concat();
-    assert_eq!(ask(&mapped, port), there);
+    assert_eq!(ask(&mapped, port)[..2], [5, 2]);
     assert_eq!(ask(&name("evil.example"), port)[..2], [5, 2]);
     assert_eq!(ask(&[1, 10, 0, 0, 1], port)[..2], [5, 2]);
     let mut client = world.client();
@@ -745,8 +765,7 @@ fn socks_goes_the_same_way() {
 #[test]
 fn addresses_that_are_dialled_at_a_time_are_bounded() {
     let port = server(drop);
-    let mut list = rules("*.example", port);
-    list.push(format!("127.0.0.2:{port}"));
+    let list = rules("*.example", port);
     let target = format!("two.example:{port}");
     // Where none is left, nobody waits for long.
     let limits = EgressLimits { connect_timeout: Duration::from_secs(1), ..default_limits() };
@@ -916,9 +935,9 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (attached, mut agent) = pipe();
-    let gate = egress(&[format!("127.0.0.1:{port}")], default_limits(), &Arc::default());
+    let gate = egress(&[format!("{HOST_LOOPBACK}:{port}")], default_limits(), &Arc::default());
     let session = Session::start(attached, Some(gate)).unwrap();
-    let ask = Connect { tunnel: FIRST_TUNNEL, host: "127.0.0.1".into(), port };
+    let ask = Connect { tunnel: FIRST_TUNNEL, host: HOST_LOOPBACK.into(), port };
     agent.send(frame(FromAgent::Connect(ask))).await;
     assert!(matches!(agent.message().await, Some(ToAgent::Connected(_))));
     // A server that reads nothing: only what its socket buffers is returned as credit.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::process::{Resource, getrlimit};
-use sandbox_api::hosts::{Host, NoHost, Special, Target};
+use sandbox_api::hosts::{HOST_LOOPBACK, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_engine::own_address::is_own;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
@@ -39,6 +39,9 @@ const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// Why the loopback is on no list.
+const OWN_LOOPBACK: &str = "it is the sandbox's own loopback, reached without the proxy; this machine's is host.sandbox.internal";
+
 /// The sockets of the connections of all sandboxes, dialled and open: half of the descriptors that this
 /// process may have. The other half is for all else that it does.
 static SOCKETS: LazyLock<Semaphore> = LazyLock::new(|| {
@@ -57,7 +60,7 @@ enum Failure {
     NotListed { target: Target },
     #[error(
         "{target} has {what}, which is reached only where the address itself is on the list too: \
-         --allow ADDRESS", what = .special.as_str()
+         --allow {needed}", what = .special.as_str(), needed = needed(.target, .addresses)
     )]
     SpecialAddress { target: Target, special: Special, addresses: Vec<IpAddr> },
     #[error(
@@ -86,8 +89,19 @@ enum Failure {
     Program,
 }
 
+/// What must be on the list for such addresses. A command is told none of the host's networks.
+fn needed(target: &Target, addresses: &[IpAddr]) -> String {
+    match addresses.iter().any(IpAddr::is_loopback) {
+        true => format!("{HOST_LOOPBACK}:{}", target.port),
+        false => "ADDRESS".to_owned(),
+    }
+}
+
 /// The rule to suggest to the command, if there is one that a person should be asked for.
 fn allowed_by(target: &Target) -> String {
+    if target.is_own_loopback() {
+        return format!(": {OWN_LOOPBACK}");
+    }
     let rule = target.suggested_rule();
     rule.map_or_else(String::new, |rule| format!("; the rule that allows it: --allow {rule}"))
 }
@@ -118,6 +132,9 @@ impl Failure {
         };
         let (target, reason) = match self {
             Self::NoHost(_) => (None, "neither a host name nor an address".to_owned()),
+            Self::NotListed { target } if target.is_own_loopback() => {
+                (Some(target), OWN_LOOPBACK.to_owned())
+            }
             Self::NotListed { target } => {
                 suggest(target);
                 let reason = target.special().map_or("not on the list", Special::name);
@@ -125,7 +142,8 @@ impl Failure {
             }
             Self::SpecialAddress { target, special, addresses } => {
                 let addresses = addresses.iter().take(MAX_ADDRESSES);
-                addresses.for_each(|&address| suggest(&(address, target.port).into()));
+                let listed = |address: IpAddr| Target::from((address, target.port)).listed();
+                addresses.for_each(|&address| suggest(&listed(address)));
                 (Some(target), special.name().to_owned())
             }
             Self::ThisMachine { target, listed } => {
@@ -234,11 +252,12 @@ async fn reach(
     egress: &Egress,
     target: &Target,
 ) -> Result<(TcpStream, SemaphorePermit<'static>), Failure> {
-    let addresses = match &target.host {
-        Host::Address(address) => vec![*address],
-        Host::Name(name) => {
+    let addresses = match target.host.known_addresses() {
+        Some(known) => known,
+        None => {
+            let name = target.host.to_string();
             let no_address = |source| Failure::NoAddress { name: name.clone(), source };
-            let mut found = egress.resolver.lookup(name).await.map_err(no_address)?;
+            let mut found = egress.resolver.lookup(&name).await.map_err(no_address)?;
             let mut known = std::collections::HashSet::new();
             found.retain(|address| known.insert(*address));
             if found.is_empty() {
@@ -260,7 +279,7 @@ async fn reach(
     // A service that listens on all of this machine's addresses also listens on public ones. What
     // cannot be determined is refused.
     let refuse_own = |address: IpAddr| {
-        let listed = Target::from((address, target.port));
+        let listed = Target::from((address, target.port)).listed();
         let target = target.clone();
         if egress.allows(&listed) {
             return Ok(());

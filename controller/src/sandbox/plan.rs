@@ -4,7 +4,7 @@ use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use sandbox_protocol::User;
-use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT};
 use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
@@ -261,11 +261,11 @@ fn check_rules_for_programs(spec: &SandboxSpec, mounts: &[Mount]) -> Result<(), 
     Ok(())
 }
 
-/// The proxy, if there are allow rules.
-fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
+/// The port of the proxy, if there are allow rules.
+fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<u16>, Error> {
     match mode {
         _ if list.rules().is_empty() => Ok(None),
-        Mode::Exec => Ok(Some(Proxy { port: PROXY_PORT, without: list.no_proxy() })),
+        Mode::Exec => Ok(Some(PROXY_PORT)),
         Mode::Script | Mode::Check => Err(Error::EgressUnsupported),
     }
 }

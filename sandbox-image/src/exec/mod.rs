@@ -78,9 +78,8 @@ impl ExecContext {
     /// If there is no `/dev/null`, or `/proc` does not show the running processes.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
-        defaults.add_what_programs_expect(&command::own_name());
-        if let (Some(listener), Some(proxy)) = (proxy, &args.proxy) {
-            defaults.set_proxy(listener.local_addr()?, &proxy.without);
+        if let Some(listener) = proxy {
+            defaults.set_proxy(listener.local_addr()?);
         }
         let null = File::open("/dev/null")?;
         let home = args.home.as_ref().map(|home| Path::new(OsStr::from_bytes(home.as_bytes())));

@@ -49,14 +49,17 @@ pub fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// The environment variables that point commands to the proxy at this address, and list the hosts
-/// to reach `without` it. curl reads only the lower-case ones.
+/// What commands reach without the proxy: the sandbox's own loopback.
+const OWN_HOSTS: &str = "localhost,127.0.0.1,::1";
+
+/// The environment variables that point commands to the proxy at this address, for all hosts but the
+/// sandbox itself. curl reads only the lower-case ones.
 #[must_use]
-pub fn environment(address: SocketAddr, without: &str) -> Vec<(&'static str, String)> {
+pub fn environment(address: SocketAddr) -> Vec<(&'static str, String)> {
     let names =
         ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
     let by_it = names.into_iter().map(|name| (name, format!("http://{address}")));
-    by_it.chain(["NO_PROXY", "no_proxy"].map(|name| (name, without.to_owned()))).collect()
+    by_it.chain(["NO_PROXY", "no_proxy"].map(|name| (name, OWN_HOSTS.to_owned()))).collect()
 }
 
 /// A running proxy, for the thread that reads the controller's messages, and for those of commands.

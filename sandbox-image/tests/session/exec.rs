@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use sandbox_protocol::WireString;
-use sandbox_protocol::argv::Proxy;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
     Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, UnixSockets, Variable,
@@ -50,8 +49,7 @@ impl Agent {
 
     /// One whose programs have a network.
     fn with_proxy(directory: &Path) -> Self {
-        let proxy = Proxy { port: 0, without: "localhost,::1".to_owned() };
-        let args = AgentArgs { proxy: Some(proxy), ..arguments(directory, Mode::Exec) };
+        let args = AgentArgs { proxy: Some(0), ..arguments(directory, Mode::Exec) };
         let mut agent = Self::spawn(&args.to_args());
         agent.greet(rules(directory));
         agent
@@ -922,14 +920,15 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     assert_eq!(ran.stdout.as_bytes()[..4], [5, 0, 5, 2], "{:?}", ran.stdout);
     assert_eq!(agent.notes, ["connect evil.example:443", "close", "connect 10.0.0.1:80", "close"]);
     // What they are to reach without it they are told too; whoever asks for a program has the last word.
-    assert_eq!(agent.says("echo $NO_PROXY $no_proxy"), "localhost,::1 localhost,::1\n");
+    let own = "localhost,127.0.0.1,::1";
+    assert_eq!(agent.says("echo $NO_PROXY $no_proxy"), format!("{own} {own}\n"));
     let env = [("no_proxy", "mine"), ("HTTP_PROXY", "")].map(|(name, value)| Variable {
         name: WireString::new(name),
         value: WireString::new(value),
     });
     let asked = agent.request(shell("echo $NO_PROXY $no_proxy$HTTP_PROXY"));
     let asked = Exec { env: env.to_vec(), ..asked };
-    assert_eq!(agent.exec(&asked).unwrap().stdout, "localhost,::1 mine\n");
+    assert_eq!(agent.exec(&asked).unwrap().stdout, format!("{own} mine\n"));
 }
 
 #[test]

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_a_rule_or_the_name_of_some() {
-        for text in ["example.org", "*.example.org:8443", "[::1]:80", "@pypi", "@a-b_9"] {
+        for text in ["example.org", "*.example.org:8443", "[fd00::1]:80", "@pypi", "@a-b_9"] {
             assert_eq!(text.parse::<Allow>().unwrap().to_string(), text);
         }
         for (text, words) in [

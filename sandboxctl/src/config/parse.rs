@@ -268,8 +268,8 @@ mod tests {
 
     #[test]
     fn hosts_and_presets_are_checked_and_printed_as_they_are_compared() {
-        let value = Value::from_text(Key::Allow, "['Example.ORG.', '127.1:80', '@pypi']").unwrap();
-        assert_eq!(value.to_string(), "[\"example.org\", \"127.0.0.1:80\", \"@pypi\"]");
+        let value = Value::from_text(Key::Allow, "['Example.ORG.', '10.1:80', '@pypi']").unwrap();
+        assert_eq!(value.to_string(), "[\"example.org\", \"10.0.0.1:80\", \"@pypi\"]");
         let text = "{ pypi = ['packages.example.org', '*.cdn.example.org:443'], none = [] }";
         let value = Value::from_text(Key::Presets, text).unwrap();
         let printed = "{ none = [], pypi = [\"packages.example.org\", \"*.cdn.example.org:443\"] }";
@@ -283,6 +283,8 @@ mod tests {
             (Key::Allow, "'example.org'"),
             (Key::Allow, "[1]"),
             (Key::Allow, "example.org"),
+            (Key::Allow, "['localhost:80']"),
+            (Key::Allow, "['all']"),
             (Key::Presets, "[]"),
             (Key::Presets, "{ a = 'example.org' }"),
             (Key::Presets, "{ a = ['@b'] }"),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use sandbox_api::Outcome;
-use sandbox_api::hosts::Allowlist;
+use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
 use sandbox_controller::Command;
 use sandbox_protocol::limits::MAX_TUNNELS;
 use serde_json::{Value, json};
@@ -96,6 +96,11 @@ fn send(stream: &mut TcpStream, total: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// A server of this machine's loopback, as rules and programs name it.
+fn on_host(port: u16) -> String {
+    format!("{HOST_LOOPBACK}:{port}")
+}
+
 /// `sandboxctl exec` of a command that may reach this.
 fn exec(place: &Fixture, rootfs: &Provided, rule: &str, command: &[&str]) -> HostCommand {
     let root = rootfs.args();
@@ -108,22 +113,23 @@ fn exec(place: &Fixture, rootfs: &Provided, rule: &str, command: &[&str]) -> Hos
 
 #[test]
 fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
-    let net = Net::new(&["example.org".to_owned(), "127.0.0.1:9".to_owned()]);
+    let net = Net::new(&["example.org".to_owned(), on_host(9)]);
     assert_eq!(net.network(&["loopback"]), "hello\n");
     let devices = net.says(Command::shell("cut -d: -f1 /proc/net/dev | tail -n +3"));
     assert_eq!(devices.trim(), "lo");
     let variables = net.says(Command::shell("env | grep -i proxy | sort"));
     let by_it = "http://127.0.0.1:3128";
-    // The host's loopback is on the list, so it is reached by the proxy.
+    // The host's loopback is on the list, and the sandbox's own is reached without the proxy all the same.
+    let own_hosts = "localhost,127.0.0.1,::1";
     let expected = [
         format!("ALL_PROXY={by_it}"),
         format!("HTTPS_PROXY={by_it}"),
         format!("HTTP_PROXY={by_it}"),
-        "NO_PROXY=localhost,::1".to_owned(),
+        format!("NO_PROXY={own_hosts}"),
         format!("all_proxy={by_it}"),
         format!("http_proxy={by_it}"),
         format!("https_proxy={by_it}"),
-        "no_proxy=localhost,::1".to_owned(),
+        format!("no_proxy={own_hosts}"),
     ];
     let mut found: Vec<&str> = variables.lines().collect();
     found.sort_unstable();
@@ -147,7 +153,7 @@ fn a_hundred_megabytes_come_byte_exact_in_bounded_memory() {
     const TOTAL: u64 = 100_000_000;
     let port = server(|mut client| send(&mut client, TOTAL).unwrap());
     let (place, rootfs) = (Fixture::new(), rootfs());
-    let target = format!("127.0.0.1:{port}");
+    let target = on_host(port);
     // What the agent needed at most, as the kernel tells everybody.
     let line = format!("/network download {target} && sed -n /VmHWM/p /proc/1/status");
     let command = exec(&place, &rootfs, &target, &["sh", "-c", &line]);
@@ -170,8 +176,8 @@ fn ten_at_once_share_fairly() {
         all_are_there.wait();
         send(&mut client, TOTAL).unwrap();
     });
-    let net = Net::new(&[format!("127.0.0.1:{port}")]);
-    let shares = net.network(&["downloads", &format!("127.0.0.1:{port}"), "10"]);
+    let net = Net::new(&[on_host(port)]);
+    let shares = net.network(&["downloads", &on_host(port), "10"]);
     let shares: Vec<u64> = shares.lines().map(|share| share.parse().unwrap()).collect();
     assert_eq!(shares.len(), 10);
     let least = shares.iter().min().unwrap();
@@ -200,7 +206,7 @@ fn around_the_proxy_there_is_no_way() {
     let name = format!("sandboxctl-test-{port}");
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let _abstract = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
-    let net = Net::new(&["example.org".to_owned(), "localhost".to_owned()]);
+    let net = Net::new(&["example.org".to_owned(), HOST_LOOPBACK.to_owned()]);
 
     const REFUSED: &str = "111";
     const UNREACHABLE: &str = "101";
@@ -276,13 +282,14 @@ fn around_the_proxy_there_is_no_way() {
 #[test]
 fn a_refusal_is_a_403_that_names_the_rule() {
     let port = server(|client| panic!("{client:?} reached it"));
-    let net = Net::new(&["ok.example".to_owned(), format!("localhost:{port}")]);
+    let net = Net::new(&["ok.example".to_owned(), "host.sandbox.internal:1".to_owned()]);
     for (target, rule) in [
         ("evil.example:443".to_owned(), "evil.example".to_owned()),
         ("ok.example.evil:443".to_owned(), "ok.example.evil".to_owned()),
         ("OK.Example.:8443".to_owned(), "ok.example:8443".to_owned()),
-        (format!("0x7f.1:{port}"), format!("127.0.0.1:{port}")),
-        (format!("[::ffff:127.0.0.1]:{port}"), format!("127.0.0.1:{port}")),
+        (format!("0xa.1:{port}"), format!("10.0.0.1:{port}")),
+        (format!("[::ffff:10.0.0.1]:{port}"), format!("10.0.0.1:{port}")),
+        (on_host(port), on_host(port)),
     ] {
         let answer = net.network(&["ask", &target]);
         assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
@@ -291,9 +298,13 @@ fn a_refusal_is_a_403_that_names_the_rule() {
     // No rule is suggested that hands out credentials.
     let answer = net.network(&["ask", "169.254.169.254:80"]);
     assert!(answer.ends_with("is not on this sandbox's list of hosts\n"), "{answer}");
-    // A name on the list that leads where the list does not.
-    let answer = net.network(&["ask", &format!("localhost:{port}")]);
-    assert!(answer.contains("loopback") && answer.ends_with("--allow ADDRESS\n"), "{answer}");
+    // Nor one for the sandbox's own loopback.
+    for own in ["localhost", "127.0.0.1", "0x7f.1", "[::1]"] {
+        let answer = net.network(&["ask", &format!("{own}:{port}")]);
+        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
+        assert!(answer.ends_with("this machine's is host.sandbox.internal\n"), "{answer}");
+        assert!(!answer.contains("--allow"), "{answer}");
+    }
     // busybox's own client, which knows the variables: it shows the status.
     let wget = "wget -O - http://evil.example/ 2>&1 | grep -o '403 Forbidden'";
     assert_eq!(net.says(Command::shell(wget)), "403 Forbidden\n");
@@ -338,10 +349,10 @@ while True: print(s.accept(), flush=True)";
 #[test]
 fn refused_host_is_printed_once_while_the_command_runs() {
     let (place, rootfs) = (Fixture::new(), rootfs());
-    let ask = "/network ask localhost:8098 && /network ask localhost:8098 && \
+    let ask = "/network ask 127.0.0.1:8098 && /network ask 127.0.0.1:8098 && \
                /network ask evil.example:443 && cat";
     let root = rootfs.args();
-    let mut args = vec!["exec", "--stdin", "--allow", "localhost:8098"];
+    let mut args = vec!["exec", "--stdin", "--allow", "host.sandbox.internal:8098"];
     args.extend(root.iter().map(String::as_str));
     args.extend(["--shell", ask]);
     let mut command = place.command(args);
@@ -356,8 +367,8 @@ fn refused_host_is_printed_once_while_the_command_runs() {
         line
     };
     let first = line();
-    let start = "note: refused localhost:8098 (loopback address); to allow it: --allow ";
-    assert!(first.starts_with(start) && first.contains("--allow 127.0.0.1:8098"), "{first}");
+    let start = "note: refused 127.0.0.1:8098 (it is the sandbox's own loopback, ";
+    assert!(first.starts_with(start) && !first.contains("--allow"), "{first}");
     let other =
         "note: refused evil.example:443 (not on the list); to allow it: --allow evil.example\n";
     assert_eq!(line(), other);
@@ -385,9 +396,9 @@ fn printed_refused_hosts_are_bounded_and_escaped() {
 fn documents_list_contacted_and_refused_hosts() {
     let port = server(|mut client| client.write_all(b"hello").unwrap());
     let (place, rootfs) = (Fixture::new(), rootfs());
-    let target = format!("127.0.0.1:{port}");
+    let target = on_host(port);
     let expected = json!({
-        "contacted": [{ "host": "127.0.0.1", "port": port }],
+        "contacted": [{ "host": HOST_LOOPBACK, "port": port }],
         "refused": [{
             "host": "evil.example",
             "port": 443,
@@ -463,15 +474,16 @@ fn tls_is_for_the_name_however_its_packets_are_cut() {
         _ = client.write_all(b"welcome");
         _ = told.send((all, ended.is_ok()));
     });
-    let rules = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];
-    let net = Net::new(&rules);
-    let target = format!("localhost:{port}");
+    let net = Net::new(&[on_host(port)]);
+    let target = on_host(port);
     for piece in ["1", "3", "40", "1000"] {
-        assert_eq!(net.network(&["tls", &target, "LocalHost", piece]), "welcome\n");
+        assert_eq!(net.network(&["tls", &target, "Host.Sandbox.Internal", piece]), "welcome\n");
         let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
-        assert!(is_whole && hello.starts_with(&[22, 3, 1]) && hello.ends_with(b"LocalHost"));
+        assert!(is_whole && hello.starts_with(&[22, 3, 1]));
+        assert!(hello.ends_with(b"Host.Sandbox.Internal"));
         // Another name: broken off, and not a byte has gone out.
-        assert_eq!(net.network(&["tls", &target, "localhost.evil", piece]), "ConnectionReset\n");
+        let other = "host.sandbox.internal.evil";
+        assert_eq!(net.network(&["tls", &target, other, piece]), "ConnectionReset\n");
         let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
         assert_eq!((hello, is_whole), (Vec::new(), false), "pieces of {piece}");
     }
@@ -480,7 +492,7 @@ fn tls_is_for_the_name_however_its_packets_are_cut() {
 /// What the server says to each of these on one connection, by way of a sandbox.
 fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::TlsReply> {
     let words: Vec<String> = says.iter().map(|bytes| tls::hex(bytes)).collect();
-    let target = format!("localhost:{}", server.port());
+    let target = on_host(server.port());
     let mut args = vec!["exchange", &target];
     args.extend(words.iter().map(String::as_str));
     net.network(&args).lines().map(tls::TlsReply::read).collect()
@@ -488,8 +500,7 @@ fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::TlsReply> {
 
 /// A sandbox whose programs may reach this server by its name.
 fn net_to(server: &Server) -> Net {
-    let port = server.port();
-    Net::new(&[format!("localhost:{port}"), format!("127.0.0.1:{port}")])
+    Net::new(&[on_host(server.port())])
 }
 
 #[test]
@@ -534,7 +545,7 @@ fn hellos_for_lenient_servers_hide_no_server_name() {
         }
         // The same hello as it should be, for another name and for this one.
         assert_eq!(answers(&net, &server, std::slice::from_ref(&hello)), [tls::TlsReply::Reset]);
-        let honest = Hello::for_name("LocalHost").record([3, 1]);
+        let honest = Hello::for_name("Host.Sandbox.Internal").record([3, 1]);
         assert_eq!(answers(&net, &server, &[honest]), [tls::TlsReply::ServerHello]);
     }
 }
@@ -543,13 +554,13 @@ fn hellos_for_lenient_servers_hide_no_server_name() {
 fn a_second_hello_is_for_the_name_too_where_the_server_does_not_care() {
     let server = Server::openssl(&["-groups", "P-384"]);
     let net = net_to(&server);
-    let first = Hello::for_name("localhost").record([3, 1]);
+    let first = Hello::for_name(HOST_LOOPBACK).record([3, 1]);
     let second = |name| Hello::for_name(name).with_p384().record([3, 3]);
     let ccs = [20, 3, 3, 0, 1, 1];
     use tls::TlsReply::{Reset, Retry, ServerHello};
     for (second, answer) in [
-        (second("localhost"), ServerHello),
-        ([&ccs[..], &second("localhost")].concat(), ServerHello),
+        (second(HOST_LOOPBACK), ServerHello),
+        ([&ccs[..], &second(HOST_LOOPBACK)].concat(), ServerHello),
         (second("other.example"), Reset),
         ([&ccs[..], &second("other.example")].concat(), Reset),
     ] {
@@ -563,17 +574,15 @@ fn a_second_hello_is_for_the_name_too_where_the_server_does_not_care() {
 fn honest_clients_talk_tls_to_real_servers_on_any_port() {
     let rootfs = Rootfs::host(&["/bin/sh", tls::OPENSSL]).provide();
     let says = |server: &Server, args: &[&str]| {
-        let port = server.port();
-        let rules = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];
-        let list: Allowlist = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let target = on_host(server.port());
+        let list: Allowlist = [target.parse().unwrap()].into_iter().collect();
         let guest = Guest::with(|spec| spec.root(rootfs.root()).allow(list));
         let script = "request=$1; shift; printf \"$request\" | OPENSSL_CONF=/dev/null exec \"$@\"";
-        let target = format!("localhost:{port}");
         let client = [tls::OPENSSL, "s_client", "-proxy", "127.0.0.1:3128", "-connect", &target];
         let command = Command::new("/bin/sh")
             .args(["-c", script, "sh", "GET / HTTP/1.0\r\n\r\n"])
             .args(client)
-            .args(["-servername", "localhost"])
+            .args(["-servername", HOST_LOOPBACK])
             .args(args.iter().copied())
             .timeout(TIMEOUT);
         let result = guest.wait(guest.sandbox.exec(command)).unwrap();
@@ -603,13 +612,13 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
 fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     let port = server(|mut client| client.write_all(b"hello").unwrap());
     let (place, rootfs) = (Fixture::new(), rootfs());
-    let target = format!("127.0.0.1:{port}");
+    let target = on_host(port);
     let source = format!(
         "local function run(...) return process.exec('/network', {{...}}).stdout end\n\
          run('ask', 'evil.example:443')\nrun('ask', '{target}')\n\
          return run('ask', 'localhost:1')",
     );
-    let presets = "{ mine = ['127.0.0.1:PORT'], none = ['localhost:1'] }";
+    let presets = "{ mine = ['host.sandbox.internal:PORT'], none = ['a.example:1'] }";
     let presets = presets.replace("PORT", &port.to_string());
     let file = place.write("script.luau", source);
     let root = rootfs.args();
@@ -667,8 +676,7 @@ fn connections_that_a_command_leaves_reach_no_further_host_and_take_no_places_of
     let busy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     rustix::net::listen(&busy, 0).unwrap();
     let _queued = TcpStream::connect(busy.local_addr().unwrap()).unwrap();
-    let [target, dialled] =
-        [port, busy.local_addr().unwrap().port()].map(|port| format!("127.0.0.1:{port}"));
+    let [target, dialled] = [port, busy.local_addr().unwrap().port()].map(on_host);
 
     let net = Net::new(&[target.clone(), dialled.clone()]);
     let contacted = |words: &[&str]| {
@@ -703,7 +711,7 @@ fn a_connection_ends_with_its_killed_controller() {
     });
     let (place, rootfs) = (Fixture::new(), rootfs());
     place.expect_a_dead_instance();
-    let target = format!("127.0.0.1:{port}");
+    let target = on_host(port);
     let mut controller = spawn(exec(&place, &rootfs, &target, &["/network", "hold", &target]));
     let (peer, is_over) = hears.recv_timeout(TIMEOUT).unwrap();
     assert!(!is_over);

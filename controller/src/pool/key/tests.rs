@@ -165,7 +165,7 @@ fn hosts_are_no_part_of_the_key_but_whether_there_are_any() {
     let one = key(&programs().allow(rules(&["example.org"])));
     assert_eq!(one, key(&programs().allow(rules(&["*.example.org:8080", "192.0.2.1:1"]))));
     // Programs are told to reach it through the proxy.
-    assert_ne!(one, key(&programs().allow(rules(&["localhost:80"]))));
+    assert_ne!(one, key(&programs().allow(rules(&["host.sandbox.internal:80"]))));
 }
 
 #[test]

@@ -70,10 +70,9 @@ fn a_rule_that_would_not_hold_programs_is_refused() {
 #[test]
 fn a_list_of_hosts_is_for_programs() {
     let list: Allowlist =
-        ["example.org", "127.0.0.1:80"].map(|rule| rule.parse().unwrap()).into_iter().collect();
+        ["example.org", "10.0.0.1:80"].map(|rule| rule.parse().unwrap()).into_iter().collect();
     let spec = SandboxSpec::new().root(RootFs::Directory("/x".into())).allow(list.clone());
-    let told = plan(spec).unwrap().args.proxy.unwrap();
-    assert_eq!((told.port, &*told.without), (3128, "localhost,::1"));
+    assert_eq!(plan(spec).unwrap().args.proxy, Some(3128));
     assert_eq!(proxy(Mode::Exec, &Allowlist::default()).unwrap(), None);
     assert_eq!(proxy(Mode::Script, &Allowlist::default()).unwrap(), None);
     let error =

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sandbox_api::files::{ReadOptions, RenameOptions};
+use sandbox_api::hosts::HOST_LOOPBACK;
 use sandbox_api::operation::Operation;
 use sandbox_api::{Limits, Script};
 use sandbox_protocol::limits::FIRST_TUNNEL;
@@ -258,14 +259,15 @@ async fn a_connection_that_ends_with_its_sandbox_has_its_line_before_the_sandbox
     let address = listener.local_addr().unwrap();
     let world = greeted(async move |mut agent: Scripted, _| {
         let (tunnel, port) = (FIRST_TUNNEL, address.port());
-        let host = "127.0.0.1".to_owned();
+        let host = HOST_LOOPBACK.to_owned();
         agent.notify(FromAgent::Connect(Connect { tunnel, host, port })).await;
         let said = agent.agent.message().await;
         assert!(matches!(said, Some(ToAgent::Connected(_))), "{said:?}");
         agent.rest().await;
     })
     .audited(&file);
-    let list = [address.to_string().parse().unwrap()].into_iter().collect();
+    let rule = format!("{HOST_LOOPBACK}:{}", address.port());
+    let list = [rule.parse().unwrap()].into_iter().collect();
     let sandbox = launch(&world, with_programs(&world).allow(list)).await;
     let (_connection, _) = listener.accept().await.unwrap();
     let id = sandbox.id().to_owned();
@@ -277,6 +279,7 @@ async fn a_connection_that_ends_with_its_sandbox_has_its_line_before_the_sandbox
     let told = lines.iter().map(|line| [&line["operation"], &line["outcome"]].map(word));
     let expected = [["launch", "ok"], ["connect", "reset"], ["close", "ok"]];
     assert_eq!(told.collect::<Vec<_>>(), expected);
-    assert_eq!(lines[1]["connection"]["target"], address.to_string());
+    assert_eq!(lines[1]["connection"]["target"], rule);
+    assert_eq!(lines[1]["connection"]["address"], "127.0.0.1");
     assert_eq!(lines[1]["by"], "script");
 }
