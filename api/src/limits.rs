@@ -207,6 +207,17 @@ pub enum LimitParseError {
         /// The text as given.
         text: String,
     },
+    /// Meant as no limit.
+    #[error(
+        "'{text}' is no limit, and there always is one: {most} is the highest, unless limits.ceiling in \
+         the configuration says otherwise"
+    )]
+    NoLimit {
+        /// The text as given.
+        text: String,
+        /// The default ceiling.
+        most: String,
+    },
     /// Too small: nothing could run under this limit.
     #[error("'{value}' is less than the smallest that works, {smallest}")]
     TooSmall {
@@ -216,6 +227,22 @@ pub enum LimitParseError {
         smallest: String,
     },
 }
+
+/// What is meant as no limit elsewhere.
+const NO_LIMIT: [&str; 12] = [
+    "0",
+    "-1",
+    "none",
+    "no",
+    "off",
+    "never",
+    "unlimited",
+    "infinite",
+    "infinity",
+    "inf",
+    "max",
+    "false",
+];
 
 /// The value of a limit, of any type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -508,6 +535,12 @@ macro_rules! limits {
             ///
             /// [`LimitParseError`], which describes a valid value.
             pub fn parse(self, text: &str) -> Result<LimitValue, LimitParseError> {
+                let is_meant = |word: &&str| text.trim().eq_ignore_ascii_case(word);
+                // Where nothing may be written, 0 lacks its unit.
+                let may_be_0 = self.smallest() == LimitValue::Size(ByteSize(0));
+                if NO_LIMIT.iter().any(|word| is_meant(word) && !(may_be_0 && *word == "0")) {
+                    return Err(self.no_limit(text));
+                }
                 let value = match self {
                     $(Self::$variant => <$kind as Field>::parse(text)?.value(),)+
                 };
@@ -657,12 +690,20 @@ impl LimitKey {
     ) -> Result<LimitValue, LimitParseError> {
         let smallest = self.smallest();
         if is_over(smallest, value) {
+            if matches!(value, LimitValue::Time(Duration::ZERO) | LimitValue::Size(ByteSize(0))) {
+                return Err(self.no_limit(&given()));
+            }
             return Err(LimitParseError::TooSmall {
                 value: given(),
                 smallest: smallest.to_string(),
             });
         }
         Ok(value)
+    }
+
+    fn no_limit(self, text: &str) -> LimitParseError {
+        let most = self.default_ceiling().to_string();
+        LimitParseError::NoLimit { text: text.to_owned(), most }
     }
 
     fn wrong_type(self, value: LimitValue) -> LimitParseError {
@@ -892,12 +933,26 @@ mod tests {
             (LimitKey::Cpus, "1e9", "'1e9' is too large"),
             (LimitKey::Pids, "1", "'1' is less than the smallest that works, 16"),
             (LimitKey::Pids, "99999999999", "'99999999999' is too large"),
-            (LimitKey::Pids, "-1", "'-1' is not a whole number above 0"),
+            (LimitKey::Pids, "-2", "'-2' is not a whole number above 0"),
             (LimitKey::Timeout, "99999999999999999999s", "'99999999999999999999s' is too large"),
             (LimitKey::Timeout, "9999999999999y", "'9999999999999y' is too large"),
         ] {
             assert_eq!(refused(key, text), why);
         }
+        for (key, text, most) in [
+            (LimitKey::Timeout, "0s", "10m"),
+            (LimitKey::Timeout, "none", "10m"),
+            (LimitKey::Memory, "Unlimited", "4GiB"),
+            (LimitKey::Memory, "0B", "4GiB"),
+            (LimitKey::Memory, "0", "4GiB"),
+            (LimitKey::Pids, "-1", "4096"),
+            (LimitKey::Cpus, "0", &LimitKey::Cpus.default_ceiling().to_string()),
+        ] {
+            let expected = format!("'{text}' is no limit, and there always is one: {most} is the");
+            assert!(refused(key, text).starts_with(&expected), "{}", refused(key, text));
+        }
+        assert!(refused(LimitKey::MaxWrite, "0").contains("with a unit"));
+        assert_eq!(LimitKey::MaxWrite.parse("0B"), Ok(LimitValue::Size(ByteSize(0))));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use sandbox_api::User;
+use sandbox_protocol::UserError;
 
 use crate::config::{Key, Value};
 use crate::input::InputArgument;
@@ -59,7 +60,14 @@ pub(super) fn user() -> impl TypedValueParser<Value = User> {
             true => text.parse(),
             false => format!("{text}:{text}").parse(),
         };
-        user.map_err(|error: sandbox_protocol::UserError| error.to_string())
+        user.map_err(|error: UserError| match error {
+            UserError::Format if text.contains(|it: char| it.is_ascii_alphabetic()) => {
+                "names are not looked up: --user 0 is root, and any other number, such as --user 1000, \
+                 is a user who owns nothing in the image"
+                    .to_owned()
+            }
+            error => error.to_string(),
+        })
     })
 }
 
