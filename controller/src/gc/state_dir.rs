@@ -12,10 +12,9 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sandbox_dirfd::create_private_dir;
 use sandbox_engine::CACHE_PREFIX;
-use sandbox_staging::{Records, created};
+use sandbox_staging::{Records, created, fresh};
 
 use crate::error::Error;
-use crate::io_dir::private::fresh;
 
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";

@@ -19,10 +19,10 @@ use sandbox_api::{DiskReserve, SandboxSpec};
 use sandbox_dirfd::{Access, FreeSpace, Identity, Links, check_access, open_path, path_of};
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
+use sandbox_staging::fresh::FreshDir;
 use sandbox_staging::{CopyBounds, Method, Records, Stage};
 
 use crate::error::{CLOSED, Error};
-use crate::io_dir::private::fresh::FreshDir;
 use crate::io_dir::staged::StagedIoDir;
 
 /// An open io dir.
@@ -61,14 +61,20 @@ const OVERLAY: u32 = 0x794c_7630;
 const TRIES: usize = 100;
 
 impl IoDir {
-    /// Opens the io dir, creating it if it is missing, and records in `records` what was created.
-    pub fn make(given: &Path, links: Links, records: &Path) -> Result<Self, Error> {
+    /// Opens the io dir, creating it if it is missing, for `owner`, and records in `records` what was
+    /// created.
+    pub fn make(
+        given: &Path,
+        links: Links,
+        records: &Path,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
         let path = absolute(given).map_err(refuse)?;
         let mut tries = 0;
         loop {
             tries += 1;
-            match Self::make_at(&path, links, records) {
+            match Self::make_at(&path, links, records, owner) {
                 Ok(io_dir) => return Ok(io_dir),
                 Err(reason) if tries == TRIES || is_something_else(&path) => {
                     return Err(refuse(reason));
@@ -79,8 +85,14 @@ impl IoDir {
         }
     }
 
-    fn make_at(path: &Path, links: Links, records: &Path) -> Result<Self, String> {
-        let created = CreatedDirs::make(path, records, links).map_err(|error| error.to_string())?;
+    fn make_at(
+        path: &Path,
+        links: Links,
+        records: &Path,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Self, String> {
+        let created = CreatedDirs::make(path, records, links, owner);
+        let created = created.map_err(|error| error.to_string())?;
         let held = Self::open_at(path, links).and_then(|io_dir| match hold(io_dir.fd()) {
             Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
             Err(errno) => Err(io::Error::from(errno).to_string()),
@@ -94,29 +106,26 @@ impl IoDir {
         }
     }
 
-    /// Opens an io dir, creating it if it is missing, and stages it: this is the copy, or the upper
-    /// layer of the overlay. `stages` is where it is recorded, `reserve` what a copy leaves free.
+    /// Stages an io dir: this is the copy, or the upper layer of the overlay. `stages` is where it is
+    /// recorded, `reserve` what a copy leaves free.
     pub fn staged(
-        given: &Path,
-        links: Links,
-        records: &Path,
+        self,
         stages: &Records,
         (method, reserve): (StagingMethod, DiskReserve),
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir {
-            path: given.to_owned(),
+            path: self.path.clone(),
             reason: format!("it cannot be staged: {reason}"),
         };
-        let io_dir = Self::make(given, links, records)?;
-        let (stage, opened, overlay) = match io_dir.stage(stages, method, reserve, reached) {
+        let (stage, opened, overlay) = match self.stage(stages, method, reserve, reached) {
             Ok(staged) => staged,
             Err(reason) => {
-                io_dir.release();
+                self.release();
                 return Err(refuse(reason));
             }
         };
-        let Self { path, source: lower, hold, made, .. } = io_dir;
+        let Self { path, source: lower, hold, made, .. } = self;
         let source = match &overlay {
             Some(_) => Source { overlay, ..lower.clone() },
             None => opened.source.clone(),

@@ -1,11 +1,9 @@
-//! Private io dirs, which only their sandbox sees and which end with it: on disk ([`fresh`]), or in
+//! Private io dirs, which only their sandbox sees and which end with it: on disk ([`FreshDir`]), or in
 //! memory.
 //!
 //! One in memory is a tmpfs with the sandbox's write limit as its size: the kernel enforces the
 //! sandbox's limits of its size and number of entries. It is monitored like any other io dir all
 //! the same: a run's own limits may be lower, and changes are listed.
-
-pub(crate) mod fresh;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +18,8 @@ use sandbox_api::Limits;
 use sandbox_dirfd::Links;
 use sandbox_engine::Source;
 use sandbox_protocol::User;
+use sandbox_staging::fresh::FreshDir;
 
-use self::fresh::FreshDir;
 use super::IoDir;
 use crate::error::Error;
 
@@ -39,10 +37,10 @@ impl IoDir {
         Ok(Self { is_private: true, ..Self::opened(PathBuf::new(), source, files, &stat) })
     }
 
-    /// Creates one on disk, in `scratch`.
-    pub fn fresh(scratch: &Path) -> Result<Self, Error> {
+    /// Creates one on disk, in `scratch`, for `owner`.
+    pub fn fresh(scratch: &Path, owner: Option<(u32, u32)>) -> Result<Self, Error> {
         let refuse = |source| Error::Scratch { path: scratch.to_owned(), source };
-        let fresh = FreshDir::create(scratch).map_err(refuse)?;
+        let fresh = FreshDir::create(scratch, owner).map_err(refuse)?;
         let io_dir = Self::open_at(&fresh.path(), Links::Follow)
             .map_err(|why| refuse(io::Error::other(why)))?;
         Ok(Self { is_private: true, fresh: Mutex::new(Some(fresh)), ..io_dir })

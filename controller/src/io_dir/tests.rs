@@ -10,7 +10,7 @@ fn reason(result: Result<IoDir, Error>) -> String {
 fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b");
-    let make = || IoDir::make(&path, Links::Follow, &dir.path().join("records")).unwrap();
+    let make = || IoDir::make(&path, Links::Follow, &dir.path().join("records"), None).unwrap();
     let io_dir = make();
     assert!(path.is_dir());
     fs::write(path.join("f"), "").unwrap();
@@ -26,7 +26,8 @@ fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
 fn a_process_that_is_just_being_started_keeps_no_io_dir_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let io_dir =
-        IoDir::make(&dir.path().join("a"), Links::Follow, &dir.path().join("records")).unwrap();
+        IoDir::make(&dir.path().join("a"), Links::Follow, &dir.path().join("records"), None)
+            .unwrap();
     // The descriptor that a child has between its fork and its exec.
     let child = io_dir.hold.lock().unwrap().as_ref().unwrap().try_clone().unwrap();
     io_dir.release();
@@ -41,7 +42,7 @@ fn created_directories_are_removed_and_not_their_replacements() {
     fs::create_dir_all(at("outside/b")).unwrap();
 
     // A link above leads to an empty directory of the same name.
-    let io_dir = IoDir::make(&at("a/b"), Links::Follow, &at("records")).unwrap();
+    let io_dir = IoDir::make(&at("a/b"), Links::Follow, &at("records"), None).unwrap();
     fs::rename(at("a"), at("moved")).unwrap();
     symlink(at("outside"), at("a")).unwrap();
     io_dir.release();
@@ -55,7 +56,7 @@ fn created_directories_are_removed_and_not_their_replacements() {
         |at| symlink("outside", at).unwrap(),
         |at| fs::write(at, "").unwrap(),
     ] {
-        let io_dir = IoDir::make(&at("made"), Links::Follow, &at("records")).unwrap();
+        let io_dir = IoDir::make(&at("made"), Links::Follow, &at("records"), None).unwrap();
         fs::rename(at("made"), at("elsewhere")).unwrap();
         replace(&at("made"));
         io_dir.release();
@@ -94,7 +95,7 @@ fn a_nonce_that_was_swapped_is_removed_by_its_name_alone() {
 #[test]
 fn an_io_dir_that_was_there_stays() {
     let dir = tempfile::tempdir().unwrap();
-    IoDir::make(dir.path(), Links::Follow, &dir.path().join("records")).unwrap().release();
+    IoDir::make(dir.path(), Links::Follow, &dir.path().join("records"), None).unwrap().release();
     assert!(dir.path().is_dir() && !dir.path().join("records").exists());
 }
 
@@ -106,7 +107,7 @@ fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    let io_dir = IoDir::make(&path, Links::Follow, &records).unwrap();
+                    let io_dir = IoDir::make(&path, Links::Follow, &records, None).unwrap();
                     let stat = rustix::fs::stat(&path).unwrap();
                     assert_eq!(Identity::of(&stat), io_dir.identity());
                     io_dir.release();
@@ -126,7 +127,7 @@ fn io_dir_that_is_not_a_directory_is_refused() {
     fs::create_dir(dir.path().join("d")).unwrap();
     symlink("d", dir.path().join("link")).unwrap();
     symlink("nowhere", dir.path().join("dangling")).unwrap();
-    let open = |path: &Path| IoDir::make(path, Links::Follow, &dir.path().join("records"));
+    let open = |path: &Path| IoDir::make(path, Links::Follow, &dir.path().join("records"), None);
     assert!(reason(open(&dir.path().join("f"))).contains("not a directory"));
     for link in ["link", "link/", "link/.", "dangling"] {
         let reason = reason(open(&dir.path().join(link)));
@@ -168,9 +169,8 @@ fn stage_that_another_run_replaces_by_a_link_is_not_followed() {
         };
         let stages = Records::new(&at("records"), at("lock"), "boot".to_owned());
         let how = (method, DiskReserve::default());
-        let staged =
-            IoDir::staged(&at("io"), Links::Follow, &at("made"), &stages, how, &mut replace)
-                .unwrap();
+        let io_dir = IoDir::make(&at("io"), Links::Follow, &at("made"), None).unwrap();
+        let staged = io_dir.staged(&stages, how, &mut replace).unwrap();
         assert_eq!(staged.path(), at("moved/files"), "{method:?}");
         staged.release();
         assert_eq!(fs::read_dir(at("outside/files")).unwrap().count(), 0);
@@ -187,7 +187,7 @@ fn what_a_spec_names_is_opened_through_no_link_if_it_says_so() {
     for path in ["a/b", "a/new/c"] {
         for opened in [
             IoDir::open(&at(path), Links::Refuse),
-            IoDir::make(&at(path), Links::Refuse, &at("records")),
+            IoDir::make(&at(path), Links::Refuse, &at("records"), None),
         ] {
             let reason = reason(opened);
             assert!(reason.contains("link") || path == "a/new/c", "{path}: {reason}");
@@ -195,7 +195,7 @@ fn what_a_spec_names_is_opened_through_no_link_if_it_says_so() {
     }
     assert!(!at("secret/new").exists());
     IoDir::open(&at("a/b"), Links::Follow).unwrap();
-    IoDir::make(&at("secret/b"), Links::Refuse, &at("records")).unwrap();
+    IoDir::make(&at("secret/b"), Links::Refuse, &at("records"), None).unwrap();
 
     let open = |path: &str, links| {
         let input = sandbox_api::Input::path(at(path), "key");

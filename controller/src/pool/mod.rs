@@ -150,7 +150,7 @@ impl PoolHandle {
     /// Starts sandboxes of this kind ahead from now on.
     pub async fn prewarm(&self, mut sandbox: PreparedSandbox) -> Result<(), Error> {
         let pool = &self.0;
-        let io_dir = make_io_dir(&pool.shared, &sandbox.spec)?.map(HeldIoDir);
+        let io_dir = make_io_dir(&pool.shared, &sandbox.spec).await?.map(HeldIoDir);
         let (key, _) = pool.key_of(&mut sandbox).await?;
         let template = Template { _io_dir: io_dir, ..Template::of(sandbox) };
         let given_up = pool.state().slots.name(key, template, Instant::now());

@@ -64,5 +64,17 @@ pub(crate) fn container_user(
     user.or_else(|error| refuse((uid, gid), &error.to_string()))
 }
 
+/// The user of the host who is this one of a container. `None` if that is unknown: the engine's own user,
+/// or one of those that a rootless engine was given.
+pub(crate) fn host_user(mapping: UserMapping, user: User) -> Option<(u32, u32)> {
+    match mapping {
+        UserMapping::Identity => Some((user.uid(), user.gid())),
+        UserMapping::Remapped { uid, gid } => {
+            Some((uid.checked_add(user.uid())?, gid.checked_add(user.gid())?))
+        }
+        UserMapping::Rootless { .. } => None,
+    }
+}
+
 #[cfg(test)]
 mod tests;

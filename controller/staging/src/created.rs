@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use sandbox_dirfd::{Links, open_path};
 use serde::{Deserialize, Serialize};
@@ -67,8 +67,14 @@ const OPEN_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLO
 
 impl CreatedDirs {
     /// Creates a directory and its missing parents, each by the descriptor of its parent, and
-    /// records them in `records`. `links` are those in the path of what exists.
-    pub fn make(path: &Path, records: &Path, links: Links) -> io::Result<Self> {
+    /// records them in `records`. `links` are those in the path of what exists. They are for `owner`, if
+    /// whoever creates them may give them away.
+    pub fn make(
+        path: &Path,
+        records: &Path,
+        links: Links,
+        owner: Option<(u32, u32)>,
+    ) -> io::Result<Self> {
         let is_missing = |dir: &&Path| {
             let found = fs::symlink_metadata(dir);
             matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
@@ -76,7 +82,7 @@ impl CreatedDirs {
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
         let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
-        match created.fill(&missing, records, links) {
+        match created.fill(&missing, records, links, owner) {
             Ok(()) => Ok(created),
             Err(error) => {
                 created.remove_if_empty();
@@ -85,7 +91,13 @@ impl CreatedDirs {
         }
     }
 
-    fn fill(&mut self, missing: &[&Path], records: &Path, links: Links) -> io::Result<()> {
+    fn fill(
+        &mut self,
+        missing: &[&Path],
+        records: &Path,
+        links: Links,
+        owner: Option<(u32, u32)>,
+    ) -> io::Result<()> {
         let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(()) };
         let mut parent = open_path(above, OPEN_DIR, links)?;
         for (path, name) in missing.iter().filter_map(|path| Some((path, path.file_name()?))) {
@@ -97,6 +109,9 @@ impl CreatedDirs {
             };
             let flags = OPEN_DIR | OFlags::NOFOLLOW;
             let next = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+            if let Some(owner) = owner.filter(|_| is_new) {
+                give(&next, owner);
+            }
             let parent = std::mem::replace(&mut parent, next);
             if is_new {
                 let identity = Identity::of(parent.as_fd(), name)?;
@@ -128,6 +143,19 @@ impl CreatedDirs {
         {
             _ = fs::remove_file(record);
         }
+    }
+}
+
+/// Gives a new directory to its owner, if that is allowed. Whoever may write beside it could have put
+/// another one in its place, whose content is not to be theirs.
+fn give(dir: &OwnedFd, (uid, gid): (u32, u32)) {
+    let is_itself = |name: &[u8]| matches!(name, b"." | b"..");
+    let is_empty = Dir::read_from(dir).is_ok_and(|mut entries| {
+        entries.all(|entry| entry.is_ok_and(|entry| is_itself(entry.file_name().to_bytes())))
+    });
+    if is_empty {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        _ = rustix::fs::chownat(dir, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
     }
 }
 
@@ -255,7 +283,8 @@ mod tests {
             self.dir.path().join(name)
         }
         fn make(&self, name: &str) -> CreatedDirs {
-            CreatedDirs::make(&self.path(name), &self.path("records"), Links::Follow).unwrap()
+            let (path, records) = (self.path(name), self.path("records"));
+            CreatedDirs::make(&path, &records, Links::Follow, None).unwrap()
         }
         /// Holds it, like a sandbox that uses it.
         fn held(&self, name: &str) -> OwnedFd {
@@ -278,6 +307,28 @@ mod tests {
         reap(&place.path("records"));
         assert!(place.path("a/f").exists() && !place.path("a/b").exists());
         assert!(!place.path("records").exists(), "it has become somebody's");
+    }
+
+    #[test]
+    fn what_is_created_belongs_to_whom_it_is_made_for_and_nothing_else_does() {
+        use std::os::unix::fs::MetadataExt as _;
+        let place = Fixture::new();
+        fs::create_dir(place.path("there")).unwrap();
+        let owner = |name: &str| {
+            let made = fs::metadata(place.path(name)).unwrap();
+            (made.uid(), made.gid())
+        };
+        let (path, mine) = (place.path("there/a/b"), owner("there"));
+        let made =
+            CreatedDirs::make(&path, &place.path("records"), Links::Follow, Some((4321, 4322)));
+        assert_eq!(["there/a", "there/a/b"].map(owner), [(4321, 4322); 2]);
+        assert_eq!(owner("there"), mine);
+        made.unwrap().remove_if_empty();
+        // One that has content was put in its place.
+        fs::create_dir_all(place.path("other/a")).unwrap();
+        let other = OwnedFd::from(fs::File::open(place.path("other")).unwrap());
+        give(&other, (4321, 4322));
+        assert_eq!(owner("other"), mine);
     }
 
     #[test]
@@ -337,7 +388,8 @@ mod tests {
         let place = Fixture::new();
         fs::create_dir(place.path("elsewhere")).unwrap();
         std::os::unix::fs::symlink("elsewhere", place.path("a")).unwrap();
-        let make = |links| CreatedDirs::make(&place.path("a/b"), &place.path("records"), links);
+        let (path, records) = (place.path("a/b"), place.path("records"));
+        let make = |links| CreatedDirs::make(&path, &records, links, None);
         let refused = make(Links::Refuse).unwrap_err();
         assert_eq!(Errno::from_io_error(&refused), Some(Errno::LOOP));
         assert!(!place.path("elsewhere/b").exists());

@@ -1,5 +1,5 @@
-//! Io dirs on the host: the directories that are [created] for them, and how one changes whole or not
-//! at all.
+//! Io dirs on the host: the directories that are [created] for them, [fresh] ones that end with their
+//! sandboxes, and how one changes whole or not at all.
 //!
 //! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, beside it on the
 //! same filesystem. A run works on that. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
@@ -16,6 +16,7 @@ mod copy;
 pub mod created;
 mod diff;
 mod error;
+pub mod fresh;
 mod journal;
 mod location;
 mod manifest;

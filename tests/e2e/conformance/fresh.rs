@@ -1,5 +1,6 @@
 //! A sandbox with programs that is given no io dir: it gets a fresh one, which ends with it.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -71,6 +72,37 @@ fn keep_keeps_the_files_and_prints_their_path() {
     assert_eq!(std::fs::read_dir(commands.place.work()).unwrap().count(), before);
     commands.shell(&["--keep", "--io-dir", "x"], "true").assert_code(2);
     commands.shell(&["--keep", "--no-io"], "true").assert_code(2);
+}
+
+#[test]
+fn directories_that_are_made_belong_to_the_user_who_runs() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    let line = "touch f && stat -c %u:%g .";
+    let run = |flags: &[&str]| {
+        let ended = commands.shell(&[&["--user", "4321:4322"], flags].concat(), line);
+        assert_eq!(ended.assert_code(0).stdout, "4321:4322\n", "{flags:?}");
+        ended
+    };
+    let owner = |path: &std::path::Path| {
+        let made = std::fs::metadata(path).unwrap();
+        (made.uid(), made.gid())
+    };
+    run(&[]);
+    let kept = run(&["--keep"]);
+    let kept = kept.stderr.strip_prefix("note: the files are in ").unwrap().trim_end();
+    assert_eq!(owner(kept.as_ref()), (4321, 4322));
+    run(&["--io-dir", "made/deep"]);
+    for path in ["made", "made/deep", "made/deep/f"] {
+        assert_eq!(owner(&place.path(path)), (4321, 4322), "{path}");
+    }
+    run(&["--io-dir", "staged", "--diff"]);
+    // One that was there stays whose it is.
+    std::fs::create_dir(place.path("there")).unwrap();
+    let mine = owner(&place.path("there"));
+    commands.shell(&["--user", "4321", "--io-dir", "there/made"], line).assert_code(0);
+    assert_eq!(owner(&place.path("there")), mine);
+    assert_eq!(owner(&place.path("there/made")), (4321, 4321));
 }
 
 #[test]

@@ -39,7 +39,7 @@ use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::{PreparedSandbox, RootOwner};
 use crate::sandbox::removal::{HeldResources, RemovalGuard};
-use crate::sandbox::user::container_user;
+use crate::sandbox::user::{container_user, host_user};
 use crate::step::Step;
 use crate::{Sandbox, audit};
 
@@ -91,7 +91,7 @@ impl Sandbox {
         method: StagingMethod,
     ) -> Result<Self, Error> {
         let began = Instant::now();
-        let opened = Opened::new(shared, sandbox, method)?;
+        let opened = Opened::new(shared, sandbox, method).await?;
         failpoint(Point::Opened).await;
         let ready = opened.create(id).await?.start().await?.greet().await?;
         let sandbox = ready.configure(StartKind::Cold, began).await?;
@@ -125,13 +125,14 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(
+    async fn new(
         shared: Arc<Shared>,
         sandbox: PreparedSandbox,
         method: StagingMethod,
     ) -> Result<Self, Error> {
         let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
-        spec.limits.check(shared.ceiling(&spec.root))?;
+        spec.limits.check(&shared.ceiling)?;
+        let owner = made_for(&shared, &spec).await?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
@@ -145,18 +146,19 @@ impl Opened {
         }
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
+            let io_dir = IoDir::make(dir, links, &made, owner)?;
             match is_staged {
                 true => {
                     let how = (method, shared.disk_reserve);
-                    IoDir::staged(dir, links, &made, stages, how, &mut |point| {
+                    io_dir.staged(stages, how, &mut |point| {
                         hold(Point::Stage(point), || false);
                     })
                 }
-                false => IoDir::make(dir, links, &made),
+                false => Ok(io_dir),
             }
         };
         let io_dir = match (&spec.io_dir, spec.private_io) {
-            (None, Some(private)) => Some(private_io_dir(&shared, &spec, private)?),
+            (None, Some(private)) => Some(private_io_dir(&shared, &spec, private, owner)?),
             (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
         };
         let io_dir = io_dir.map(Arc::new);
@@ -313,10 +315,22 @@ fn disk_reserve(shared: &Shared, io_dir: &IoDir) -> u64 {
     shared.reserve_for(io_dir).of(size)
 }
 
+/// Whom directories are made for: the user of the host who is the one that is asked for, if one is, and
+/// the engine has one user for each.
+async fn made_for(shared: &Shared, spec: &SandboxSpec) -> Result<Option<(u32, u32)>, Error> {
+    let Some(user) = spec.user else { return Ok(None) };
+    Ok(host_user(step(Step::Connect, shared.engine.user_mapping()).await?, user))
+}
+
 /// Creates the io dir of a sandbox with a private one.
-fn private_io_dir(shared: &Shared, spec: &SandboxSpec, private: PrivateIo) -> Result<IoDir, Error> {
+fn private_io_dir(
+    shared: &Shared,
+    spec: &SandboxSpec,
+    private: PrivateIo,
+    owner: Option<(u32, u32)>,
+) -> Result<IoDir, Error> {
     match (private, shared.engine.info().kind) {
-        (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir),
+        (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir, owner),
         (PrivateIo::Memory, EngineKind::Embedded) => IoDir::in_memory(
             &spec.limits,
             container_user(UserMapping::Identity, None, spec.user, shared.engine.highest_id())?,

@@ -9,7 +9,7 @@ use sandbox_engine::EngineError;
 use tokio::time::{Instant, timeout_at};
 
 use super::started::Ready;
-use super::{IO_DIR, Opened};
+use super::{IO_DIR, Opened, made_for};
 use crate::Sandbox;
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -36,10 +36,14 @@ pub(crate) struct PooledSandbox {
 }
 
 /// Opens the io dir that a caller named, creating it if it is missing; `None` if none is named.
-pub(crate) fn make_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<Option<IoDir>, Error> {
+pub(crate) async fn make_io_dir(
+    shared: &Shared,
+    spec: &SandboxSpec,
+) -> Result<Option<IoDir>, Error> {
     let Some(dir) = &spec.io_dir else { return Ok(None) };
     MountGuard::new(&shared.mount_watch, &shared.folders).check_path(IO_DIR, dir)?;
-    IoDir::make(dir, links_of(spec), &shared.instance.made_dir()).map(Some)
+    let owner = made_for(shared, spec).await?;
+    IoDir::make(dir, links_of(spec), &shared.instance.made_dir(), owner).map(Some)
 }
 
 impl PooledSandbox {
@@ -55,7 +59,7 @@ impl PooledSandbox {
         // What its label says about the end of its life.
         sandbox.spec.lifetime = lifetime.saturating_add(max_age);
         let ready = async {
-            let opened = Opened::new(shared.clone(), sandbox, StagingMethod::Copy)?;
+            let opened = Opened::new(shared.clone(), sandbox, StagingMethod::Copy).await?;
             opened.create(id.clone()).await?.start().await?.greet().await
         };
         let ready = ready.await;

@@ -37,3 +37,16 @@ fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
         assert_eq!(user, expected, "{mapping:?} {owner:?} {asked:?}");
     }
 }
+
+#[test]
+fn directories_are_made_for_the_user_of_the_host_who_is_the_containers() {
+    let user = User::new(7, 8).unwrap();
+    for (mapping, expected) in [
+        (UserMapping::Identity, Some((7, 8))),
+        (UserMapping::Remapped { uid: 100_000, gid: 200_000 }, Some((100_007, 200_008))),
+        (UserMapping::Remapped { uid: u32::MAX, gid: 0 }, None),
+        (UserMapping::Rootless { owner: 1000 }, None),
+    ] {
+        assert_eq!(host_user(mapping, user), expected, "{mapping:?}");
+    }
+}

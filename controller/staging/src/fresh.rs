@@ -12,10 +12,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchmod, mkdirat, openat, renameat_with};
+use rustix::fs::{
+    CWD, Gid, Mode, OFlags, RenameFlags, Uid, fchmod, fchown, mkdirat, openat, renameat_with,
+};
 use rustix::io::Errno;
 use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
-use sandbox_staging::Records;
+
+use crate::records::Records;
 
 /// The name of the io dir in its locked directory.
 const FILES: &str = "files";
@@ -24,7 +27,7 @@ const TRIES: usize = 100;
 
 /// A directory in use. Dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct FreshDir {
+pub struct FreshDir {
     scratch: PathBuf,
     parent: OwnedFd,
     name: String,
@@ -33,8 +36,13 @@ pub(crate) struct FreshDir {
 }
 
 impl FreshDir {
-    /// Creates one in `scratch`, which is created if it is missing.
-    pub fn create(scratch: &Path) -> io::Result<Self> {
+    /// Creates one in `scratch`, which is created if it is missing; for `owner`, if whoever creates it
+    /// may give it away.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be created, or others may write to `scratch`.
+    pub fn create(scratch: &Path, owner: Option<(u32, u32)>) -> io::Result<Self> {
         create_private_dir(scratch)?;
         let parent = OwnedFd::from(fs::File::open(scratch)?);
         for _ in 0..TRIES {
@@ -44,7 +52,7 @@ impl FreshDir {
                 Ok(lock) => {
                     let scratch = scratch.to_owned();
                     let fresh = Self { scratch, parent, name, lock };
-                    fresh.make_files()?;
+                    fresh.make_files(owner)?;
                     return Ok(fresh);
                 }
                 // A sweep was faster than the lock.
@@ -56,19 +64,27 @@ impl FreshDir {
     }
 
     /// Any user of the sandbox may write to it; nobody else can enter the directories above.
-    fn make_files(&self) -> io::Result<()> {
+    fn make_files(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
         mkdirat(&self.lock, FILES, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let files = openat(&self.lock, FILES, flags, Mode::empty())?;
+        if let Some((uid, gid)) = owner {
+            _ = fchown(&files, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        }
         Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
     }
 
     /// Moves the io dir to `to`, where it is kept. What exists there is not replaced.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be moved.
     pub fn keep(&self, to: &Path) -> io::Result<()> {
         Ok(renameat_with(&self.lock, FILES, CWD, to, RenameFlags::NOREPLACE)?)
     }
 
     /// The path of the io dir.
+    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.scratch.join(&self.name).join(FILES)
     }
@@ -85,7 +101,7 @@ impl Drop for FreshDir {
 
 /// Removes the directories in `scratch` that are not in use. Where there are no locks, those that
 /// are older than `forgotten`.
-pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
+pub fn reap(scratch: &Path, forgotten: Duration) {
     let Ok(parent) = fs::File::open(scratch) else { return };
     let parent = OwnedFd::from(parent);
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
