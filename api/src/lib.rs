@@ -66,7 +66,7 @@ pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
 pub use sandboxes::{
     CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,
-    SandboxSummary, SomePaths,
+    SandboxSummary, SomePaths, generation_id, generation_of,
 };
 pub use secrets::{SecretError, SecretValue, Secrets};
 pub use spec::{

@@ -21,11 +21,34 @@ pub enum SandboxState {
     Unknown,
 }
 
+/// Digits of the id of a kept sandbox, in hexadecimal.
+const KEPT_ID_DIGITS: usize = 24;
+
+/// The id of one of the containers of a kept sandbox, `ID-gN`: they come and go, each with a number of its
+/// own, and the sandbox's id stays.
+#[must_use]
+pub fn generation_id(sandbox: &str, generation: u64) -> String {
+    format!("{sandbox}-g{generation}")
+}
+
+/// The sandbox's id, and the number of its container, if this is a [`generation_id`].
+#[must_use]
+pub fn generation_of(id: &str) -> Option<(&str, u64)> {
+    let (sandbox, number) = id.split_once("-g")?;
+    let is_id = sandbox.len() == KEPT_ID_DIGITS
+        && sandbox.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let generation: u64 = number.parse().ok()?;
+    (is_id && generation_id(sandbox, generation) == id).then_some((sandbox, generation))
+}
+
 /// A sandbox's container, as `ps` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxSummary {
     /// The sandbox's id.
     pub id: String,
+    /// Which of the containers of a kept sandbox it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
     /// The kind of engine that has its container.
     pub engine: EngineKind,
     /// The engine's id of the container.
@@ -209,9 +232,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn container_of_a_kept_sandbox_is_known_by_its_id() {
+        let id = "0123456789abcdef01234567";
+        assert_eq!(generation_of(&generation_id(id, 12)), Some((id, 12)));
+        for other in [
+            "",
+            id,
+            "0123456789abcdef-g1",
+            &format!("{id}-g"),
+            &format!("{id}-g01"),
+            &format!("{id}-g+1"),
+        ] {
+            assert_eq!(generation_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn gc_report_reads_back_as_written() {
         let sandbox = SandboxSummary {
             id: "s".to_owned(),
+            generation: None,
             engine: EngineKind::Embedded,
             container: "c".to_owned(),
             instance: "i".to_owned(),

@@ -147,6 +147,12 @@ pub enum SpecError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The id is not one of a kept sandbox's containers.
+    #[error("'{}' is not the id of a container of a kept sandbox", .id.escape_debug())]
+    Id {
+        /// As given.
+        id: String,
+    },
     /// The script's arguments are too large.
     #[error("the script's arguments are longer than {max} bytes of JSON")]
     ArgsTooLarge {
@@ -161,7 +167,7 @@ impl SpecError {
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::ArgsTooLarge { .. } => Some("give large data as an input: --in SRC[:NAME]"),
-            Self::ProtectedName { .. } | Self::Args { .. } => None,
+            Self::ProtectedName { .. } | Self::Args { .. } | Self::Id { .. } => None,
         }
     }
 }
@@ -210,6 +216,10 @@ pub struct SandboxSpec {
     pub default_encoding: Encoding,
     /// Whether it serves one run or many.
     pub lifespan: Lifespan,
+    /// Its id, if it is one of the containers of a kept sandbox: [`generation_id`](crate::generation_id).
+    /// Others have a random one.
+    #[serde(skip)]
+    pub id: Option<String>,
     /// The name of its container in lists.
     pub container_name: Option<String>,
     /// What it is made for, for lists: a script's file or a program, without its arguments, because
@@ -316,6 +326,7 @@ impl Default for SandboxSpec {
             idle_limit: None,
             default_encoding: Encoding::default(),
             lifespan: Lifespan::default(),
+            id: None,
             container_name: None,
             title: None,
             allow: Allowlist::default(),
@@ -497,6 +508,14 @@ impl SandboxSpec {
     #[must_use]
     pub fn default_encoding(mut self, encoding: Encoding) -> Self {
         self.default_encoding = encoding;
+        self
+    }
+
+    /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
+    /// the form of a [`generation_id`](crate::generation_id).
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
         self
     }
 

@@ -193,6 +193,7 @@ fn manifests_and_results_of_operations_are_as_their_schemas_say() {
     ]);
     let sandbox = SandboxSummary {
         id: "s".to_owned(),
+        generation: Some(1),
         engine: EngineKind::Embedded,
         container: "c".to_owned(),
         instance: "i".to_owned(),

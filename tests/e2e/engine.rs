@@ -72,6 +72,18 @@ impl Engine {
         }
     }
 
+    /// The name of a container.
+    pub fn name_of(self, container: &str) -> String {
+        match self {
+            Self::Docker => docker_api(&format!("/containers/{container}/json"))
+                .and_then(|it| {
+                    it["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned())
+                })
+                .expect("it is there"),
+            Self::Embedded => container.to_owned(),
+        }
+    }
+
     /// What else there is of a place's containers, on the host.
     pub fn remains(self, place: &Fixture) -> Vec<String> {
         match self {

@@ -96,7 +96,7 @@ def call(id: int, tool: str, args: dict, stream: bool = False) -> None:
         case "sandbox_init":
             told = {"args": args, "pid": os.getpid(), "env": sorted(os.environ)}
             sandboxes[name] = {"init": json.dumps(told).encode()}
-            answer(id, {"containerId": name, "dockerId": f"d-{name}"})
+            answer(id, {"containerId": name, "sandboxId": f"s-{name}", "dockerId": f"d-{name}"})
         case "sandbox_destroy":
             del sandboxes[name]
             answer(id, {"containerId": name, "removed": True})

@@ -55,6 +55,7 @@ def test_sandboxes_share_a_process_and_their_files_do_not_mix(fake: Make, tmp_pa
         one.files.write("a", "1")
         assert one.files.read("a") == "1"
         assert not two.files.exists("a")
+        assert two.id == "s-two"
         assert told(one)["pid"] == told(two)["pid"] != told(other)["pid"]
         args = told(one)["args"]
         assert args["projectOutPath"] == str(tmp_path / "out")

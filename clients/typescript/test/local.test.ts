@@ -34,6 +34,7 @@ test("sandboxes share a process, and their files do not mix", async (t) => {
   await one.files.write("a", "1");
   assert.equal(await one.files.read("a"), "1");
   await assert.rejects(two.files.read("a"), NotFound);
+  assert.equal(two.id, "s-two");
   const init = JSON.parse(await one.files.read("init")) as Record<string, unknown>;
   assert.equal(init.rootPath, "io");
   assert.deepEqual(init.limits, { memory_bytes: 5 });

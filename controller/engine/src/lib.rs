@@ -35,7 +35,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
-use sandbox_api::{EngineInfo, GcMode, ImageInfo, ProgramImage, RootFs};
+use sandbox_api::{EngineInfo, GcMode, ImageInfo, ProgramImage, RootFs, generation_of};
 use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
@@ -281,7 +281,8 @@ pub fn container_name(sandbox: &str) -> String {
 /// The sandbox whose container has this name, if it has the form of one: people name none so.
 #[must_use]
 pub fn sandbox_of(name: &str) -> Option<&str> {
-    name.strip_prefix(NAME_PREFIX).filter(|sandbox| is_random_hex::<8>(sandbox))
+    let is_id = |id: &&str| is_random_hex::<8>(id) || generation_of(id).is_some();
+    name.strip_prefix(NAME_PREFIX).filter(is_id)
 }
 
 /// A container in an engine's list.

@@ -23,6 +23,7 @@ pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
         root,
         io_dir: None,
         inputs: Vec::new(),
+        id: None,
         container_name: None,
         title: None,
         ..spec.clone()

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
     EngineKind, Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
-    SandboxSummary,
+    SandboxSummary, generation_of,
 };
 use sandbox_engine::{ContainerSummary, Engine, sandbox_of, seconds};
 
@@ -186,8 +186,13 @@ async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSumm
             let [name, title, image, io_dir] =
                 [LABEL_NAME, LABEL_TITLE, LABEL_ROOTFS, LABEL_IO_DIR]
                     .map(|it| rest.get(it).filter(|value| !value.is_empty()).cloned());
+            let (id, generation) = match generation_of(&id) {
+                Some((sandbox, generation)) => (sandbox.to_owned(), Some(generation)),
+                None => (id, None),
+            };
             SandboxSummary {
                 id,
+                generation,
                 engine,
                 container,
                 instance,

@@ -122,6 +122,7 @@ impl SlotKey {
             idle_limit: _,
             default_encoding: _,
             lifespan: _,
+            id,
             container_name,
             // Lists name slots after their pool.
             title: _,
@@ -137,7 +138,7 @@ impl SlotKey {
             // with.
             return Err("its io dir is staged");
         }
-        if container_name.is_some() {
+        if id.is_some() || container_name.is_some() {
             return Err("its container has a name");
         }
         if *lifetime > MAX_LIFETIME {

@@ -67,6 +67,7 @@ mod tests {
     fn table_says_what_each_sandbox_is_for() {
         let sandbox = SandboxSummary {
             id: "da2442acca66b731".into(),
+            generation: None,
             engine: EngineKind::Docker,
             container: "c".into(),
             instance: "i".into(),

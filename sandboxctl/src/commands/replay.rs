@@ -195,6 +195,7 @@ fn spec(
         idle_limit: None,
         default_encoding: recorded.default_encoding,
         lifespan: Lifespan::OneRun,
+        id: None,
         container_name: None,
         title: None,
         allow: recorded.allow.clone(),

@@ -58,6 +58,8 @@ impl Arguments for InitArgs {
 pub(super) struct InitData {
     /// As it was given
     pub container_id: String,
+    /// The sandbox's id, which `sandboxctl ps` lists
+    pub sandbox_id: String,
     /// The engine's id of the container
     pub docker_id: String,
     /// Where its directory appears in it
@@ -101,8 +103,9 @@ impl Tool for Init {
         let mount_path = launch.mount_path();
         Ok(stop.or(async move {
             let sandbox = launch.ready().await?;
-            let docker_id = sandbox.container_id().to_owned();
-            Ok(InitData { container_id, docker_id, mount_path }.into())
+            let (sandbox_id, docker_id) = (sandbox.id(), sandbox.container_id());
+            let (sandbox_id, docker_id) = (sandbox_id.to_owned(), docker_id.to_owned());
+            Ok(InitData { container_id, sandbox_id, docker_id, mount_path }.into())
         }))
     }
 }

@@ -217,6 +217,13 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     });
     let path = format!("/v1/sandboxes/{idle}/files/a.txt");
     assert_eq!(caller.send("PUT", &path, "kept").generation, Some((2, true)));
+    // It has one id everywhere, and its containers are told apart by their numbers.
+    let names: Vec<_> = place.containers().iter().map(|it| engine().name_of(it)).collect();
+    assert_eq!(names, [format!("sandboxctl-{idle}-g2")]);
+    let listed: Value = serde_json::from_str(&place.sandboxctl(["ps", "--json"]).stdout).unwrap();
+    let listed: Vec<_> = listed.as_array().unwrap().iter().filter(|it| it["id"] == *idle).collect();
+    assert_eq!(listed.len(), 1, "{listed:#?}");
+    assert_eq!((&listed[0]["generation"], &listed[0]["state"]), (&json!(2), &json!("running")));
     let short = create(json!({ "ttl_ms": 3000 }));
     eventually("it is gone", || (caller.get(&short).status == 410).then_some(()));
     eventually("nothing of it is left", || {

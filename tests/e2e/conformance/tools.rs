@@ -663,6 +663,11 @@ fn many_inits_of_one_name_make_one_container() {
     let refused = server.answer(&refused);
     assert!(refused["error"].as_str().unwrap().contains("other arguments"), "{refused:#}");
     assert_eq!(place.containers(), [docker_id.as_str()]);
+    // The id of the sandbox is the one that lists have, and its container's name.
+    let id = answers[0]["data"]["sandboxId"].as_str().unwrap();
+    assert_eq!(engine().name_of(&docker_id), format!("sandboxctl-{id}"));
+    let listed = place.sandboxctl(["ps", "--quiet"]);
+    assert!(listed.assert_code(0).stdout.lines().any(|listed| listed == id), "{listed:#?}");
     assert_eq!(server.init(), docker_id, "it is the same one");
     server.data("sandbox_destroy", c(json!({})));
     assert_ne!(server.init(), docker_id, "it is a new one");

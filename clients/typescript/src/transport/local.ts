@@ -22,8 +22,8 @@ export class LocalTransport implements Transport {
   readonly #args: readonly string[];
   readonly #slots = new Slots();
   #process: ToolsProcess | undefined;
-  /** The process of each sandbox: it ends with it. */
-  readonly #sandboxes = new Map<string, ToolsProcess>();
+  /** The sandboxes by their ids: the process of each, with which it ends, and what it calls it. */
+  readonly #sandboxes = new Map<string, { process: ToolsProcess; containerId: string }>();
   /** How many sandboxes are being made. */
   #creating = 0;
 
@@ -45,9 +45,9 @@ export class LocalTransport implements Transport {
 
   async #create(spec: SandboxSpec, { signal }: CallOptions): Promise<string> {
     const process = await this.#start();
-    const id = spec.name ?? `client-${randomUUID()}`;
+    const containerId = spec.name ?? `client-${randomUUID()}`;
     const args = {
-      containerId: id,
+      containerId,
       rootPath: "io",
       ...(spec.ioDir === undefined ? {} : { projectOutPath: resolve(spec.ioDir) }),
       ...(spec.name === undefined ? {} : { containerName: spec.name }),
@@ -55,20 +55,23 @@ export class LocalTransport implements Transport {
       ...(spec.limits ? { limits: spec.limits } : {}),
       ...(spec.allow ? { allow: spec.allow } : {}),
     };
+    let data: unknown;
     try {
-      await this.#call(process, this.#slots.operations, "sandbox_init", args, { signal });
+      data = await this.#call(process, this.#slots.operations, "sandbox_init", args, { signal });
     } catch (error) {
       // Cancelled too late, it may be there.
-      if (signal?.aborted) void this.#destroy(process, id).catch(() => {});
+      if (signal?.aborted) void this.#destroy(process, containerId).catch(() => {});
       throw error;
     }
-    this.#sandboxes.set(id, process);
-    return id;
+    if (!isObject(data) || typeof data.sandboxId !== "string") throw unexpected();
+    this.#sandboxes.set(data.sandboxId, { process, containerId });
+    return data.sandboxId;
   }
 
   async operation(id: string, operation: wire.Operation, options: CallOptions): Promise<wire.Envelope> {
-    const args = { containerId: id, operation };
-    const data = await this.#call(this.#of(id), this.#slots.operations, "sandbox_operation", args, options);
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, operation };
+    const data = await this.#call(process, this.#slots.operations, "sandbox_operation", args, options);
     if (!isObject(data) || typeof data.success !== "boolean") throw unexpected();
     return data as unknown as wire.Envelope;
   }
@@ -76,9 +79,10 @@ export class LocalTransport implements Transport {
   async execute(id: string, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument> {
     const { onEvent } = options;
     const onLine = onEvent && ((line: Record<string, unknown>) => onEvent(line.event as wire.ExecutionEvent));
-    const args = { containerId: id, request };
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, request };
     const how = { ...options, onLine };
-    return parseDocument(await this.#call(this.#of(id), this.#slots.executions, "sandbox_execute", args, how));
+    return parseDocument(await this.#call(process, this.#slots.executions, "sandbox_execute", args, how));
   }
 
   async once(
@@ -96,7 +100,7 @@ export class LocalTransport implements Transport {
   }
 
   async *download(id: string, path: Path, { signal }: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
-    const process = this.#of(id);
+    const { process, containerId } = this.#of(id);
     const release = await this.#slots.downloads.acquire(signal);
     const chunks: Uint8Array[] = [];
     let wake = () => {};
@@ -107,7 +111,7 @@ export class LocalTransport implements Transport {
     };
     const call = process.send(
       "sandbox_download",
-      { containerId: id, ...pathMembers("path", path) },
+      { containerId, ...pathMembers("path", path) },
       {
         onLine: (line) => {
           if (typeof line.chunk === "string") chunks.push(fromBase64(line.chunk));
@@ -153,7 +157,7 @@ export class LocalTransport implements Transport {
     content: AsyncIterable<Uint8Array>,
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
-    const process = this.#of(id);
+    const { process, containerId } = this.#of(id);
     const release = await this.#slots.uploads.acquire(signal);
     let credit = WINDOW;
     let wake = () => {};
@@ -169,7 +173,7 @@ export class LocalTransport implements Transport {
     };
     const call = process.send(
       "sandbox_upload",
-      { containerId: id, ...pathMembers("path", path) },
+      { containerId, ...pathMembers("path", path) },
       {
         onLine: (line) => {
           if (typeof line.more === "number") credit += line.more;
@@ -225,10 +229,11 @@ export class LocalTransport implements Transport {
   }
 
   async destroy(id: string): Promise<void> {
-    const process = this.#sandboxes.get(id);
-    if (!process) return;
+    const sandbox = this.#sandboxes.get(id);
+    if (!sandbox) return;
+    const { process, containerId } = sandbox;
     this.#sandboxes.delete(id);
-    if (process.alive) await this.#destroy(process, id);
+    if (process.alive) await this.#destroy(process, containerId);
     // Node waits for no child of a thread that has ended, and whether this thread ends is not known here.
     if (!isMainThread && this.#sandboxes.size === 0 && this.#creating === 0 && process === this.#process) {
       this.#process = undefined;
@@ -236,19 +241,19 @@ export class LocalTransport implements Transport {
     }
   }
 
-  async #destroy(process: ToolsProcess, id: string): Promise<void> {
+  async #destroy(process: ToolsProcess, containerId: string): Promise<void> {
     try {
-      await this.#answer(process, "sandbox_destroy", { containerId: id }, {});
+      await this.#answer(process, "sandbox_destroy", { containerId }, {});
     } catch (error) {
       if (!(error instanceof SandboxGone || error instanceof NotFound)) throw error;
     }
   }
 
-  /** The process that has this sandbox. */
-  #of(id: string): ToolsProcess {
-    const process = this.#sandboxes.get(id);
-    if (process?.end) throw process.end;
-    if (process) return process;
+  /** The process that has this sandbox, and what it calls it. */
+  #of(id: string): { process: ToolsProcess; containerId: string } {
+    const sandbox = this.#sandboxes.get(id);
+    if (sandbox?.process.end) throw sandbox.process.end;
+    if (sandbox) return sandbox;
     throw errorOf({ kind: "gone", message: `the sandbox ${id} is gone`, hint: "create another one" });
   }
 

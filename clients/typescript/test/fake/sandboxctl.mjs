@@ -75,7 +75,12 @@ function call({ id, tool, args, stream }) {
   switch (tool) {
     case "sandbox_init":
       sandboxes.set(args.containerId, new Map([["init", Buffer.from(JSON.stringify({ ...args, pid: process.pid }))]]));
-      return answer(id, { containerId: args.containerId, dockerId: "d", mountPath: "/io" });
+      return answer(id, {
+        containerId: args.containerId,
+        sandboxId: `s-${args.containerId}`,
+        dockerId: "d",
+        mountPath: "/io",
+      });
     case "sandbox_destroy":
       sandboxes.delete(args.containerId);
       return answer(id, { containerId: args.containerId, removed: true });

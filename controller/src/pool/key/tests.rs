@@ -191,6 +191,7 @@ fn sandbox_that_is_not_known_ahead_has_no_key() {
         (programs().input(Input::bytes("a", Vec::new())), "it has inputs"),
         (programs().fresh_io_dir().staged(), "its io dir is staged"),
         (programs().container_name("a"), "its container has a name"),
+        (programs().id("a"), "its container has a name"),
         (programs().lifetime(Duration::MAX), "its lifetime is longer than a week"),
     ] {
         assert_eq!(key_on(&spec, "sha256:1"), Err(why));

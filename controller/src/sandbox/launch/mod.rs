@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use sandbox_api::changes::StagingMethod;
-use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec, StartKind};
+use sandbox_api::{
+    EngineKind, PrivateIo, RootFs, SandboxSpec, SpecError, StartKind, generation_of,
+};
 use sandbox_dirfd::{FreeSpace, Identity};
 use sandbox_engine::{
     Container, EngineError, Prepared, ProgramRoot, Source, UserMapping, container_name,
@@ -74,7 +76,11 @@ impl Sandbox {
         method: StagingMethod,
     ) -> Result<Self, Error> {
         let started = Instant::now();
-        let id = sandbox_dirfd::random_hex::<8>();
+        let id = match &sandbox.spec.id {
+            Some(id) if generation_of(id).is_some() => id.clone(),
+            Some(id) => return Err(SpecError::Id { id: id.clone() }.into()),
+            None => sandbox_dirfd::random_hex::<8>(),
+        };
         let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, method).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use sandbox_api::generation_id;
 use sandbox_api::service::{SandboxStatus, Subject, Time};
 use tracing::Instrument as _;
 
@@ -97,6 +98,7 @@ impl Core {
             false => spec.io_dir(self.files.path(&kept.record.id)),
         };
         let spec = spec.lifetime(left).title("sandbox");
+        let spec = spec.id(generation_id(&kept.record.id, generation));
         let spec = match &kept.record.name {
             Some(name) => spec.container_name(name),
             None => spec,

@@ -188,6 +188,7 @@ fn container_of_a_sandbox_has_its_name_its_files_and_its_longest_life() {
     let launched = world.runner.launched.lock().unwrap();
     let spec = &launched[0];
     assert_eq!(spec.container_name.as_deref(), Some("a"));
+    assert_eq!(spec.id, Some(format!("{id}-g1")));
     assert_eq!(spec.io_dir, Some(world.data_dir().join("files").join(id)));
     // Not its time to live, which can be extended up to that.
     assert!((Duration::from_secs(60)..=Duration::from_secs(100)).contains(&spec.lifetime));
