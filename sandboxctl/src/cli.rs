@@ -91,7 +91,8 @@ Examples:
 Exit codes:
   0 done · 1 script or operation failed · 2 usage, configuration · 120 limit · 121 policy
   122 agent lost · 123 conflict · 124 timeout · 125 engine, controller · 126 command not executable
-  127 command not found · 129 hung up · 130 interrupted · 137 killed · 143 terminated
+  127 command not found · 129 hung up · 130 interrupted · 137 killed · 141 output unread
+  143 terminated
   exec passes on the command's own: 128+n where signal n ended it"
 )]
 pub struct Cli {
@@ -195,7 +196,7 @@ Examples:
 Exit codes:
   the command's own · 2 usage, configuration (nothing ran) · 120 limit · 121 policy · 122 agent lost
   123 conflict · 124 timeout · 125 engine, image, controller · 126 command not executable · 127 command not found
-  130 interrupted · 137 killed; --json distinguishes a command's own 2 from sandboxctl's")]
+  130 interrupted · 137 killed · 141 output unread; --json distinguishes a command's own 2 from sandboxctl's")]
     #[command(
         mut_args(exec::with_limits_of_exec),
         override_usage = "sandboxctl exec [OPTIONS] IMAGE COMMAND...\n       \

@@ -69,6 +69,10 @@ pub enum Error {
     Signalled(Signal),
 }
 
+/// The exit code of a command whose output has no reader any more, and which ends for that: as of a program
+/// that SIGPIPE ends, without a message.
+pub const UNREAD: u8 = 141;
+
 /// A signal that ends the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {

@@ -115,6 +115,11 @@ impl Output {
         }
     }
 
+    /// Whether stdout has had a reader for all that was written.
+    pub fn is_read(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+
     /// From here on this is the log of a CI job.
     pub fn begin_ci(&self, ci: Ci) {
         // Each process runs one command.

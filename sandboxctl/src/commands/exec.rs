@@ -28,7 +28,7 @@ use crate::ci::log_markers::MarkFilter;
 use crate::ci::{Ci, Stdout, Stream};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
-use crate::error::Error;
+use crate::error::{Error, UNREAD};
 use crate::output::Output;
 use crate::report::Reports;
 
@@ -266,7 +266,10 @@ impl Session<'_> {
             &self.staging,
         );
         let issued = issued.await;
-        let code = copied.exit_code(result.outcome.exit_code());
+        let code = match written.is_why(&result.outcome) {
+            true => UNREAD,
+            false => copied.exit_code(result.outcome.exit_code()),
+        };
         let whole = seen.put_into(&result);
         self.reports.executed(THE_ONLY, &document(&whole, &copied, &issued), code);
         self.end(&result, written, (&copied, &staged, &issued))?;
@@ -324,20 +327,12 @@ fn sinks(output: &Output, raw: bool) -> Result<[Sink; 2], Error> {
 }
 
 /// Prints why a command failed, beyond its own exit code.
-fn print_failure(
-    output: &Output,
-    args: &ExecArgs,
-    line: &CommandLine,
-    result: &ExecResult,
-    written: Written,
-) {
-    if let Some(failure) = result.outcome.failure() {
-        let message = match written {
-            Written::All => failure.message,
-            Written::Unread => "cancelled: the reader of its output is gone".to_owned(),
-        };
+fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, written: Written) {
+    if let Some(failure) = result.outcome.failure()
+        && !written.is_why(&result.outcome)
+    {
         let own = hints::not_found(line, failure.kind);
-        output.failure(&message, own.or_else(|| result.hint()).as_deref());
+        output.failure(&failure.message, own.or_else(|| result.hint()).as_deref());
     }
     if let Outcome::Exit(Exit::Signal(signal)) = result.outcome {
         output.notice(&format!("the command was ended by {}", signal_name(signal)));
@@ -369,6 +364,14 @@ enum Written {
     All,
     /// The reader closed it before that.
     Unread,
+}
+
+impl Written {
+    /// Whether the command was ended because of it.
+    const fn is_why(self, outcome: &Outcome) -> bool {
+        let by_us = matches!(outcome, Outcome::Cancelled { cause: CancelCause::Caller });
+        by_us && matches!(self, Self::Unread)
+    }
 }
 
 /// The document of a command.

@@ -13,7 +13,7 @@ use sandbox_api::service::{
 
 use super::{Context, block_on};
 use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
-use crate::error::Error;
+use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
 use crate::remote::{self, Client, Events, ListQuery, Stream};
@@ -65,7 +65,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                         }
                         Ok(())
                     };
-                    while_read(print).await?;
+                    return while_read(output, print).await;
                 }
                 ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
                 ExecutionsCommand::Files { id, json } => {
@@ -78,7 +78,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 ExecutionsCommand::Download { id, path, output: file } => {
                     context.check_output("--output", &file)?;
                     let content = client.download(id.as_str(), path.as_deref()).await?;
-                    save(output, content, &file).await?;
+                    return save(output, content, &file).await;
                 }
             }
             Ok(0)
@@ -272,17 +272,20 @@ fn files_listing(files: &FileList, width: Option<usize>) -> String {
     text
 }
 
-/// Prints for as long as somebody reads stdout.
-async fn while_read(print: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+/// Prints for as long as somebody reads stdout. Returns the exit code.
+async fn while_read(
+    output: &Output,
+    print: impl Future<Output = Result<(), Error>>,
+) -> Result<u8, Error> {
     tokio::select! {
         biased;
-        printed = print => printed,
-        () = stdout_is_unread() => Ok(()),
+        printed = print => printed.map(|()| if output.is_read() { 0 } else { UNREAD }),
+        () = stdout_is_unread() => Ok(UNREAD),
     }
 }
 
 /// Writes a download to a file, which is there when it is complete; or to stdout.
-async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<(), Error> {
+async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<u8, Error> {
     let what = || format!("--output {}", file.display());
     let failed = |source| Error::Content { what: what(), source };
     let lost = |error: Box<dyn std::error::Error + Send + Sync>| {
@@ -295,14 +298,14 @@ async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<(), E
             }
             Ok(())
         };
-        return while_read(print).await;
+        return while_read(output, print).await;
     }
     let target = Target::open(file).map_err(|error| Error::usage(what(), input::reason(&error)))?;
     let mut writer = target.writer().map_err(failed)?;
     while let Some(piece) = content.next().await.map_err(lost)? {
         writer.write_all(&piece).map_err(failed)?;
     }
-    target.finish().map_err(failed)
+    target.finish().map_err(failed).map(|()| 0)
 }
 
 #[cfg(test)]

@@ -381,7 +381,7 @@ fn a_reader_that_goes_away_ends_a_read_quietly() {
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
         child.stdout = Some(null_reader());
         let ended = wait(child);
-        ended.assert_code(0);
+        ended.assert_code(141);
         assert_eq!(ended.stderr, "", "{args:?}");
     }
 }

@@ -12,7 +12,7 @@ use super::super::transfer::Source;
 use super::super::{Context, block_on, network, reports, truncation};
 use super::{Filtered, Seen, Written, own_variable, pass_on};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
-use crate::error::Error;
+use crate::error::{Error, UNREAD};
 use crate::remote::{Client, exec_result};
 use crate::report::Reports;
 
@@ -157,7 +157,10 @@ async fn follow(
         following.cancel().await?;
         while following.next().await?.is_some() {}
     }
-    let (document, code) = following.exec_document()?;
+    let (document, mut code) = following.exec_document()?;
+    if exec_result(&document, code).is_ok_and(|result| written.is_why(&result.outcome)) {
+        code = UNREAD;
+    }
     reports.executed(super::THE_ONLY, &document, code);
     end(context, args, line, &document, code, written, &following)?;
     Ok(code)

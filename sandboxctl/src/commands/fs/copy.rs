@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::super::transfer::{Sink, Source};
 use super::progress::Progress;
 use super::report::Report;
-use super::stream::{failed, fill, pour, stdout};
+use super::stream::{failed, fill, pour, poured, stdout};
 use crate::cli::fs::Side;
 use crate::error::Error;
 use crate::input;
@@ -134,8 +134,8 @@ impl<'a> Copy<'a> {
             }
             (From::Sandbox(from), To::Stdout) => {
                 let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
-                pour(&mut reader, stdout()?, &mut Progress::hidden(), "stdout").await?;
-                return Ok(Report::done());
+                let mut progress = Progress::hidden();
+                return pour(&mut reader, stdout()?, &mut progress, "stdout").await.map(poured);
             }
             (From::Sandbox(from), To::Sandbox(to)) => {
                 let name = last_name(from.as_bytes());

@@ -30,7 +30,7 @@ use self::batch::Batch;
 use self::copy::Copy;
 use self::progress::Progress;
 use self::report::Report;
-use self::stream::{failed, fill, piece, pour, refused, stdout, still_read};
+use self::stream::{failed, fill, piece, pour, poured, refused, stdout, still_read};
 use super::text::LineCut;
 use super::transfer::Source;
 use super::{Context, block_on, launch};
@@ -323,7 +323,7 @@ impl Session<'_> {
         let mut sink = stdout()?;
         let Some(lines) = args.lines else {
             let mut progress = Progress::hidden();
-            return pour(&mut reader, sink, &mut progress, "stdout").await.map(|_| Report::done());
+            return pour(&mut reader, sink, &mut progress, "stdout").await.map(poured);
         };
         let mut cut = LineCut::new(lines);
         while !cut.is_done()
@@ -331,12 +331,12 @@ impl Session<'_> {
         {
             let taken = cut.take(&piece);
             if !taken.is_empty() && !still_read(sink.put(taken.to_vec()).await, "stdout")? {
-                return Ok(Report::done());
+                return Ok(poured(false));
             }
         }
-        still_read(sink.finish().await, "stdout")?;
+        let is_whole = still_read(sink.finish().await, "stdout")?;
         match cut.behind_the_end() {
-            None => Ok(Report::done()),
+            None => Ok(poured(is_whole)),
             Some(count) => {
                 let lines = if count == 1 { "line" } else { "lines" };
                 let reason = format!(

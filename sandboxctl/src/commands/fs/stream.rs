@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::transfer::{Sink, Source};
 use super::progress::Progress;
-use crate::error::Error;
+use super::report::Report;
+use crate::error::{Error, UNREAD};
 
 /// The longest piece that is read at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -47,6 +48,11 @@ pub(super) async fn pour(
         }
     }
     still_read(sink.finish().await, what)
+}
+
+/// The report of a copy to stdout, of which a part is missing if the reader is gone.
+pub(super) fn poured(is_whole: bool) -> Report {
+    Report::done().code(if is_whole { 0 } else { UNREAD })
 }
 
 /// Copies all of `source` into a file that is being written, without finishing it.
