@@ -39,11 +39,14 @@ impl Failure {
         Self { kind, message: message.into(), line: None, traceback: None, value: None, hint }
     }
 
-    /// The same with how to get [a part](crate::Operation::part_hint) of what is too large.
+    /// The same with how to get [a part](crate::Operation::part_hint) of what is too large, and [what to
+    /// do](crate::Operation::bytes_hint) with content that is not UTF-8.
     #[must_use]
-    pub fn with_part(mut self, part: Option<&str>) -> Self {
-        if let (ErrorKind::TooLarge, Some(part), Some(hint)) = (self.kind, part, &mut self.hint) {
-            *hint = format!("{part}; {hint}");
+    pub fn with_hints(mut self, part: Option<&str>, bytes: Option<&str>) -> Self {
+        match (self.kind, part, bytes, &mut self.hint) {
+            (ErrorKind::TooLarge, Some(part), _, Some(hint)) => *hint = format!("{part}; {hint}"),
+            (ErrorKind::Encoding, _, Some(bytes), Some(hint)) => bytes.clone_into(hint),
+            _ => {}
         }
         self
     }

@@ -394,6 +394,18 @@ impl Operation {
         }
     }
 
+    /// What to do with content that is not UTF-8, where the operation takes no encoding.
+    #[must_use]
+    pub const fn bytes_hint(&self) -> Option<&'static str> {
+        match self {
+            Self::View(_) => Some("`read` with the encoding base64 gives any bytes"),
+            Self::Edit(_) => {
+                Some("`read` gives any bytes, and `write` takes them, with the encoding base64")
+            }
+            _ => None,
+        }
+    }
+
     /// Parses an operation.
     ///
     /// # Errors
@@ -529,12 +541,28 @@ mod tests {
         let hint = |json: &str| {
             let part = Operation::from_json(json).unwrap().part_hint();
             let hint = crate::operation_hint(ErrorKind::TooLarge);
-            Failure::new(ErrorKind::TooLarge, "", hint).with_part(part).hint.unwrap()
+            Failure::new(ErrorKind::TooLarge, "", hint).with_hints(part, None).hint.unwrap()
         };
         let read = hint(r#"{"operation":"read","path":"a"}"#);
         assert!(read.starts_with("`offset` and `limit` read a part of a file; "), "{read}");
         let write = hint(r#"{"operation":"write","path":"a","content":"x"}"#);
         assert!(!write.contains("`offset`") && read.ends_with(&write), "{write}");
+    }
+
+    #[test]
+    fn operation_without_an_encoding_is_not_told_to_take_another() {
+        let hint = |json: &str| {
+            let operation = Operation::from_json(json).unwrap();
+            let hint = crate::operation_hint(ErrorKind::Encoding);
+            let failure = Failure::new(ErrorKind::Encoding, "", hint);
+            failure.with_hints(operation.part_hint(), operation.bytes_hint()).hint.unwrap()
+        };
+        let edit = hint(r#"{"operation":"edit","path":"a","old":"x","new":"y"}"#);
+        assert!(edit.starts_with("`read` gives any bytes, and `write` takes them"), "{edit}");
+        let view = hint(r#"{"operation":"view","path":"a"}"#);
+        assert!(view.starts_with("`read` with the encoding base64"), "{view}");
+        let read = hint(r#"{"operation":"read","path":"a"}"#);
+        assert_eq!(Some(read), crate::operation_hint(ErrorKind::Encoding));
     }
 
     #[test]

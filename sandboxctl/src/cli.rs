@@ -9,6 +9,7 @@ mod env_file;
 pub mod exec;
 pub mod executions;
 pub mod fs;
+mod guess;
 mod limits;
 mod local_flags;
 pub mod mcp;

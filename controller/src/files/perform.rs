@@ -18,12 +18,13 @@ use crate::sandbox::Sandbox;
 impl Sandbox {
     /// Performs an operation given as data. The envelope has the result or the error.
     pub async fn perform(&self, operation: Operation) -> Envelope {
-        let (started, part) = (Instant::now(), operation.part_hint());
+        let started = Instant::now();
+        let (part, bytes) = (operation.part_hint(), operation.bytes_hint());
         let result = self.output_of(operation).await;
         let took = started.elapsed();
         match result {
             Ok(output) => output.envelope(took),
-            Err(error) => Envelope::failed(took, Failure::from(&error).with_part(part)),
+            Err(error) => Envelope::failed(took, Failure::from(&error).with_hints(part, bytes)),
         }
     }
 

@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::builder::{ArgPredicate, StyledStr};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-use super::Cli;
+use super::{Cli, guess};
 
 /// Commands that use no engine: their help has the flags of all commands on one line.
 const WITHOUT_ENGINE: [&str; 4] = ["check", "types", "completions", "man"];
@@ -30,7 +30,7 @@ impl Cli {
         let mut command = command_of(&args);
         let matches = command
             .try_get_matches_from_mut(&args)
-            .map_err(|error| suggest_subcommand(error, &command, &args))?;
+            .map_err(|error| with_tip(error, &command, &args))?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match &mut cli.command {
@@ -57,31 +57,81 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("move", "mv"),
     ("rename", "mv"),
     ("search", "grep"),
+    ("list", "show"),
+    ("get", "show"),
+    ("print", "show"),
+    ("add", "install"),
+    ("add", "create"),
+    ("new", "create"),
+    ("generate", "create"),
+    ("generate", "new"),
+    ("create", "new"),
 ];
-/// From which likeness on a subcommand is suggested: one pair of letters swapped in three is likelier.
+/// How many letters a mistyped word has too many, too few, wrong or swapped.
+const MOST_MISTYPED: usize = 2;
+/// From which likeness on a word is a mistyped one: one pair of letters swapped in three is likelier.
 const LIKENESS: f64 = 0.6;
 
-/// Suggests a subcommand for one that there is not: of another name elsewhere, or with letters missing
-/// or swapped, for which clap has no measure.
-fn suggest_subcommand(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap::Error {
-    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+/// Whether this may have been meant.
+fn is_near(typed: &str, name: &str) -> bool {
+    strsim::damerau_levenshtein(typed, name) <= MOST_MISTYPED
+        && strsim::normalized_damerau_levenshtein(typed, name) > LIKENESS
+}
+
+/// Says what a command or a flag that there is not may be: by the table of what people type, or one that
+/// is nearly written so. clap's own measure finds others that only begin so.
+fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap::Error {
+    if !matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
         return error;
+    }
+    let typed = |kind| error.get(kind).map(ToString::to_string);
+    let (command, flag) = (typed(ContextKind::InvalidSubcommand), typed(ContextKind::InvalidArg));
+    let mut group = whole;
+    let mut path = Vec::new();
+    for arg in args.iter().skip(1).filter_map(|arg| arg.to_str()) {
+        if command.as_deref() == Some(arg) {
+            break;
+        }
+        if let Some(found) = group.find_subcommand(arg) {
+            group = found;
+            path.push(arg);
+        }
+    }
+    let path = path.join(" ");
+    // To pass a flag as a value never helps here.
+    error.remove(ContextKind::Suggested);
+    let tip = match (&command, &flag) {
+        (Some(typed), _) => guess::command(&path, typed),
+        (None, Some(typed)) => guess::flag(&path, typed),
+        (None, None) => None,
     };
-    let typed = typed.as_str();
-    let group = args.iter().skip(1).take_while(|arg| *arg != typed).fold(whole, |group, arg| {
-        arg.to_str().and_then(|arg| group.find_subcommand(arg)).unwrap_or(group)
+    let suggested = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
+    let is_meant = flag.zip(suggested).is_some_and(|(typed, name)| {
+        let typed = typed.split('=').next().unwrap_or_default();
+        is_near(typed, &name)
     });
-    let names = || group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name);
-    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(typed, name);
-    let synonym =
-        SYNONYMS.iter().find(|(other, here)| *other == typed && names().any(|it| it == *here));
-    let nearest = names().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    let nearest = nearest.filter(|name| likeness(name) > LIKENESS);
-    if let Some(name) = synonym.map(|it| it.1).or(nearest) {
-        let suggested = ContextValue::Strings(vec![name.to_owned()]);
-        error.insert(ContextKind::SuggestedSubcommand, suggested);
+    if tip.is_some() || command.is_some() || !is_meant {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
+    if let Some(tip) = tip {
+        let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+        error.insert(ContextKind::Suggested, tips);
+    } else if let Some(name) = command.and_then(|typed| subcommand_for(group, &typed)) {
+        let names = ContextValue::Strings(vec![name.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, names);
     }
     error
+}
+
+/// The subcommand that is meant: of another name elsewhere, or nearly written so.
+fn subcommand_for<'a>(group: &'a Command, typed: &str) -> Option<&'a str> {
+    let names = || group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name);
+    let mut synonyms = SYNONYMS.iter().filter(|(other, _)| *other == typed);
+    let synonym = synonyms.find_map(|(_, here)| names().find(|name| name == here));
+    let likeness = |name: &str| strsim::normalized_damerau_levenshtein(typed, name);
+    let nearest = names().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    synonym.or(nearest.filter(|name| is_near(typed, name)))
 }
 
 /// The definition of the command line.

@@ -4,7 +4,7 @@ use sandbox_api::Failure;
 use sandbox_controller::{CheckReply, CheckWarning, check_script};
 use serde::Serialize;
 
-use super::{Context, block_on};
+use super::{Context, block_on, hints};
 use crate::cli::CheckArgs;
 use crate::error::Error;
 use crate::input::ScriptArgument;
@@ -20,6 +20,7 @@ struct CheckDocument {
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
     let policy = context.settings()?.confinement();
     let script = input::script(ScriptArgument::File(&args.script))?;
+    hints::check_language(&script)?;
     let agent = context.environment.agent();
     let checked = block_on(async { Ok(check_script(&script.source, &agent, policy).await?) })?;
     let CheckReply { error, warnings } = checked;

@@ -107,6 +107,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         reports: &reports,
     };
     let ended = block_on(session.run(config, spec, command, source));
+    if !args.stdin {
+        hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
+    }
     let ended = ended.map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>

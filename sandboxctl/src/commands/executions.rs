@@ -130,6 +130,7 @@ fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
         (None, None) => return Err(Error::usage("SCRIPT", "it is missing")),
     };
     let script = input::script(script)?;
+    super::hints::check_language(&script)?;
     Ok(ExecutionRequest {
         script: Some(Content(script.source)),
         args: input::arguments(args.args_file.as_deref(), &args.args)?,

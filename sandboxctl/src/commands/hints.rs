@@ -3,15 +3,20 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use rustix::fs::{FileType, fstat, tell};
+use rustix::io::ioctl_fionread;
 use sandbox_api::{ErrorKind, Input};
 use sandbox_controller::Error as ControllerError;
 
 use crate::cli::exec::CommandLine;
 use crate::error::Error;
+use crate::input::ScriptSource;
+use crate::output::Output;
 
-/// Other languages: the endings of their files, their names, and an image and a program that run
-/// them.
-const LANGUAGES: &[(&[&str], &str, &str, &str)] = &[
+/// Another language: the endings of its files, its name, and an image and a program that run it.
+type Language = (&'static [&'static str], &'static str, &'static str, &'static str);
+
+const LANGUAGES: &[Language] = &[
     (&["py"], "Python", "python:3.13-slim", "python3"),
     (&["js", "mjs", "cjs"], "JavaScript", "node:24-slim", "node"),
     (&["ts", "mts", "tsx"], "TypeScript", "node:24-slim", "node"),
@@ -44,6 +49,9 @@ const BEGINNINGS: &[(&str, &str)] = &[
     ("package main", "go"),
     ("<?php", "php"),
 ];
+/// How stdin is passed on.
+pub const STDIN_OF_RUN: &str = "--in -:NAME shows it to a script at /in/NAME";
+pub const STDIN_OF_EXEC: &str = "-i passes it to the command";
 /// Bytes of a script that are looked at.
 const HEAD: usize = 4096;
 
@@ -51,14 +59,19 @@ const HEAD: usize = 4096;
 pub fn other_language(name: &str, source: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(&source[..source.len().min(HEAD)]);
     let ending = language_of(name, &text)?;
-    let (_, language, image, program) = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
+    let row = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
+    Some(format!("it looks like {}, not Luau: {}", row.1, line_for(name, row)))
+}
+
+/// The command line that runs a file of another language.
+fn line_for(name: &str, (_, _, image, program): &Language) -> String {
     let file = Path::new(name);
     let line = match Input::default_name(file).filter(|_| file.is_file()) {
         Some(own) => format!("--in {name} {image} {program} /in/{own}"),
         None if name == "-c" => format!("{image} {program} -c CODE"),
         None => format!("--in FILE {image} {program} /in/FILE"),
     };
-    Some(format!("it looks like {language}, not Luau: sandboxctl exec {line}"))
+    format!("sandboxctl exec {line}")
 }
 
 fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
@@ -77,11 +90,32 @@ fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
     }
 }
 
-/// A note on a script whose name says that it is of another language, which may compile as Luau.
-pub fn named_as_another_language(name: &str) -> Option<String> {
-    let ending = Path::new(name).extension().and_then(OsStr::to_str)?;
-    let (_, language, ..) = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
-    Some(format!("{name} is read as Luau; by its name it is {language}: sandboxctl exec runs that"))
+/// Refuses a script whose name says that it is of another language: it may compile as Luau, and do
+/// something else.
+///
+/// # Errors
+///
+/// The command line that runs it.
+pub fn check_language(script: &ScriptSource) -> Result<(), Error> {
+    let name = &script.name;
+    let ending = Path::new(name).extension().and_then(OsStr::to_str).filter(|_| script.is_file);
+    let row = ending.and_then(|ending| LANGUAGES.iter().find(|row| row.0.contains(&ending)));
+    let Some(row) = row else { return Ok(()) };
+    let why = format!("{name} is {} by its name, and scripts are Luau", row.1);
+    Err(Error::usage("SCRIPT", why).with_hint(line_for(name, row)))
+}
+
+/// A note on stdin that has something to read, and was not passed on. `how` passes it on.
+pub fn unread_stdin(output: &Output, how: &str) {
+    let stdin = rustix::stdio::stdin();
+    let has_more = fstat(stdin).is_ok_and(|found| match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => tell(stdin).is_ok_and(|at| at < found.st_size.cast_unsigned()),
+        FileType::Fifo | FileType::Socket => ioctl_fionread(stdin).is_ok_and(|bytes| bytes > 0),
+        _ => false,
+    });
+    if has_more {
+        output.notice(&format!("stdin has content that was not passed on: {how}"));
+    }
 }
 
 /// A command that was not found: it is a line for the shell, or a file of the host.
@@ -162,6 +196,24 @@ mod tests {
         let hint = other_language(file.to_str().unwrap(), b"import os").unwrap();
         let line = format!("exec --in {} python:3.13-slim python3 /in/a.py", file.display());
         assert!(hint.ends_with(&line), "{hint}");
+    }
+
+    #[test]
+    fn script_that_is_named_as_another_language_is_refused_with_the_line_that_runs_it() {
+        let script = |name: &str, is_file| {
+            let script = ScriptSource { source: b"print(5)".to_vec(), name: name.into(), is_file };
+            check_language(&script).map_err(|error| error.to_text())
+        };
+        for (name, program) in [("a.py", "python3"), ("b/c.mjs", "node"), ("d.sh", "sh")] {
+            let refused = script(name, true).unwrap_err();
+            assert!(refused.starts_with(&format!("SCRIPT: {name} is ")), "{refused}");
+            assert!(refused.contains("\nhint: sandboxctl exec --in "), "{refused}");
+            assert!(refused.contains(&format!(" {program} /in/")), "{refused}");
+        }
+        for name in ["a.luau", "a.lua", "a", "a.txt", "py"] {
+            assert_eq!(script(name, true), Ok(()), "{name}");
+        }
+        assert_eq!(script("a.py", false), Ok(()), "it is no file");
     }
 
     #[test]

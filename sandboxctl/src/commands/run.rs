@@ -43,9 +43,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
-    for note in scripts.iter().filter_map(|it| hints::named_as_another_language(&it.name)) {
-        context.output.notice(&note);
-    }
+    scripts.iter().try_for_each(hints::check_language)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings, stdin.as_deref())?;
     let mut files = reports::named_files(
@@ -96,6 +94,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         (Job { index, source }, script)
     });
     let ended = block_on(session.run(config, jobs.collect()));
+    hints::unread_stdin(context.output, hints::STDIN_OF_RUN);
     reports::finish(context.output, reports, ended)
 }
 

@@ -2,7 +2,6 @@
 
 mod diff;
 mod escape;
-mod guess;
 mod script_error;
 mod styled;
 mod table;

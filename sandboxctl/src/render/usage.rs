@@ -4,14 +4,12 @@ use std::borrow::Cow;
 use std::error::Error as _;
 
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 
 use super::escape::escaped_line;
-use super::guess;
 
 /// The error as it is printed, with clap's own styles.
 pub fn usage_error(mut error: clap::Error) -> String {
-    tip(&mut error);
     // A tip repeats the refused argument among words and styles of clap's.
     let refused = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let quoted: Vec<_> = error
@@ -27,31 +25,6 @@ pub fn usage_error(mut error: clap::Error) -> String {
     match escaped_line(&reason) {
         Cow::Borrowed(_) => text,
         Cow::Owned(shown) => text.replace(&reason, &shown),
-    }
-}
-
-/// Replaces clap's tips where a better one is known, and drops the one that never helps here: to
-/// pass a flag as a value.
-fn tip(error: &mut clap::Error) {
-    let typed = |kind| error.get(kind).map(ToString::to_string);
-    // The program's own commands; those of a group have names of their own.
-    let is_of_group =
-        typed(ContextKind::Usage).is_none_or(|it| !it.contains("sandboxctl [OPTIONS]"));
-    let known = typed(ContextKind::InvalidSubcommand)
-        .filter(|_| !is_of_group)
-        .and_then(|word| guess::command(&word))
-        .or_else(|| typed(ContextKind::InvalidArg).and_then(|word| guess::flag(&word)));
-    let is_unknown =
-        matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
-    if !is_unknown {
-        return;
-    }
-    error.remove(ContextKind::Suggested);
-    if let Some(known) = known {
-        error.remove(ContextKind::SuggestedArg);
-        error.remove(ContextKind::SuggestedSubcommand);
-        error
-            .insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(known)]));
     }
 }
 

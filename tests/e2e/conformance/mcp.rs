@@ -201,6 +201,12 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     assert_eq!(read["result"]["contents"][0]["text"], "n,sq\n1,1\n2,4\n", "{read:#}");
     let path = "report/a b.csv";
     client.data("edit_file", json!({ "path": path, "old": "2,4", "new": "2,four" }));
+    let latin1 = json!({ "path": "latin1.txt", "content": "Y2Fm6Q==", "encoding": "base64" });
+    client.data("write_file", latin1);
+    let edit = json!({ "path": "latin1.txt", "old": "caf", "new": "tea" });
+    let refused = client.failure("edit_file", edit);
+    assert!(refused.contains("write_file takes them so"), "{refused}");
+    client.data("remove", json!({ "path": "latin1.txt" }));
     let found = client.data("grep", json!({ "pattern": "f[o]ur" }));
     assert_eq!(found["lines"][0]["line"], 3, "{found:#}");
     client.data("copy", json!({ "from": path, "to": "b.csv" }));

@@ -9,7 +9,7 @@ use sandbox_controller::ExecStream;
 
 use super::super::remote::{self, Common, Following};
 use super::super::transfer::Source;
-use super::super::{Context, block_on, network, reports, truncation};
+use super::super::{Context, block_on, hints, network, reports, truncation};
 use super::{Filtered, Seen, Written, own_variable, pass_on};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::error::{Error, UNREAD};
@@ -49,6 +49,9 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
         let following = Following::submit(&client, &request).await?;
         follow(context, args, &line, &reports, following).await
     });
+    if !args.stdin {
+        hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
+    }
     reports::finish(context.output, reports, ended)
 }
 

@@ -34,9 +34,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u8, 
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
-    for note in scripts.iter().filter_map(|it| hints::named_as_another_language(&it.name)) {
-        context.output.notice(&note);
-    }
+    scripts.iter().try_for_each(hints::check_language)?;
     let common = Common {
         settings: &settings,
         inputs: &args.sandbox.files.inputs,
@@ -62,6 +60,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u8, 
         has_heads: scripts.len() > 1,
     };
     let ended = block_on(session.run(&template, scripts));
+    hints::unread_stdin(context.output, hints::STDIN_OF_RUN);
     reports::finish(context.output, reports, ended)
 }
 

@@ -1,0 +1,311 @@
+//! What people type who know another tool, and what it is called here.
+
+/// A guess: what was typed, and the tip. A word stands for itself in every command, or behind the name of
+/// the one command in which it means this; `sandboxctl` is the program itself.
+type Guess = (&'static [&'static str], &'static str);
+
+/// Commands of other tools.
+const COMMANDS: &[Guess] = &[
+    (
+        &["create", "start", "up", "new", "init", "launch", "spawn", "sandbox", "sandboxes"],
+        "a sandbox is made for each `run` and `exec`; one for many calls is `tools --stdio`",
+    ),
+    (
+        &["stop", "kill", "rm", "down", "restart", "pause", "delete", "remove", "destroy"],
+        "a sandbox ends with its command: send Ctrl-C or SIGTERM to its sandboxctl; `gc` removes what \
+         a killed one left",
+    ),
+    (
+        &["logs", "attach", "wait", "events", "follow"],
+        "`run` and `exec` print the output as it comes; --json gives it in one document, and \
+         --audit FILE keeps a line of each operation",
+    ),
+    (
+        &[
+            "shell", "sh", "bash", "ssh", "console", "repl", "connect", "enter", "session",
+            "terminal",
+        ],
+        "there is no interactive session; a line for the shell is \
+         `exec IMAGE --shell 'LINE'`, and a line of Luau `run -c 'CODE'`",
+    ),
+    (
+        &[
+            "python", "python3", "node", "deno", "bun", "ruby", "perl", "php", "go", "cargo",
+            "pip", "npm", "npx", "uv", "uvx", "make",
+        ],
+        "programs are those of an image: `exec IMAGE PROGRAM`, and --in FILE shows a file of yours, as in \
+         `exec --in x.py python:3.13-slim python3 /in/x.py`",
+    ),
+    (&["eval"], "`run -c 'CODE'`"),
+    (&["version"], "`--version`"),
+    (&["cp", "copy"], "`fs cp FILE :PATH` and `fs cp :PATH FILE`; --in FILE shows a file to a run"),
+    (
+        &["ls", "cat", "read", "write", "grep", "glob", "find", "edit", "files", "mkdir"],
+        "`fs ls`, `fs read FILE`, `fs grep PATTERN`: `fs --help` lists all",
+    ),
+    (
+        &["watch", "dev"],
+        "a tool such as entr runs it again: ls *.luau | entr sandboxctl run main.luau",
+    ),
+    (
+        &["pull", "images", "rmi", "build", "load", "save", "push"],
+        "`exec` fetches an image by itself where there is none (--pull says when); `image` is for \
+         the scripts' own",
+    ),
+    (
+        &["template", "templates"],
+        "an image is what is called a template elsewhere: `exec IMAGE COMMAND`, `run --image IMAGE`",
+    ),
+    (
+        &["deploy", "publish"],
+        "there is nothing to deploy: `run FILE` runs a script, and `serve` lets other programs submit some",
+    ),
+    (
+        &["daemon", "server start", "server run", "server serve", "server up"],
+        "`serve` is the service, and `mcp` what a client of AI agents starts",
+    ),
+    (&["inspect", "status", "top", "stats", "list"], "`ps` lists sandboxes, and `doctor` checks"),
+    (&["info"], "`doctor` says what there is, and `config show` what is set"),
+    (
+        &["health", "healthcheck", "ping", "diagnose"],
+        "`doctor` checks this machine; a service answers at /healthz and /readyz",
+    ),
+    (
+        &["port", "ports", "expose", "tunnel", "proxy"],
+        "nothing reaches into a sandbox; what it gives is its output and its files",
+    ),
+    (
+        &["volume", "volumes", "mount"],
+        "`exec --volume SRC:DST` mounts a directory; --io-dir DIR is the one that can be written",
+    ),
+    (
+        &["network", "networks", "net", "firewall", "allow"],
+        "there is no network but the hosts of `exec --allow HOST`; `config show network.allow` says \
+         what is always allowed",
+    ),
+    (
+        &["snapshot", "snapshots", "checkpoint", "commit", "diff", "changes"],
+        "`exec --diff` and `run --diff` show what changed; --commit WHEN decides whether it is kept, and \
+         `artifacts` keeps copies",
+    ),
+    (
+        &["prune", "clean", "cleanup"],
+        "`gc` removes leftovers, and `image rm --stale` sandbox images of other versions",
+    ),
+    (&["lint", "compile", "fmt", "validate"], "`check` compiles a script without running it"),
+    (&["docs", "api"], "`types` prints the script API, and `man` the manual"),
+    (&["secret", "secrets"], "`exec --secret NAME=SOURCE`, and `run --secret NAME=SOURCE`"),
+    (
+        &["login", "logout", "auth", "account", "whoami"],
+        "there is no account: `exec` uses the engine's own credentials (docker login), and \
+         `token create` makes a token of a service",
+    ),
+    (
+        &["upgrade", "update", "install", "self"],
+        "cargo installs it: cargo install --path sandboxctl",
+    ),
+    (
+        &["uninstall"],
+        "`gc` and `image rm --all` remove what it made; then cargo uninstall sandboxctl",
+    ),
+    (
+        &["mcp list", "mcp ls", "mcp status", "mcp get"],
+        "the client lists its servers; `mcp install --client NAME --print` shows the entry of one",
+    ),
+    (
+        &["mcp serve", "mcp start", "mcp run", "mcp stdio"],
+        "`mcp` alone serves, on stdin and stdout",
+    ),
+    (&["mcp tools"], "`mcp --tools GLOB` offers some of them; `tools --list` lists others'"),
+];
+
+/// Flags of other tools.
+const FLAGS: &[Guess] = &[
+    (&["sandboxctl -c", "sandboxctl -e", "sandboxctl --eval"], "`run -c 'CODE'`"),
+    (
+        &["-t", "--tty", "-it", "-ti"],
+        "there is no terminal in a sandbox: `exec -i IMAGE COMMAND` passes stdin on, and \
+         `exec IMAGE --shell 'LINE'` runs a line",
+    ),
+    (
+        &["--secret", "--env-file"],
+        "exec -e NAME passes a variable of yours on, without its value on the command line",
+    ),
+    (
+        &["-e", "--env"],
+        "a script has arguments, not variables: --arg NAME=VALUE, and `run -c 'CODE'` runs code; a command \
+         has variables: `exec -e NAME=VALUE`",
+    ),
+    (
+        &["-i", "--interactive", "--shell"],
+        "run takes Luau scripts; for a command in an image: exec IMAGE COMMAND…, with -i for its stdin",
+    ),
+    (
+        &["-v", "--volume", "--mount"],
+        "--io-dir DIR is the writable directory, and --in SRC[:NAME] shows one read-only",
+    ),
+    (
+        &["serve --port", "serve -p", "serve --bind", "serve --address", "serve -l"],
+        "--listen ADDRESS:PORT, such as --listen 127.0.0.1:8080",
+    ),
+    (
+        &["-p", "--publish", "--expose", "--port"],
+        "nothing reaches into a sandbox; what it gives is its output and its files",
+    ),
+    (
+        &["--privileged", "--cap-add", "--device", "--security-opt", "--pid", "--ipc"],
+        "a sandbox has no privileges, and no flag gives it some",
+    ),
+    (&["--entrypoint"], "the entrypoint of an image is not used: the command is executed directly"),
+    (&["-d", "--detach"], "a sandbox lives as long as its command; the shell's & runs it beside"),
+    (&["ps -a", "ps --all"], "`ps` lists all there are: those that run, and leftovers"),
+    (&["--name", "--hostname", "-h"], "sandboxes have ids, which `ps` lists; nothing needs one"),
+    (
+        &[
+            "--gpus",
+            "--gpu",
+            "--ulimit",
+            "--init",
+            "--dns",
+            "--add-host",
+            "--platform",
+            "--restart",
+            "--group-add",
+            "--userns",
+            "--cgroupns",
+            "--isolation",
+        ],
+        "a sandbox has nothing like it: `exec --help` lists what it has",
+    ),
+    (&["-m", "--mem", "--memory-limit", "--memory-swap"], "--memory SIZE"),
+    (&["--cpu", "--cpuset-cpus", "--vcpus"], "--cpus NUMBER"),
+    (&["--pids-limit"], "--pids NUMBER"),
+    (
+        &["--ttl", "--max-time", "--deadline", "--timeout-ms"],
+        "--timeout TIME, such as --timeout 90s",
+    ),
+    (&["--tmpfs"], "/tmp is in memory; --tmpfs-size SIZE sets its size"),
+    (
+        &["--read-only", "--readonly"],
+        "only the io dir and /tmp are writable; -v SRC:DST:ro mounts read-only",
+    ),
+    (
+        &["--with", "--package", "--packages", "--requirements", "--deps"],
+        "an image has the packages: `run --image IMAGE` gives a script its programs, and \
+         `exec IMAGE COMMAND` runs one",
+    ),
+    (&["-f", "--file"], "the script is an argument: run FILE"),
+    (&["--eval", "--command"], "run -c 'CODE'"),
+    (&["--allow-net", "--network", "--net"], "--allow HOST[:PORT], for programs"),
+    (
+        &["--no-network", "--no-net", "--offline"],
+        "there is no network without --allow: leave it out",
+    ),
+    (&["--allow-read"], "--in SRC[:NAME] shows a file or directory read-only"),
+    (&["--allow-write"], "--io-dir DIR"),
+    (&["--allow-run"], "run --image IMAGE gives a script the image's programs"),
+    (&["--allow-env"], "--arg NAME=VALUE"),
+    (&["-A", "--allow-all"], "each is allowed by itself: --in, --io-dir, --allow, --image"),
+    (&["--output-dir", "--out", "--out-dir"], "--io-dir DIR"),
+    (&["--upload", "--input-file", "--copy"], "--in SRC[:NAME]"),
+    (&["--cwd", "--chdir", "--dir", "-C"], "--workdir DIR"),
+    (&["--ro"], "--in SRC[:NAME]"),
+    (&["--debug", "--log-level", "--trace"], "--verbose prints more, and twice still more"),
+    (&["serve --insecure", "serve --no-auth"], "--insecure-no-auth"),
+    (
+        &["--ca", "--cacert", "--ca-cert", "--insecure", "-k", "--no-verify", "--tls-skip-verify"],
+        "certificates are always checked: the variable SSL_CERT_FILE names those that are trusted",
+    ),
+];
+
+/// The tip for a command that there is not. `path` is the command whose subcommand it would be.
+pub fn command(path: &str, typed: &str) -> Option<&'static str> {
+    let own = look_up(COMMANDS, &format!("{path} {typed}"));
+    own.or_else(|| look_up(COMMANDS, typed).filter(|_| path.is_empty()))
+}
+
+/// The tip for a flag that a command does not have. `path` is the command.
+pub fn flag(path: &str, typed: &str) -> Option<&'static str> {
+    let name = typed.split(['=', ' ']).next().unwrap_or(typed);
+    let path = if path.is_empty() { "sandboxctl" } else { path };
+    look_up(FLAGS, &format!("{path} {name}")).or_else(|| look_up(FLAGS, name))
+}
+
+fn look_up(guesses: &[Guess], typed: &str) -> Option<&'static str> {
+    guesses.iter().find(|(words, _)| words.contains(&typed)).map(|(_, tip)| *tip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use clap::Command;
+
+    #[test]
+    fn no_guess_is_a_command_and_each_stands_once() {
+        let whole = cli::parse::command();
+        for guesses in [COMMANDS, FLAGS] {
+            let words: Vec<_> = guesses.iter().flat_map(|guess| guess.0).collect();
+            for (at, word) in words.iter().enumerate() {
+                assert!(!words[..at].contains(word), "{word}");
+                let mut path = word.split(' ').filter(|part| *part != "sandboxctl").peekable();
+                let mut command = &whole;
+                while let Some(part) = path.next() {
+                    match command.find_subcommand(part) {
+                        Some(found) => {
+                            assert!(path.peek().is_some(), "{word} is a command");
+                            command = found;
+                        }
+                        None => assert!(path.peek().is_none(), "{word}"),
+                    }
+                }
+                let is_flag = has(command, word.rsplit(' ').next().unwrap());
+                assert!(command.get_name() == "sandboxctl" || !is_flag, "{word} is a flag");
+            }
+        }
+    }
+
+    /// Whether a command has this flag.
+    fn has(command: &Command, flag: &str) -> bool {
+        command.get_arguments().any(|arg| {
+            let long = arg.get_long_and_visible_aliases().unwrap_or_default();
+            let is_long = long.iter().any(|long| flag == format!("--{long}"));
+            is_long || arg.get_short().is_some_and(|short| flag == format!("-{short}"))
+        })
+    }
+
+    /// A command, and all that it has.
+    fn all(command: &Command) -> Vec<&Command> {
+        std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+
+    #[test]
+    fn tip_works_when_it_is_followed_word_for_word() {
+        let whole = cli::parse::command();
+        let every = all(&whole);
+        for (words, tip) in COMMANDS.iter().chain(FLAGS) {
+            // Other programs'.
+            let own = tip.replace("cargo install --path sandboxctl", "");
+            for flag in own.split(|char: char| !char.is_ascii_alphanumeric() && char != '-') {
+                if !flag.starts_with('-') || ["--help", "--version"].contains(&flag) {
+                    continue;
+                }
+                assert!(every.iter().any(|it| has(it, flag)), "{words:?}: {flag} in {tip}");
+            }
+            for line in own.split('`').skip(1).step_by(2) {
+                let mut command = &whole;
+                for word in
+                    line.split(' ').take_while(|word| word.chars().all(|it| it.is_lowercase()))
+                {
+                    let found = command.find_subcommand(word);
+                    command = found.unwrap_or_else(|| panic!("{words:?}: {word} in {tip}"));
+                }
+                for flag in line.split(' ').filter(|word| word.starts_with('-')) {
+                    let is_everywhere =
+                        ["--help", "--version"].contains(&flag) || has(&whole, flag);
+                    assert!(is_everywhere || has(command, flag), "{words:?}: {flag} in {tip}");
+                }
+            }
+        }
+    }
+}
