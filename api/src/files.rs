@@ -98,8 +98,12 @@ pub struct RenameOptions {
 }
 
 /// Options of `Sandbox::glob`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GlobOptions {
+    /// Which of the paths that match: those that one of these globs matches, and none that one matches
+    /// which begins with `!`. Without a slash a glob is matched with names, of directories too where it
+    /// excludes; with a slash, with paths as they are returned.
+    pub globs: Vec<String>,
     /// Whether names that begin with a dot match where the pattern has no such name.
     pub hidden: bool,
     /// The maximum number of paths; `None` for the sandbox's limit of a list.
@@ -109,14 +113,15 @@ pub struct GlobOptions {
 /// Options of `Sandbox::grep`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GrepOptions {
-    /// Only files below the directory whose relative path matches this glob; if it has no slash,
-    /// whose name matches it.
-    pub glob: Option<String>,
+    /// Which files below the directory, as for [`GlobOptions::globs`]; those with a slash are matched with
+    /// paths relative to the directory.
+    pub globs: Vec<String>,
     /// The number of lines of context on each side of a match, at most 100.
     pub context: u64,
     /// Whether to ignore case.
     pub ignore_case: bool,
-    /// Whether to search files and directories whose names begin with a dot.
+    /// Whether to search files and directories whose names begin with a dot, without those of version
+    /// control.
     pub hidden: bool,
     /// The maximum number of matching lines; `None` for the sandbox's limit of a list.
     pub limit: Option<u64>,
@@ -245,6 +250,9 @@ pub struct ListData {
     pub entries: Vec<Entry>,
     /// Whether there are more entries.
     pub truncated: bool,
+    /// What is left out, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// An entry of a directory.
@@ -386,6 +394,9 @@ pub struct GlobData {
     pub matches: Vec<GlobMatch>,
     /// Whether there may be more: a limit was reached.
     pub truncated: bool,
+    /// Where the search stopped, or what it left out, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A path that matches a glob.
@@ -421,6 +432,9 @@ pub struct GrepData {
     pub files: u64,
     /// Whether there may be more: a limit was reached.
     pub truncated: bool,
+    /// Where the search stopped, or what it left out, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A line of a file.

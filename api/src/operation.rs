@@ -144,6 +144,9 @@ operations! {
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64>,
+        /// Paths to leave out: globs of names, or with a slash of paths as they are returned, such as
+        /// `node_modules` and `**/target/**`.
+        exclude: Vec<String> = "Vec::new",
         /// Whether names that begin with a dot match where the pattern has no such name.
         hidden: bool = "bool::default",
         /// The maximum number of paths.
@@ -157,13 +160,17 @@ operations! {
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64>,
-        /// Only files whose path or name matches this glob.
+        /// Only files whose path or name matches this glob; with `!` before it, all others.
         glob: Option<String>,
+        /// Files and directories to leave out: globs of names, or with a slash of paths below the
+        /// directory.
+        exclude: Vec<String> = "Vec::new",
         /// The number of lines of context on each side of a match.
         context: u64 = "u64::default",
         /// Whether to ignore case.
         ignore_case: bool = "bool::default",
-        /// Whether to search files and directories whose names begin with a dot.
+        /// Whether to search files and directories whose names begin with a dot, without those of version
+        /// control.
         hidden: bool = "bool::default",
         /// The maximum number of matching lines.
         limit: Option<u64>,
@@ -412,7 +419,7 @@ impl Operation {
     ///
     /// `invalid_request`, naming the key that is unknown, missing, or of the wrong type.
     pub fn from_json(json: &str) -> Result<Self, WireError> {
-        match serde_json::from_str(json) {
+        match serde_json::from_str(json.strip_prefix('\u{feff}').unwrap_or(json)) {
             Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
             Ok(_) => Err(invalid("not a JSON object")),
             // A data error is the only possible error in valid JSON.

@@ -37,6 +37,12 @@ pub use error::{ErrorKind, UnknownErrorKind, WireError};
 pub use user::{User, UserError};
 pub use wire_string::WireString;
 
+/// A text of UTF-8 without a byte-order mark, which some editors and shells write before it.
+#[must_use]
+pub fn without_bom(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}
+
 /// The version of the protocol. Controller and agent must have the same one: they are built and
 /// shipped together, so there is no negotiation.
 pub const PROTOCOL_VERSION: u32 = 11;

@@ -21,10 +21,11 @@ use serde_json::{Map, Value, value::RawValue};
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, Variable};
 pub use files::{
-    Copy, CopyReply, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob, GlobReply, Grep,
-    GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply,
-    Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, TextWindow, Timestamp, TruncatedBy,
-    View, ViewContent, ViewReply, Write, WriteMode, WriteReply, permissions_text,
+    Copy, CopyReply, Cut, CutBy, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob,
+    GlobReply, Grep, GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page,
+    Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, TextWindow,
+    Timestamp, TruncatedBy, View, ViewContent, ViewReply, Write, WriteMode, WriteReply, globs,
+    permissions_text,
 };
 pub use secret::Secret;
 

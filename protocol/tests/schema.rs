@@ -80,11 +80,19 @@ fn requests() -> Vec<Request> {
             .into(),
         Edit { path: path(), old: "a".into(), new: "b".into(), count: 1 }.into(),
         List { path: path(), max_depth: Some(1), limit: None }.into(),
-        Glob { path: path(), pattern: "*".into(), hidden: true, limit: Some(1) }.into(),
+        Glob {
+            path: path(),
+            pattern: "*".into(),
+            globs: vec!["!a/**".into()],
+            prefix: path(),
+            hidden: true,
+            limit: Some(1),
+        }
+        .into(),
         Grep {
             path: path(),
             pattern: "a".into(),
-            glob: Some("*".into()),
+            globs: vec!["*".into()],
             context: 1,
             ignore_case: true,
             hidden: true,
@@ -133,12 +141,24 @@ fn modes() -> String {
         assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         writeln!(words, "type {kind}", kind = kind.as_str()).unwrap();
     }
+    for by in [
+        CutBy::Name,
+        CutBy::Mount,
+        CutBy::Depth,
+        CutBy::Directories,
+        CutBy::Files,
+        CutBy::Bytes,
+        CutBy::Entries,
+    ] {
+        writeln!(words, "cut {}", serde_json::to_string(&by).unwrap()).unwrap();
+    }
     words
 }
 
 /// The answers to file operations.
 fn answers() -> Vec<Vec<u8>> {
     let path = || WireString::new(b"/io/a\xff");
+    let cut = || Some(Cut { by: CutBy::Entries, at: WireString::new(b"a\xff") });
     let text = TextWindow {
         text: "a\n".into(),
         first_line: 1,
@@ -178,7 +198,7 @@ fn answers() -> Vec<Vec<u8>> {
             Ok(WriteReply { path: path(), bytes_written: 1, created: true }),
         ),
         FromAgent::encode_reply(8, Ok(EditReply { path: path(), replacements: 1 })),
-        FromAgent::encode_reply(9, Ok(ListReply { path: path(), entries: 1, truncated: true })),
+        FromAgent::encode_reply(9, Ok(ListReply { path: path(), entries: 1, cut: None })),
         FromAgent::encode_reply(10, Ok(MkdirReply { path: path(), created: true })),
         FromAgent::encode_reply(11, Ok(RemoveReply { path: path(), removed: true, entries: 1 })),
         FromAgent::encode_reply(12, Ok(ExistsReply { path: path(), kind: Some(EntryKind::File) })),
@@ -203,7 +223,7 @@ fn answers() -> Vec<Vec<u8>> {
         ),
         FromAgent::encode_reply(
             16,
-            Ok(GlobReply { path: path(), names: vec!["a".into()], truncated: true }),
+            Ok(GlobReply { path: path(), names: vec!["a".into()], cut: cut() }),
         ),
         FromAgent::encode_reply(
             17,
@@ -217,7 +237,7 @@ fn answers() -> Vec<Vec<u8>> {
                     context: true,
                 }],
                 files: 1,
-                truncated: true,
+                cut: cut(),
             }),
         ),
         FromAgent::Page(Page {

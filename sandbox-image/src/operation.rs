@@ -286,8 +286,7 @@ impl Task<'_> {
         if !page.is_empty() {
             self.turn(&mut page);
         }
-        let (path, truncated) = ((&end.path).into(), end.omitted.any());
-        Ok(ListReply { path, entries: end.entries, truncated })
+        Ok(ListReply { path: (&end.path).into(), entries: end.entries, cut: end.cut })
     }
 
     fn turn(&self, page: &mut Vec<Entry>) {
@@ -296,25 +295,26 @@ impl Task<'_> {
     }
 
     fn glob(&self, request: &Glob) -> Result<GlobReply, FileError> {
-        let Glob { path, pattern, hidden, limit } = request;
-        let options = GlobOptions { pattern, hidden: *hidden, limit: *limit };
+        let Glob { path, pattern, globs, prefix, hidden, limit } = request;
+        let prefix = prefix.as_bytes();
+        let options = GlobOptions { pattern, globs, prefix, hidden: *hidden, limit: *limit };
         let found = self.files.glob(path.as_bytes(), options, self.watch)?;
         let names = found.found.into_iter().map(WireString::from).collect();
-        Ok(GlobReply { path: (&found.path).into(), names, truncated: found.omitted.any() })
+        Ok(GlobReply { path: (&found.path).into(), names, cut: found.cut })
     }
 
     fn grep(&self, request: &Grep) -> Result<GrepReply, FileError> {
         let options = GrepOptions {
             pattern: &request.pattern,
-            glob: request.glob.as_deref(),
+            globs: &request.globs,
             context: request.context,
             ignore_case: request.ignore_case,
             hidden: request.hidden,
             limit: request.limit,
         };
         let found = self.files.grep(request.path.as_bytes(), options, self.watch)?;
-        let (path, files, truncated) = ((&found.path).into(), found.files, found.omitted.any());
-        Ok(GrepReply { path, lines: found.found, files, truncated })
+        let path = (&found.path).into();
+        Ok(GrepReply { path, lines: found.found, files: found.files, cut: found.cut })
     }
 
     fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {

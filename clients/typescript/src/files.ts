@@ -33,12 +33,16 @@ export interface Entry extends Named {
 export interface Listing extends Named {
   entries: Entry[];
   truncated: boolean;
+  /** What is left out, and why. */
+  note?: string;
 }
 
 /** The paths that match a pattern. */
 export interface GlobResult extends Named {
   matches: (Named & { name: string; nameBytes?: Uint8Array })[];
   truncated: boolean;
+  /** Where the search stopped, or what it left out, and why. */
+  note?: string;
 }
 
 /** A line that matches, or surrounds a match. */
@@ -59,6 +63,8 @@ export interface GrepResult extends Named {
   matches: number;
   files: number;
   truncated: boolean;
+  /** Where the search stopped, or what it left out, and why. */
+  note?: string;
 }
 
 /** What is known of a file. */
@@ -213,21 +219,25 @@ export class Files {
     return (await this.#do("stat", path, {}, options.signal)) as unknown as FileStat;
   }
 
-  /** Finds paths by a pattern. */
+  /** Finds paths by a pattern. `exclude` are globs of names, or with a slash of paths, to leave out. */
   async glob(
     pattern: string,
-    options: { path?: Path; hidden?: boolean; limit?: number } & Signal = {},
+    options: { path?: Path; exclude?: readonly string[]; hidden?: boolean; limit?: number } & Signal = {},
   ): Promise<GlobResult> {
     const { signal, path = ".", ...rest } = options;
     return (await this.#do("glob", path, { pattern, ...rest }, signal)) as unknown as GlobResult;
   }
 
-  /** Finds lines by a regular expression. */
+  /**
+   * Finds lines by a regular expression. `glob` selects files by name, or with a slash by path; `exclude` leaves files
+   * and directories out.
+   */
   async grep(
     pattern: string,
     options: {
       path?: Path;
       glob?: string;
+      exclude?: readonly string[];
       context?: number;
       ignoreCase?: boolean;
       hidden?: boolean;

@@ -25,7 +25,7 @@ use sandbox_api::files::{
 use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{Page, ViewContent};
+use sandbox_protocol::message::{Cut, Page, ViewContent};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{Base64, ErrorKind, WireError, WireString, message};
 use sandbox_session::NotificationHandler;
@@ -202,7 +202,8 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// The errors of every operation. Exceeding a limit is not an error: `truncated` reports it.
+    /// The errors of every operation. Exceeding a limit is not an error: `truncated` reports it, and `note`
+    /// where.
     pub async fn list(
         &self,
         path: impl AsRef<[u8]>,
@@ -453,11 +454,21 @@ impl OperationCall {
             let message::Entry { kind, size, modified, .. } = entry;
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
-        Ok(ListData { path, path_b64, entries, truncated: reply.truncated })
+        let (truncated, note) = self.cut(reply.cut, options.limit)?;
+        Ok(ListData { path, path_b64, entries, truncated, note })
     }
 }
 
 impl OperationCall {
+    /// Whether a result is a part, and what it leaves out.
+    fn cut(&self, cut: Option<Cut>, limit: Option<u64>) -> Result<(bool, Option<String>), Error> {
+        if cut.as_ref().is_some_and(|cut| cut.at.as_bytes().len() > MAX_PATH_BYTES) {
+            return Err(self.breach("a path that is too long"));
+        }
+        let note = cut.map(|cut| cut.text(limit, &self.inner().limits.for_agent()));
+        Ok((note.is_some(), note))
+    }
+
     /// The path of an entry that the agent found below `top`. It leaves out those that no operation
     /// accepts.
     fn below(&self, top: &GuestPath, below: &[u8]) -> Result<GuestPath, Error> {

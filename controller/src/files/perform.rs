@@ -10,6 +10,7 @@ use sandbox_api::operation::{
     Remove, Rename, Stat, View, Write,
 };
 use sandbox_protocol::WireString;
+use sandbox_protocol::message::globs;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -60,16 +61,17 @@ impl Sandbox {
                 )
                 .map_err(unusable)
             }
-            Operation::Glob(Glob { pattern, path, path_b64, hidden, limit }) => {
+            Operation::Glob(Glob { pattern, path, path_b64, exclude, hidden, limit }) => {
                 let path = WireString::from_parts(path, path_b64);
-                let options = GlobOptions { hidden, limit };
+                let options = GlobOptions { globs: globs(None, exclude), hidden, limit };
                 OperationOutput::new(&self.glob(path, &pattern, options).await?).map_err(unusable)
             }
             Operation::Grep(grep) => {
-                let Grep { pattern, path, path_b64, glob, context, ignore_case, hidden, limit } =
-                    grep;
+                let Grep { pattern, path, path_b64, glob, exclude, .. } = grep;
+                let Grep { context, ignore_case, hidden, limit, .. } = grep;
                 let path = WireString::from_parts(path, path_b64);
-                let options = GrepOptions { glob, context, ignore_case, hidden, limit };
+                let globs = globs(glob, exclude);
+                let options = GrepOptions { globs, context, ignore_case, hidden, limit };
                 OperationOutput::new(&self.grep(path, &pattern, options).await?).map_err(unusable)
             }
             Operation::Mkdir(Mkdir { path, path_b64, parents }) => {

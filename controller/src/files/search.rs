@@ -18,7 +18,7 @@ impl Sandbox {
     /// # Errors
     ///
     /// The errors of every operation; `invalid_request` if it is not a glob. Exceeding a limit is
-    /// not an error: `truncated` reports it.
+    /// not an error: `truncated` reports it, and `note` where.
     pub async fn glob(
         &self,
         path: impl AsRef<[u8]>,
@@ -35,6 +35,8 @@ impl Sandbox {
             let request = message::Glob {
                 path: call.wire(),
                 pattern: below.to_owned(),
+                globs: options.globs,
+                prefix: WireString::new(directory),
                 hidden: options.hidden,
                 limit: options.limit,
             };
@@ -50,7 +52,8 @@ impl Sandbox {
                 Ok(GlobMatch { name, name_b64, path, path_b64 })
             });
             let matches = matches.collect::<Result<_, Error>>()?;
-            Ok(GlobData { path, path_b64, matches, truncated: reply.truncated })
+            let (truncated, note) = call.cut(reply.cut, options.limit)?;
+            Ok(GlobData { path, path_b64, matches, truncated, note })
         }
         .await;
         call.end(result)
@@ -58,12 +61,13 @@ impl Sandbox {
 
     /// Returns the lines that match a regular expression, in the syntax of the crate `regex`: of a
     /// file, or of the files below a directory. A file with a NUL byte, or a line longer than
-    /// 256 KiB, is searched up to there. Links are not followed.
+    /// 256 KiB, is searched up to there. Links are not followed, and directories of version control not
+    /// entered.
     ///
     /// # Errors
     ///
     /// The errors of every operation; `invalid_request` if it is not a regular expression. Exceeding
-    /// a limit is not an error: `truncated` reports it.
+    /// a limit is not an error: `truncated` reports it, and `note` where.
     pub async fn grep(
         &self,
         path: impl AsRef<[u8]>,
@@ -73,11 +77,11 @@ impl Sandbox {
         let written = path.as_ref();
         let call = self.begin("grep", written);
         let result = async {
-            let GrepOptions { glob, context, ignore_case, hidden, limit } = options;
+            let GrepOptions { globs, context, ignore_case, hidden, limit } = options;
             let pattern = pattern.to_owned();
             let path = call.wire();
             let request =
-                message::Grep { path, pattern, glob, context, ignore_case, hidden, limit };
+                message::Grep { path, pattern, globs, context, ignore_case, hidden, limit };
             let reply = call.ask(request).await?;
             let (path, path_b64) = call.checked(&reply.path)?;
             let matches = reply.lines.iter().filter(|line| !line.context).count();
@@ -95,8 +99,9 @@ impl Sandbox {
                 Ok(GrepLine { name, name_b64, path, path_b64, line, text, cut, context })
             });
             let lines = lines.collect::<Result<_, Error>>()?;
-            let (matches, files, truncated) = (matches as u64, reply.files, reply.truncated);
-            Ok(GrepData { path, path_b64, lines, matches, files, truncated })
+            let (matches, files) = (matches as u64, reply.files);
+            let (truncated, note) = call.cut(reply.cut, limit)?;
+            Ok(GrepData { path, path_b64, lines, matches, files, truncated, note })
         }
         .await;
         call.end(result)

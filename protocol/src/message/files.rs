@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Limits;
 use crate::WireString;
 
 /// `read`: the content of a regular file, or a range of it, on `stream`, before the answer.
@@ -269,12 +270,89 @@ pub struct ListReply {
     pub path: WireString,
     /// Number of entries in the pages.
     pub entries: u64,
-    /// The list is not complete: there are more entries than allowed, or directories deeper than
-    /// `limits.list_depth`.
-    pub truncated: bool,
+    /// Why the list is not complete; null if it is.
+    pub cut: Option<Cut>,
 }
 
-/// `glob`: the paths below a directory that match a pattern.
+/// What a list or a search leaves out, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// Why.
+    pub by: CutBy,
+    /// The first path that it does not have, relative to where it began.
+    pub at: WireString,
+}
+
+/// Why a list or a search is not complete. The later ones end it, and count where there are several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CutBy {
+    /// A name or a path in this directory is too long for any operation.
+    Name,
+    /// This directory is on another file system, which no operation enters.
+    Mount,
+    /// What is in this directory is deeper than `limits.list_depth`.
+    Depth,
+    /// More directories were found than may wait to be searched.
+    Directories,
+    /// As many files were searched as may be: `limits.list_entries`.
+    Files,
+    /// The result would be larger than [`MAX_GLOB_BYTES`](crate::limits::MAX_GLOB_BYTES) or
+    /// [`MAX_GREP_BYTES`](crate::limits::MAX_GREP_BYTES).
+    Bytes,
+    /// There are more than the request asked for, or than `limits.list_entries`.
+    Entries,
+}
+
+impl Cut {
+    /// Records a path that a result does not have. The first one of a kind stands; of `entries` the last
+    /// one, because a list drops what comes last first.
+    pub fn add(cut: &mut Option<Self>, by: CutBy, at: &[u8]) {
+        if by == CutBy::Entries || cut.as_ref().is_none_or(|cut| cut.by < by) {
+            *cut = Some(Self { by, at: WireString::new(at) });
+        }
+    }
+
+    /// Whether it is more than a directory that no operation enters.
+    #[must_use]
+    pub fn ends_it(&self) -> bool {
+        self.by >= CutBy::Depth
+    }
+
+    /// What is left out, and what gives it, where a request asked for at most so many entries.
+    #[must_use]
+    pub fn text(&self, limit: Option<u64>, limits: &Limits) -> String {
+        let (most, depth) = (limits.list_entries, limits.list_depth);
+        let at = match self.at.to_string_lossy() {
+            at if at.is_empty() => ".".into(),
+            at => at,
+        };
+        match self.by {
+            CutBy::Name => format!("a name or path in '{at}' is too long for any operation"),
+            CutBy::Mount => format!("'{at}' is on another file system, which is not entered"),
+            CutBy::Depth => format!(
+                "what is in '{at}' is deeper than {depth}, and left out (filesystem.max_depth)"
+            ),
+            CutBy::Directories => format!(
+                "directories from '{at}' on were not searched, because there are too many: exclude \
+                 some, or search one of them"
+            ),
+            CutBy::Files => format!(
+                "{most} files were searched, and '{at}' was not: exclude directories, or search one \
+                 of them"
+            ),
+            CutBy::Bytes => format!("the limit of a result, 1 MiB, was reached at '{at}'"),
+            CutBy::Entries => {
+                let limit = limit.unwrap_or(most).min(most);
+                format!("the limit of {limit} was reached at '{at}'")
+            }
+        }
+    }
+}
+
+/// `glob`: the paths below a directory that match a pattern. A search goes as deep as paths may be, and
+/// visits shallow directories before deep ones: what a limit leaves out is in the deep ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Glob {
@@ -283,6 +361,10 @@ pub struct Glob {
     /// The pattern of paths relative to it: `*` and `?` match within a name, `**` any directories,
     /// and there are `[a-z]`, `{a,b}` and `\`. With a slash at its end it matches directories alone.
     pub pattern: String,
+    /// Which of them, as for [`Grep`]; one with a slash is matched with `prefix` and the path.
+    pub globs: Vec<String>,
+    /// The directory as the caller wrote it; empty for the working directory.
+    pub prefix: WireString,
     /// Whether names that begin with a dot match where the pattern has no such name.
     pub hidden: bool,
     /// The most paths; null for `limits.list_entries`, which is also the maximum.
@@ -297,8 +379,8 @@ pub struct GlobReply {
     pub path: WireString,
     /// Paths relative to the directory, sorted component by component.
     pub names: Vec<WireString>,
-    /// There may be more: a limit was reached.
-    pub truncated: bool,
+    /// Why there may be more; null if these are all.
+    pub cut: Option<Cut>,
 }
 
 /// `grep`: the lines of files that match a regular expression.
@@ -309,14 +391,16 @@ pub struct Grep {
     pub path: WireString,
     /// The regular expression, in the syntax of the crate `regex`.
     pub pattern: String,
-    /// Only files of the tree whose relative path matches this glob; if it has no slash, whose name
-    /// matches it.
-    pub glob: Option<String>,
+    /// Which files of the tree: those that match a glob, and none that matches one which begins with
+    /// `!`. Without a slash a glob is matched with names, those of directories included where it excludes;
+    /// otherwise with relative paths.
+    pub globs: Vec<String>,
     /// How many lines before and after a match are returned too.
     pub context: u64,
     /// Whether case is ignored.
     pub ignore_case: bool,
-    /// Whether files and directories whose names begin with a dot are searched.
+    /// Whether files and directories whose names begin with a dot are searched. Directories of version
+    /// control, such as `.git`, are searched only where the search begins in one.
     pub hidden: bool,
     /// The most lines that match; null for `limits.list_entries`, which is also the maximum.
     pub limit: Option<u64>,
@@ -332,8 +416,8 @@ pub struct GrepReply {
     pub lines: Vec<GrepLine>,
     /// The number of files that were searched.
     pub files: u64,
-    /// There may be more: a limit was reached.
-    pub truncated: bool,
+    /// Why there may be more; null if these are all.
+    pub cut: Option<Cut>,
 }
 
 /// A line that `grep` has found, or one of its context.
@@ -499,6 +583,17 @@ pub struct CopyReply {
     pub entries: u64,
     /// Number of bytes copied.
     pub bytes: u64,
+}
+
+/// The globs of a search: one that includes, or with `!` excludes, and others that exclude, with or
+/// without `!`.
+#[must_use]
+pub fn globs(glob: Option<String>, exclude: Vec<String>) -> Vec<String> {
+    let exclude = exclude.into_iter().map(|it| match it.starts_with('!') {
+        true => it,
+        false => format!("!{it}"),
+    });
+    glob.into_iter().chain(exclude).collect()
 }
 
 /// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.

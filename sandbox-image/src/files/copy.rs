@@ -3,12 +3,12 @@
 use rustix::fs::{Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{EntryKind, WriteMode};
+use sandbox_protocol::message::{CutBy, EntryKind, WriteMode};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
 use super::error::{FileError, beneath};
-use super::list::{ListOptions, ListedEntry};
+use super::list::{Depth, ListOptions, ListedEntry};
 use super::mounts::MountTarget;
 use super::open::{Absent, special};
 use super::open_mode::OpenMode;
@@ -91,7 +91,7 @@ impl Files {
         }
         let mut listed = Vec::new();
         let every = ListOptions { depth: None, limit: None };
-        let end = self.list_entries(from, every, watch, |entry| {
+        let end = self.walk(from, every, Depth::OfPaths, watch, |entry| {
             match entry.kind {
                 EntryKind::File | EntryKind::Directory => listed.push(entry),
                 EntryKind::Symlink => {
@@ -102,16 +102,22 @@ impl Files {
             // A copy must not have what could not be written there.
             self.locate_to_write(&join_written(to, &listed[listed.len() - 1].path)).map(drop)
         })?;
-        if end.omitted.truncated {
-            let reason = format!(
-                "too many entries to copy (max {}), or directories nested deeper than {}",
-                self.list_entries, self.list_depth
-            );
-            return Err(FileError::rule(ErrorKind::TooLarge, reason, from));
-        }
-        if end.omitted.left_out {
-            let reason = "a name or a path in it is too long for a copy";
-            return Err(FileError::rule(ErrorKind::InvalidPath, reason, from));
+        if let Some(cut) = end.cut {
+            let (kind, reason) = match cut.by {
+                CutBy::Name => (
+                    ErrorKind::InvalidPath,
+                    "a name or a path in it is too long for a copy".to_owned(),
+                ),
+                CutBy::Mount => (
+                    ErrorKind::PathEscape,
+                    format!("a file system is mounted in it: {}", cut.at.to_string_lossy()),
+                ),
+                _ => (
+                    ErrorKind::TooLarge,
+                    format!("too many entries to copy (max {})", self.list_entries),
+                ),
+            };
+            return Err(FileError::rule(kind, reason, from));
         }
         // Directories that get their modes at the end: these forbid the owner to copy into them.
         let mut narrow = Vec::new();

@@ -193,9 +193,10 @@ impl Files {
         let paths = moved
             .iter()
             .map(|below| Ok((descend(&source.path, below)?, descend(&target.path, below)?)));
-        let paths = paths
-            .collect::<Result<Vec<_>, Errno>>()
-            .map_err(|errno| FileError::system(errno, to))?;
+        let paths = paths.collect::<Result<Vec<_>, Errno>>().map_err(|_| {
+            let reason = format!("a path in it would be longer than {MAX_PATH_BYTES} bytes");
+            FileError { reason, ..FileError::system(Errno::NAMETOOLONG, to) }
+        })?;
         let pending: Vec<_> = paths
             .iter()
             .flat_map(|(old, new)| {

@@ -9,6 +9,7 @@
 //! the file.
 
 mod access;
+mod breadth;
 mod calls;
 mod copy;
 mod edit;
@@ -32,6 +33,7 @@ mod races;
 mod read;
 mod remove;
 mod search;
+mod selection;
 mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;

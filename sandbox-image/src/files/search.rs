@@ -1,6 +1,7 @@
-//! Searching a tree: `glob` by path, `grep` by content. Both walk as a list does, in order and in
-//! bounded memory, and follow no link.
+//! Searching a tree: `glob` by path, `grep` by content. Both follow no link, use bounded memory, and
+//! return what they found in order, whatever the order of the walk.
 
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
@@ -8,16 +9,17 @@ use sandbox_protocol::limits::{
     MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{EntryKind, GrepLine};
+use sandbox_protocol::message::{Cut, CutBy, EntryKind, GrepLine};
 use sandbox_protocol::path::{GLOB_SPECIAL, GuestPath, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
+use super::breadth::{Visit, WalkEnd};
 use super::error::FileError;
 use super::expression::Expression;
-use super::list::{ListEnd, ListOptions, ListedEntry, Omitted, Unreadable, Visit};
 use super::open_mode::OpenMode;
 use super::pattern::Pattern;
+use super::selection::{Selection, is_repository};
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
@@ -26,15 +28,15 @@ const READ_BYTES: usize = 256 << 10;
 /// What a line of a result costs beside its texts.
 const LINE_BYTES: usize = 64;
 
-/// A search looks everywhere below.
-const EVERYTHING: (ListOptions, Unreadable) =
-    (ListOptions { depth: None, limit: None }, Unreadable::LeftOut);
-
 /// What `glob` looks for.
 #[derive(Debug, Clone, Copy)]
 pub struct GlobOptions<'a> {
     /// The pattern of the paths relative to the directory.
     pub pattern: &'a str,
+    /// Which of them: see [`Selection`].
+    pub globs: &'a [String],
+    /// What stands before a path where it is matched with those.
+    pub prefix: &'a [u8],
     /// Whether names that begin with a dot match.
     pub hidden: bool,
     /// The most paths.
@@ -46,8 +48,8 @@ pub struct GlobOptions<'a> {
 pub struct GrepOptions<'a> {
     /// The regular expression.
     pub pattern: &'a str,
-    /// The pattern of the files' paths relative to the directory; without a slash, of their names.
-    pub glob: Option<&'a str>,
+    /// Which files below the directory: see [`Selection`].
+    pub globs: &'a [String],
     /// How many lines before and after a match are returned too.
     pub context: u64,
     /// Whether case is ignored.
@@ -67,7 +69,8 @@ pub struct SearchResult<T> {
     pub found: Vec<T>,
     /// The number of files searched.
     pub files: u64,
-    pub omitted: Omitted,
+    /// What was not looked at or is not returned.
+    pub cut: Option<Cut>,
 }
 
 impl Files {
@@ -90,52 +93,61 @@ impl Files {
             pattern => (pattern, pattern.len() < options.pattern.len()),
         };
         let glob = glob_pattern(pattern, options.hidden, written)?;
+        let selection = selection(options.globs, written)?;
         let reach = Reach::of(pattern, options.hidden);
         let hidden = options.hidden || glob.names_hidden;
         let limit = self.search_limit(options.limit, written)?;
+        let whole = |path| SearchResult { path, found: Vec::new(), files: 0, cut: None };
         // A path is looked for itself: a mount may be in a directory that is none.
         if !pattern.contains(GLOB_SPECIAL)
             && pattern != "."
             && let Some(path) = self.mounts.meant(written)
         {
             let (_, kind) = self.exists(&join_written(written, pattern.as_bytes()))?;
-            let is_wanted = |kind| kind == EntryKind::Directory || !only_directories;
+            let name = join_written(options.prefix, pattern.as_bytes());
+            let (above, name) = sandbox_dirfd::split(&name);
+            let is_wanted = |kind| {
+                let is_directory = kind == EntryKind::Directory;
+                (is_directory || !only_directories) && selection.takes(above, name, is_directory)
+            };
             let found = kind.filter(|kind| is_wanted(*kind)).map(|_| pattern.as_bytes().to_vec());
-            let found = found.into_iter().collect();
-            return Ok(SearchResult { path, found, files: 0, omitted: Omitted::default() });
+            return Ok(SearchResult { found: found.into_iter().collect(), ..whole(path) });
         }
-        let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
-        let walked = self.walk(
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let walked = self.walk_breadth_first(
             written,
-            EVERYTHING,
+            (limit, CutBy::Entries),
             watch,
             |directory, name, is_directory| {
                 if is_hidden(name) && !hidden || only_directories && !is_directory {
                     return Visit::SKIP;
                 }
                 let path = join_written(directory, name);
-                Visit { returned: glob.matches(&path), entered: reach.leads_on(&path) }
+                let above = join_written(options.prefix, directory);
+                Visit {
+                    returned: glob.matches(&path) && selection.takes(&above, name, is_directory),
+                    entered: is_directory
+                        && reach.leads_on(&path)
+                        && selection.enters(&above, name),
+                }
             },
-            |ListedEntry { path, .. }| {
+            |path, _| {
                 bytes += WireString::new(&path).encoded_len() + 1;
-                cut = found.len() as u64 == limit || bytes > MAX_GLOB_BYTES;
-                if cut {
-                    return Ok(ControlFlow::Break(()));
+                if bytes > MAX_GLOB_BYTES {
+                    return Ok(ControlFlow::Break(CutBy::Bytes));
                 }
                 found.push(path);
                 Ok(ControlFlow::Continue(()))
             },
         );
         match walked {
-            Ok(ListEnd { path, mut omitted, .. }) => {
-                omitted.truncated |= cut;
-                Ok(SearchResult { path, found, files: 0, omitted })
+            Ok(WalkEnd { path, cut }) => {
+                found.sort_by(|one, other| in_order(one, other));
+                Ok(SearchResult { found, cut, ..whole(path) })
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                let (path, _) = self.exists(written)?;
-                let omitted = Omitted::default();
-                Ok(SearchResult { path, found: Vec::new(), files: 0, omitted })
+                self.exists(written).map(|(path, _)| whole(path))
             }
             Err(error) => Err(error),
         }
@@ -159,38 +171,39 @@ impl Files {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(invalid(&reason, written));
         }
-        // What is hidden is left out by its name, and not by the pattern.
-        let glob = options.glob.map(|glob| glob_pattern(glob, true, written)).transpose()?;
-        let by_path = options.glob.is_some_and(|glob| glob.contains('/'));
+        let selection = selection(options.globs, written)?;
         let limit = self.search_limit(options.limit, written)?;
         let context = usize::try_from(options.context).unwrap_or(usize::MAX);
         let mut search =
-            Search { expression, context, limit, watch, lines: Vec::new(), bytes: 0, cut: false };
+            Search { expression, context, limit, watch, lines: Vec::new(), bytes: 0, cut: None };
         match self.open(written, OpenMode::Read) {
             Ok(file) => {
                 search.file(&WireString::default(), file.fd, written)?;
                 let Search { lines, cut, .. } = search;
-                let omitted = Omitted { truncated: cut, left_out: false };
-                return Ok(SearchResult { path: file.path, found: lines, files: 1, omitted });
+                let cut = cut.map(|by| Cut { by, at: WireString::default() });
+                return Ok(SearchResult { path: file.path, found: lines, files: 1, cut });
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
             Err(error) => return Err(error),
         }
         let mut files = 0;
-        let ListEnd { path, mut omitted, .. } = self.walk(
+        let WalkEnd { path, cut } = self.walk_breadth_first(
             written,
-            EVERYTHING,
+            (self.list_entries as u64, CutBy::Files),
             watch,
             |directory, name, is_directory| {
-                let matches = |it: &Pattern| match by_path {
-                    true => it.matches(&join_written(directory, name)),
-                    false => it.matches(name),
-                };
                 let is_wanted = options.hidden || !is_hidden(name);
-                let is_found = !is_directory && glob.as_ref().is_none_or(matches);
-                Visit { returned: is_wanted && is_found, entered: is_wanted && is_directory }
+                Visit {
+                    returned: is_wanted
+                        && !is_directory
+                        && selection.takes(directory, name, is_directory),
+                    entered: is_wanted
+                        && is_directory
+                        && !is_repository(name)
+                        && selection.enters(directory, name),
+                }
             },
-            |ListedEntry { path, kind, .. }| {
+            |path, kind| {
                 if kind != EntryKind::File {
                     return Ok(ControlFlow::Continue(()));
                 }
@@ -202,13 +215,15 @@ impl Files {
                 files += 1;
                 search.file(&WireString::from(path), file.fd, &inner)?;
                 Ok(match search.cut {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
+                    Some(by) => ControlFlow::Break(by),
+                    None => ControlFlow::Continue(()),
                 })
             },
         )?;
-        omitted.truncated |= search.cut;
-        Ok(SearchResult { path, found: search.lines, files, omitted })
+        let mut found = search.lines;
+        // Those of a file are in order.
+        found.sort_by(|one, other| in_order(one.name.as_bytes(), other.name.as_bytes()));
+        Ok(SearchResult { path, found, files, cut })
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {
@@ -225,6 +240,20 @@ fn invalid(reason: &str, written: &[u8]) -> FileError {
 
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(b".")
+}
+
+/// The order of paths: component by component.
+fn in_order(one: &[u8], other: &[u8]) -> Ordering {
+    let components = |path| <[u8]>::split(path, |&byte| byte == b'/');
+    components(one).cmp(components(other))
+}
+
+fn selection(globs: &[String], written: &[u8]) -> Result<Selection, FileError> {
+    if globs.iter().map(|glob| glob.len() + 1).sum::<usize>() > MAX_PATTERN_BYTES {
+        return Err(too_long(written));
+    }
+    Selection::new(globs)
+        .map_err(|(glob, reason)| invalid(&format!("not a glob: {reason}"), glob.as_bytes()))
 }
 
 /// Where the paths are that a glob may match: a directory elsewhere is not entered.
@@ -269,7 +298,7 @@ fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, 
 }
 
 fn too_long(written: &[u8]) -> FileError {
-    invalid(&format!("the pattern is longer than {MAX_PATTERN_BYTES} bytes"), written)
+    invalid(&format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
 }
 
 fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Expression, FileError> {
@@ -291,8 +320,8 @@ struct Search<'a> {
     watch: &'a Watch,
     lines: Vec<GrepLine>,
     bytes: usize,
-    /// A limit has ended it.
-    cut: bool,
+    /// What has ended it.
+    cut: Option<CutBy>,
 }
 
 impl Search<'_> {
@@ -308,7 +337,7 @@ impl Search<'_> {
             let is_match = self.expression.is_match(line, self.watch)?;
             if is_match {
                 if self.limit == 0 {
-                    self.cut = true;
+                    self.cut = Some(CutBy::Entries);
                     return Ok(());
                 }
                 self.limit -= 1;
@@ -325,7 +354,7 @@ impl Search<'_> {
                 }
                 before.push((number, line[..line.len().min(MAX_GREP_LINE_BYTES + 1)].to_vec()));
             }
-            if self.cut {
+            if self.cut.is_some() {
                 return Ok(());
             }
         }
@@ -345,7 +374,7 @@ impl Search<'_> {
         let text = String::from_utf8_lossy(text).into_owned();
         self.bytes += encoded_len(&text) + name.encoded_len() + LINE_BYTES;
         if self.bytes > MAX_GREP_BYTES {
-            self.cut = true;
+            self.cut = Some(CutBy::Bytes);
         } else {
             self.lines.push(GrepLine { name: name.clone(), line: number, text, cut, context });
         }

@@ -128,7 +128,7 @@ fn each_operation_is_answered_with_its_data() {
     assert_eq!(kind(agent.call(edit)), ErrorKind::InvalidRequest);
     let id = agent.send(list("."));
     let listed = agent.reply::<List>(id).unwrap();
-    assert_eq!((listed.entries, listed.truncated), (3, false));
+    assert_eq!((listed.entries, listed.cut), (3, None));
     let names: Vec<_> =
         agent.entries[&id].iter().map(|entry| entry.name.to_string_lossy()).collect();
     assert_eq!(names, ["i.gif", "sub", "sub/a.txt"]);

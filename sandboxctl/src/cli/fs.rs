@@ -354,6 +354,12 @@ pub struct GlobArgs {
         value_parser = Utf8(StringValueParser::new()))]
     pub pattern: String,
 
+    /// Print only paths of which the name, or with a slash the path, matches this glob too; `!GLOB` leaves
+    /// out what matches it; repeatable
+    #[arg(short, long = "glob", value_name = "GLOB", value_hint = ValueHint::Other,
+        value_parser = Utf8(StringValueParser::new()))]
+    pub globs: Vec<String>,
+
     /// Match names that begin with a dot too
     #[arg(long)]
     pub hidden: bool,
@@ -381,17 +387,18 @@ pub struct GrepArgs {
     #[arg(short, long)]
     pub ignore_case: bool,
 
-    /// Search only files whose name, or with a slash whose path, matches this pattern
-    #[arg(short, long, value_name = "PATTERN", value_hint = ValueHint::Other,
+    /// Search only files whose name, or with a slash whose path, matches this glob; `!GLOB` leaves out what
+    /// matches it; repeatable
+    #[arg(short, long = "glob", value_name = "GLOB", value_hint = ValueHint::Other,
         value_parser = Utf8(StringValueParser::new()))]
-    pub glob: Option<String>,
+    pub globs: Vec<String>,
 
     /// Print that many lines before and after each match, at most 100
     #[arg(short = 'C', long, value_name = "NUMBER", default_value = "0",
         value_hint = ValueHint::Other)]
     pub context: u64,
 
-    /// Search files and directories whose names begin with a dot too
+    /// Search files and directories whose names begin with a dot too, without .git and its like
     #[arg(long)]
     pub hidden: bool,
 

@@ -357,12 +357,12 @@ pub(crate) async fn latest(
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             let StatData { path, path_b64, kind, size, modified, .. } = sandbox.stat(path).await?;
             let name = String::new();
-            Ok((vec![Entry { name, name_b64: None, path, path_b64, kind, size, modified }], false))
+            Ok((vec![Entry { name, name_b64: None, path, path_b64, kind, size, modified }], None))
         }
-        listed => listed.map(|listed| (listed.entries, listed.truncated)),
+        listed => listed.map(|listed| (listed.entries, listed.note)),
     });
     let settings = workspace.settings();
-    let (entries, is_cut) = listed.await.map_err(|it| protocol_error(path, it, settings))?;
+    let (entries, note) = listed.await.map_err(|it| protocol_error(path, it, settings))?;
     let root = root(&settings.sandbox.mount_path);
     let mut files: Vec<&Entry> =
         entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
@@ -378,10 +378,10 @@ pub(crate) async fn latest(
     if files.len() > most {
         _ = writeln!(text, "and {} more", files.len() - most);
     }
-    if is_cut {
-        text.push_str(
-            "There are more entries than one list has: later changes may be missing. Look at \
-             directories further down.\n",
+    if let Some(note) = note {
+        _ = writeln!(
+            text,
+            "Later changes may be missing: {note}. Look at directories further down."
         );
     }
     Ok(text)

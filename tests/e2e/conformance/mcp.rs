@@ -213,6 +213,11 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     client.data("move", json!({ "from": "b.csv", "to": "c.csv" }));
     let globbed = client.data("glob", json!({ "pattern": "**/*.csv" }));
     assert_eq!(globbed["matches"].as_array().unwrap().len(), 2, "{globbed:#}");
+    let excluding = json!({ "pattern": "**/*.csv", "exclude": ["report/**"] });
+    let globbed = client.data("glob", excluding);
+    assert_eq!(globbed["matches"].as_array().unwrap().len(), 1, "{globbed:#}");
+    let excluding = json!({ "pattern": "four", "glob": "!report/**" });
+    assert_eq!(client.data("grep", excluding)["matches"], 1);
     let listed = client.ask("resources/list", json!({}));
     let names = listed["result"]["resources"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|it| it["name"].as_str().unwrap()).collect();

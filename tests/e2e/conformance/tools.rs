@@ -261,6 +261,12 @@ fn directories_are_made_listed_and_deleted_as_the_table_says() {
     let few = server.ask("sandbox_list_directory", c(json!({"path": ".", "limit": 2})));
     assert_eq!(few["data"]["entries"].as_array().unwrap().len(), 2);
     assert_eq!(few["metadata"]["truncated"], true);
+    assert_eq!(few["metadata"]["note"], "the limit of 2 was reached at 'link'");
+    let globbed = c(json!({"pattern": "**", "exclude": ["a/**"]}));
+    let globbed = server.data("sandbox_glob", globbed);
+    assert_eq!(globbed["matches"].as_array().unwrap().len(), 3, "{globbed:#}");
+    let found = server.data("sandbox_grep", c(json!({"pattern": "[0-9]", "exclude": ["a", "!b"]})));
+    assert_eq!(found["matches"], 1, "{found:#}");
 
     let exists =
         |server: &mut Server, path: &str| server.data("sandbox_exists", c(json!({"path": path})));

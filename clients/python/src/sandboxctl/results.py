@@ -114,6 +114,8 @@ class Listed:
     entries: list[Entry]
     truncated: bool
     """Whether there are more."""
+    note: str | None = None
+    """What is left out, and why."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class Globbed:
     matches: list[Match]
     truncated: bool
     """Whether there are more."""
+    note: str | None = None
+    """What is left out, and why."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ class Grepped:
     files: int
     truncated: bool
     """Whether there may be more."""
+    note: str | None = None
+    """What is left out, and why."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ fn write_reply(id: u64, bytes_written: u64) -> Line {
 }
 
 fn list_reply(id: u64, path: &str, entries: u64) -> Line {
-    reply(id, ListReply { path: path.into(), entries, truncated: false })
+    reply(id, ListReply { path: path.into(), entries, cut: None })
 }
 
 /// The stream that a request opens.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{EntryKind, TextWindow, WriteMode};
+use sandbox_protocol::message::{Cut, CutBy, EntryKind, TextWindow, WriteMode};
 
 use super::super::{
     Absent, Existing, ListOptions, ListedEntry, Overwrite, Parents, Range, RemoveScope, Viewed,
@@ -73,7 +73,7 @@ pub(super) fn list(
             Ok(())
         })?;
     assert_eq!(end.entries, entries.len() as u64);
-    Ok((entries, end.omitted.truncated))
+    Ok((entries, end.cut.is_some()))
 }
 
 fn paths(entries: &[ListedEntry]) -> Vec<&str> {
@@ -619,6 +619,13 @@ fn a_list_is_cut_at_its_bounds_and_says_so() {
         assert_eq!((paths(&entries), truncated), (all.to_vec(), false), "as deep as asked");
         let (_, truncated) = list(&files, ".", Some(3), None).unwrap();
         assert!(truncated, "asked for more than there may be");
+        let cut_of = |options| files.list_entries(b".", options, &watch(), |_| Ok(())).unwrap().cut;
+        let every = ListOptions { depth: None, limit: None };
+        assert_eq!(cut_of(every), Some(Cut { by: CutBy::Depth, at: "b/b".into() }));
+        let four = ListOptions { limit: Some(4), ..every };
+        assert_eq!(cut_of(four), Some(Cut { by: CutBy::Entries, at: "b/c".into() }));
+        fs::remove_dir(io.join("b/b/b")).unwrap();
+        assert_eq!(cut_of(every), None, "nothing is deeper");
         for limit in 1..7 {
             let (entries, truncated) = list(&files, ".", Some(2), Some(limit as u64)).unwrap();
             assert_eq!((paths(&entries), truncated), (all[..limit].to_vec(), true));

@@ -4,6 +4,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
+use sandbox_protocol::message::{Cut, CutBy};
+
 use super::operations::watch;
 use super::*;
 use crate::files::{Existing, GlobOptions, GrepOptions, RemoveScope, Watch};
@@ -18,15 +20,18 @@ fn fill(io: &Path, names: &[(&str, &[u8])]) {
 }
 
 pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
-    let options = GlobOptions { pattern, hidden: false, limit: None };
+    let options = GlobOptions { pattern, ..EVERY };
     let found = files.glob(path.as_bytes(), options, &watch())?;
-    assert!(!found.omitted.truncated);
+    assert_eq!(found.cut, None);
     Ok(found.found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
 }
 
+pub(super) const EVERY: GlobOptions<'_> =
+    GlobOptions { pattern: "", globs: &[], prefix: b"", hidden: false, limit: None };
+
 pub(super) const PLAIN: GrepOptions<'_> = GrepOptions {
     pattern: "",
-    glob: None,
+    globs: &[],
     context: 0,
     ignore_case: false,
     hidden: false,
@@ -63,12 +68,12 @@ fn glob_returns_matching_paths_in_order() {
         assert_eq!(glob(&files, "/io/s", "*.txt").unwrap(), ["c.txt"]);
         assert_eq!(glob(&files, "none", "*").unwrap(), [""; 0]);
         assert_eq!(glob(&files, "a.txt", "*").unwrap(), [""; 0]);
-        let hidden = GlobOptions { pattern: "**/*.txt", hidden: true, limit: None };
+        let hidden = GlobOptions { pattern: "**/*.txt", hidden: true, ..EVERY };
         let found = files.glob(b".", hidden, &watch()).unwrap().found;
         assert_eq!(found.len(), 6, "{found:?}");
-        let first = GlobOptions { pattern: "**/*.txt", hidden: false, limit: Some(1) };
+        let first = GlobOptions { pattern: "**/*.txt", limit: Some(1), ..EVERY };
         let found = files.glob(b".", first, &watch()).unwrap();
-        assert_eq!((found.found, found.omitted.truncated), (vec![b"a.txt".to_vec()], true));
+        assert_eq!((found.found, found.cut.is_some()), (vec![b"a.txt".to_vec()], true));
         for pattern in ["", "/", "[", "{a", &"x".repeat(5000), &"{a,".repeat(1000)] {
             let error = glob(&files, ".", pattern).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{pattern}");
@@ -109,14 +114,14 @@ fn globs_match_characters_leading_dots_and_empty_alternatives_as_shells_do() {
         assert_eq!(of("foo{,.txt}"), ["foo", "foo.txt"]);
         assert_eq!(of("a}.tx?"), ["a}.txt"]);
         for pattern in ["*.bin", "?.bin"] {
-            let options = GlobOptions { pattern, hidden: false, limit: None };
+            let options = GlobOptions { pattern, ..EVERY };
             let found = files.glob(b".", options, &watch()).unwrap().found;
             assert_eq!(found, [b"\xff.bin"], "{pattern}");
         }
-        let needle = GrepOptions { pattern: "needle", glob: Some("[é日]*"), ..PLAIN };
+        let needle = GrepOptions { pattern: "needle", globs: &["[é日]*".to_owned()], ..PLAIN };
         let found = ["é.txt:1:needle", "日本.md:1:needle"];
         assert_eq!(grep(&files, ".", needle).unwrap(), found);
-        let hidden = GrepOptions { glob: Some("?env"), hidden: true, ..needle };
+        let hidden = GrepOptions { globs: &["?env".to_owned()], hidden: true, ..needle };
         assert_eq!(grep(&files, ".", hidden).unwrap(), [".env:1:needle"]);
     });
 }
@@ -201,13 +206,12 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         fill(io, &names.map(|name| (name, &b""[..])));
         let (files, _) = setup().open();
         let of = |pattern: &str| {
-            let options = GlobOptions { pattern, hidden: false, limit: None };
+            let options = GlobOptions { pattern, ..EVERY };
             let found = files.glob(b".", options, &watch()).unwrap();
             let found_paths = found.found.into_iter().map(|path| String::from_utf8(path).unwrap());
-            (found_paths.collect::<Vec<_>>(), found.omitted.truncated)
+            (found_paths.collect::<Vec<_>>(), found.cut.is_some())
         };
         let whole = |paths: &[&str]| (paths.iter().map(|&it| it.to_owned()).collect(), false);
-        // The directory that is deeper than a list goes matches none of them.
         assert_eq!(of("*.txt"), whole(&["a.txt"]));
         assert_eq!(of("*/*.txt"), whole(&["[/d.txt", "s/b.txt"]));
         assert_eq!(of("s/*/c.txt"), whole(&["s/t/c.txt"]));
@@ -220,7 +224,10 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         assert_eq!(of("s/**/c.txt"), whole(&["s/t/c.txt"]));
         // The directory is none that the pattern names.
         assert_eq!(of("s[!x]b.txt"), whole(&[]));
-        assert!(of("**/*.txt").1 && !of("s/**").1);
+        let every =
+            ["1/2/3/4/5/6/7/8/9/10/11/12/x.txt", "[/d.txt", "a.txt", "s/b.txt", "s/t/c.txt"];
+        let more = ["s/{/e.txt", "u/t/c.txt"];
+        assert_eq!(of("**/*.txt"), whole(&[&every[..], &more].concat()));
     });
 }
 
@@ -269,10 +276,10 @@ fn grep_returns_matching_lines_and_their_context() {
         let two = GrepOptions { pattern: "two", ..PLAIN };
         let all = ["a.txt:6:two", "b.bin:1:two", "d/e.txt:1:two \u{fffd}"];
         assert_eq!(grep(&files, ".", two).unwrap(), all);
-        let names = GrepOptions { glob: Some("*.txt"), ignore_case: true, ..two };
+        let names = GrepOptions { globs: &["*.txt".to_owned()], ignore_case: true, ..two };
         let found = ["a.txt:2:Two", "a.txt:6:two", "d/e.txt:1:two \u{fffd}"];
         assert_eq!(grep(&files, ".", names).unwrap(), found);
-        let paths = GrepOptions { glob: Some("d/*"), hidden: true, ..two };
+        let paths = GrepOptions { globs: &["d/*".to_owned()], hidden: true, ..two };
         assert_eq!(grep(&files, ".", paths).unwrap(), ["d/e.txt:1:two \u{fffd}"]);
         let hidden = GrepOptions { hidden: true, ..two };
         assert_eq!(grep(&files, ".", hidden).unwrap()[0], ".h/f.txt:1:two");
@@ -283,13 +290,13 @@ fn grep_returns_matching_lines_and_their_context() {
         let found_alone = GrepOptions { context: 0, ..context };
         assert_eq!(grep(&files, "a.txt", found_alone).unwrap(), found);
         let first = files.grep(b".", GrepOptions { limit: Some(1), ..two }, &watch()).unwrap();
-        assert_eq!((first.found.len(), first.omitted.truncated), (1, true));
+        assert_eq!((first.found.len(), first.cut.is_some()), (1, true));
         let refused = [
             GrepOptions { pattern: "(", ..PLAIN },
             GrepOptions { pattern: r"(a)\1", ..PLAIN },
             GrepOptions { pattern: r"\w{1000}{1000}", ..PLAIN },
             GrepOptions { pattern: &"(".repeat(4000), ..PLAIN },
-            GrepOptions { glob: Some("["), ..two },
+            GrepOptions { globs: &["[".to_owned()], ..two },
             GrepOptions { context: 101, ..two },
             GrepOptions { limit: Some(0), ..two },
         ];
@@ -308,13 +315,13 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         let (files, _) = setup().open();
         let options = GrepOptions { pattern: "x", ..PLAIN };
         let found = files.grep(b"a", options, &watch()).unwrap();
-        assert!(found.omitted.truncated && found.found.len() > 400, "{}", found.found.len());
+        assert!(found.cut.is_some() && found.found.len() > 400, "{}", found.found.len());
         assert!(found.found.iter().all(|line| line.cut && line.text.len() == 2048));
         let stop = Arc::new(StopFlag::default());
         stop.stop(StopReason::Cancelled);
         let stopped = Watch::new(stop, std::time::Duration::from_secs(60));
         assert_eq!(files.grep(b"a", options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
-        let every = GlobOptions { pattern: "*", hidden: false, limit: None };
+        let every = GlobOptions { pattern: "*", ..EVERY };
         assert_eq!(files.glob(b".", every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
         let copied = files.copy(b"a", b"b", RemoveScope::Entry, Existing::Refuse, &stopped);
         assert_eq!(copied.unwrap_err().kind, ErrorKind::Cancelled);
@@ -459,12 +466,12 @@ fn directories_do_not_take_the_places_of_what_matches() {
         assert_eq!(glob(&files, ".", "**/*.txt").unwrap(), ["t/d07/a.txt", "t/zz.txt"]);
         let lines = grep(&files, ".", GrepOptions { pattern: "x", ..PLAIN }).unwrap();
         assert_eq!(lines, ["t/d07/a.txt:1:x", "t/zz.txt:1:x"]);
-        // The first of more matches than a search returns, in order.
+        // The shallow ones of more matches than a search returns, in order.
         fill(io, &["t/d03/b.txt", "t/d09/c.txt", "t/d14/e.txt"].map(|name| (name, &b"x"[..])));
-        let options = GlobOptions { pattern: "**/*.txt", hidden: false, limit: None };
+        let options = GlobOptions { pattern: "**/*.txt", ..EVERY };
         let found = files.glob(b".", options, &watch()).unwrap();
-        let first = ["t/d03/b.txt", "t/d07/a.txt", "t/d09/c.txt", "t/d14/e.txt"];
-        assert_eq!((found.found, found.omitted.truncated), (first.map(Vec::from).to_vec(), true));
+        let first = ["t/d03/b.txt", "t/d07/a.txt", "t/d09/c.txt", "t/zz.txt"];
+        assert_eq!((found.found, found.cut.is_some()), (first.map(Vec::from).to_vec(), true));
     });
 }
 
@@ -477,13 +484,69 @@ fn search_of_more_directories_than_may_wait_says_that_it_is_not_whole() {
         }
         fill(io, &[("t/a.txt", b"x"), ("t/d19/b.txt", b"x"), ("t/d20/c.txt", b"x")]);
         let (files, _) = Setup { limits, ..setup() }.open();
-        let options = GlobOptions { pattern: "**/*.txt", hidden: false, limit: None };
+        let options = GlobOptions { pattern: "**/*.txt", ..EVERY };
         let found = || {
             let found = files.glob(b"t", options, &watch()).unwrap();
-            (found.found.len(), found.omitted.truncated)
+            (found.found.len(), found.cut.is_some())
         };
         assert_eq!(found(), (2, true));
         fs::remove_dir_all(io.join("t/d20")).unwrap();
         assert_eq!(found(), (2, false));
+    });
+}
+
+#[test]
+fn search_goes_as_deep_as_paths_and_is_cut_at_the_deep_end() {
+    on_both(|io, setup| {
+        let deep = format!("io/{}Order.java", "d/".repeat(60));
+        fill(io, &[("Order.java", b"class Order{}"), (&deep, b"class Order{}")]);
+        for number in 0..6 {
+            fill(io, &[(&format!("node_modules/{number}/x.js"), b"Order")]);
+        }
+        let (files, _) = setup().open();
+        assert_eq!(glob(&files, ".", "**/*.java").unwrap(), ["Order.java", &deep]);
+        let order = GrepOptions { pattern: "Order", ..PLAIN };
+        let found = grep(&files, "io", order).unwrap();
+        assert_eq!(found, [format!("{}:1:class Order{{}}", &deep[3..])]);
+        // More files than a search looks at: those of shallow directories come first.
+        let limits = Limits { list_entries: 4, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        let found = files.grep(b".", order, &watch()).unwrap();
+        assert_eq!((found.files, found.found.len()), (4, 4));
+        assert_eq!(found.found[0].name.as_bytes(), b"Order.java");
+        let at = "node_modules/3/x.js".into();
+        assert_eq!(found.cut, Some(Cut { by: CutBy::Files, at }));
+        let globs = ["!node_modules/**".to_owned()];
+        let found = files.grep(b".", GrepOptions { globs: &globs, ..order }, &watch()).unwrap();
+        assert_eq!((found.files, found.cut), (2, None));
+        let two = GlobOptions { pattern: "**/*.j*", limit: Some(2), ..EVERY };
+        let found = files.glob(b".", two, &watch()).unwrap();
+        assert_eq!(found.found, [&b"Order.java"[..], b"node_modules/0/x.js"]);
+        let at = "node_modules/1/x.js".into();
+        assert_eq!(found.cut, Some(Cut { by: CutBy::Entries, at }));
+        let options = GlobOptions { globs: &globs, ..two };
+        let found = files.glob(b".", options, &watch()).unwrap();
+        assert_eq!((found.found.len(), found.cut), (2, None));
+        // A pattern's own directory stands before what it finds.
+        let inner = GlobOptions { pattern: "**/*.js", prefix: b"node_modules/", ..EVERY };
+        let of = |glob: &str| {
+            let options = GlobOptions { globs: &[glob.to_owned()], limit: Some(2), ..inner };
+            files.glob(b"node_modules", options, &watch()).unwrap().found.len()
+        };
+        assert_eq!([of("!node_modules/**"), of("!*.ts"), of("!**/x.js")], [0, 2, 0]);
+    });
+}
+
+#[test]
+fn grep_leaves_out_version_control_unless_it_begins_there() {
+    on_both(|io, setup| {
+        fill(io, &[(".git/a", b"x"), ("s/.svn/b", b"x"), ("CVS/c", b"x"), (".h/d", b"x")]);
+        let (files, _) = setup().open();
+        let all = GrepOptions { pattern: "x", hidden: true, ..PLAIN };
+        assert_eq!(grep(&files, ".", all).unwrap(), [".h/d:1:x"]);
+        assert_eq!(grep(&files, ".git", all).unwrap(), ["a:1:x"]);
+        let many: Vec<_> = (0..2000).map(|number| format!("!{number}")).collect();
+        let error = grep(&files, ".", GrepOptions { globs: &many, ..all }).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
     });
 }

@@ -1,12 +1,12 @@
 //! Removing and moving trees: deep ones, wide ones, and those that contain protected names.
 
 use rustix::fs::{OFlags, mkdirat, openat};
+use sandbox_protocol::message::{Cut, CutBy};
 
 use super::operations::{Disk, remove, watch};
-use super::search::PLAIN;
+use super::search::{EVERY, PLAIN};
 use super::*;
 use crate::files::calls::counted;
-use crate::files::list::Omitted;
 use crate::files::{Absent, Existing, GlobOptions, ListOptions, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
@@ -291,13 +291,13 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         });
         let end = end.unwrap();
         assert_eq!((listed.as_slice(), end.entries), (&[name.clone().into_bytes()][..], 1));
-        let omitted = Omitted { truncated: false, left_out: true };
-        assert_eq!(end.omitted, omitted);
-        let options = GlobOptions { pattern: "**", hidden: false, limit: None };
+        let cut = Some(Cut { by: CutBy::Name, at: name.as_str().into() });
+        assert_eq!(end.cut, cut);
+        let options = GlobOptions { pattern: "**", ..EVERY };
         let found = files.glob(top.as_bytes(), options, &watch()).unwrap();
-        assert_eq!((found.found, found.omitted), (listed, omitted));
+        assert_eq!((found.found, found.cut), (listed, cut.clone()));
         let found = files.grep(top.as_bytes(), PLAIN, &watch()).unwrap();
-        assert_eq!((found.files, found.omitted), (0, omitted));
+        assert_eq!((found.files, found.cut), (0, cut));
         let copied =
             files.copy(top.as_bytes(), b"c", RemoveScope::Tree, Existing::Refuse, &watch());
         assert_eq!(kind(copied), ErrorKind::InvalidPath);

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{ScriptOperation, Timestamp, WriteMode, permissions_text};
+use sandbox_protocol::limits::MAX_PATTERN_BYTES;
+use sandbox_protocol::message::{
+    Cut, CutBy, ScriptOperation, Timestamp, WriteMode, globs, permissions_text,
+};
 use sandbox_protocol::path::{join_written, split_glob};
 
 use super::arguments::{audited, path};
@@ -15,7 +18,7 @@ use crate::files::{
     Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, ListedEntry, Overwrite,
     Parents, Range, RemoveScope, Watch, WriteOptions,
 };
-use crate::luau::ffi::{Call, Raise, Results, Slot};
+use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
 
 /// Sets `fs`.
@@ -121,13 +124,8 @@ fn list(call: &mut Call<'_>) -> Results {
         })
     })?;
     let end = listed.map_err(|error| raised(&error))?;
-    if end.omitted.truncated {
-        let limits = &call.host().limits;
-        let reason = if end.entries == limits.list_entries {
-            format!("too many entries to list (max {})", limits.list_entries)
-        } else {
-            format!("directories are nested deeper than {} (see max_depth)", limits.list_depth)
-        };
+    if let Some(cut) = end.cut.filter(|cut| cut.by != CutBy::Name) {
+        let reason = cut.text(None, &call.host().limits);
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
     }
     let array = call.push_table(entries.len(), 0);
@@ -218,25 +216,27 @@ fn stat(call: &mut Call<'_>) -> Results {
 fn glob(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "glob")?;
     let table = Slot::arg(2);
-    options(call, table, "glob", &["hidden", "limit"])?;
+    options(call, table, "glob", &["exclude", "hidden", "limit"])?;
+    let globs = globs(None, exclude(call, table)?);
     let hidden = flag(call, table, "hidden")? == Some(true);
     let limit = count(call, table, "limit", 1)?;
     let watch = watch(call);
     let (directory, below) = split_glob(&pattern);
     let top = if directory.is_empty() { "." } else { directory };
     let found = audited(call, ScriptOperation::Glob, |files| {
-        let options = GlobOptions { pattern: below, hidden, limit };
+        let prefix = directory.as_bytes();
+        let options = GlobOptions { pattern: below, globs: &globs, prefix, hidden, limit };
         files.glob(top.as_bytes(), options, &watch)
     })?;
     let found = found.map_err(|error| raised(&error))?;
-    refuse_part(found.omitted.truncated, limit, top.as_bytes())?;
+    let note = part(call, found.cut, limit, top.as_bytes())?;
     let array = call.push_table(found.found.len(), 0);
     for (index, name) in found.found.iter().enumerate() {
         call.push_string(join_written(directory.as_bytes(), name));
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.omitted.any());
-    Ok(call.results(2))
+    push_part(call, note);
+    Ok(call.results(3))
 }
 
 fn grep(call: &mut Call<'_>) -> Results {
@@ -246,23 +246,25 @@ fn grep(call: &mut Call<'_>) -> Results {
         false => path(call, Slot::arg(2), "grep")?,
     };
     let table = Slot::arg(3);
-    options(call, table, "grep", &["glob", "context", "ignore_case", "hidden", "limit"])?;
+    let known = ["glob", "exclude", "context", "ignore_case", "hidden", "limit"];
+    options(call, table, "grep", &known)?;
     let glob = option(call, table, "glob", "string", |call, value| {
         String::from_utf8(call.string(value)?.to_vec()).ok()
     })?;
+    let globs = globs(glob, exclude(call, table)?);
     let context = count(call, table, "context", 0)?.unwrap_or(0);
     let ignore_case = flag(call, table, "ignore_case")? == Some(true);
     let hidden = flag(call, table, "hidden")? == Some(true);
     let limit = count(call, table, "limit", 1)?;
     let watch = watch(call);
     let begin: &[u8] = if top.is_empty() { b"." } else { &top };
-    let (pattern, glob) = (&*pattern, glob.as_deref());
+    let (pattern, globs) = (&*pattern, &*globs);
     let found = audited(call, ScriptOperation::Grep, |files| {
-        let options = GrepOptions { pattern, glob, context, ignore_case, hidden, limit };
+        let options = GrepOptions { pattern, globs, context, ignore_case, hidden, limit };
         files.grep(begin, options, &watch)
     })?;
     let found = found.map_err(|error| raised(&error))?;
-    refuse_part(found.omitted.truncated, limit, begin)?;
+    let note = part(call, found.cut, limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, line) in found.found.iter().enumerate() {
         let entry = call.push_table(0, 3);
@@ -280,8 +282,8 @@ fn grep(call: &mut Call<'_>) -> Results {
         }
         call.set_element(array, index + 1)?;
     }
-    call.push_boolean(found.omitted.any());
-    Ok(call.results(2))
+    push_part(call, note);
+    Ok(call.results(3))
 }
 
 fn copy(call: &mut Call<'_>) -> Results {
@@ -335,13 +337,73 @@ fn text(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<String, Raise
     }
 }
 
-/// A result is a part of what there is only if the script has set a limit.
-fn refuse_part(truncated: bool, limit: Option<u64>, path: &[u8]) -> Result<(), Raise> {
-    if !truncated || limit.is_some() {
-        return Ok(());
+/// The option `exclude`: globs, or one.
+fn exclude(call: &mut Call<'_>, table: Slot) -> Result<Vec<String>, Raise> {
+    const NAME: &str = "exclude";
+    let text = |call: &Call<'_>, value| String::from_utf8(call.string(value)?.to_vec()).ok();
+    let one = option(call, table, NAME, "string or table of strings", |call, value| {
+        match call.kind(value) {
+            Kind::Table => Some(None),
+            _ => text(call, value).map(Some),
+        }
+    })?;
+    match one {
+        None => return Ok(Vec::new()),
+        Some(Some(glob)) => return Ok(vec![glob]),
+        Some(None) => {}
     }
-    let reason = "too many results: narrow the pattern, or set a limit to get a part of them";
+    let top = call.len();
+    call.push_field(table, NAME.as_bytes());
+    let list = call.top();
+    let mut globs = Vec::new();
+    loop {
+        call.push_element(list, globs.len() + 1);
+        let value = call.top();
+        if call.is_nil(value) {
+            break;
+        }
+        let Some(glob) = text(call, value) else {
+            let got = call.type_name(value);
+            let message =
+                format!("invalid option '{NAME}' (table of strings expected, got {got} in it)");
+            return Err(Raise::Error(message));
+        };
+        globs.push(glob);
+        if globs.len() > MAX_PATTERN_BYTES {
+            return Err(Raise::Error(format!("the option '{NAME}' has too many globs")));
+        }
+        call.truncate(top + 1);
+    }
+    call.truncate(top);
+    Ok(globs)
+}
+
+/// A result is a part of what there is only if the script has set a limit. Returns what it leaves out.
+fn part(
+    call: &Call<'_>,
+    cut: Option<Cut>,
+    limit: Option<u64>,
+    path: &[u8],
+) -> Result<Option<String>, Raise> {
+    let Some(cut) = cut else { return Ok(None) };
+    let text = cut.text(limit, &call.host().limits);
+    if limit.is_some() || cut.by == CutBy::Name {
+        return Ok(Some(text));
+    }
+    let reason = match cut.by {
+        CutBy::Mount => text,
+        _ => format!("{text}; narrow the pattern, or set a limit to get a part"),
+    };
     Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, path)))
+}
+
+/// Whether a result is a part, and what it leaves out.
+fn push_part(call: &mut Call<'_>, note: Option<String>) {
+    call.push_boolean(note.is_some());
+    match note {
+        Some(note) => call.push_string(note),
+        None => call.push_nil(),
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]

@@ -64,6 +64,39 @@ fn grep_takes_its_default_context_as_an_option() {
 }
 
 #[test]
+fn search_goes_deep_leaves_out_what_is_excluded_and_says_where_it_stopped() {
+    let sandbox = Sandbox::new();
+    let deep = format!("a/{}", "d/".repeat(30));
+    for name in [&*deep, "node_modules/p/", "src/"] {
+        std::fs::create_dir_all(sandbox.path().join(name)).unwrap();
+        std::fs::write(sandbox.path().join(name).join("f.java"), "class Order{}").unwrap();
+    }
+    let source = "local found = fs.glob('**/*.java', {exclude = 'node_modules/**'}) \
+                  local lines = fs.grep('Order', nil, {exclude = {'node_modules', '!a'}}) \
+                  local only = fs.grep('Order', 'src', {glob = '!*.java'}) \
+                  local first, more, note = fs.glob('**/*.java', {limit = 2}) \
+                  return {#found, found[1], #lines, lines[1].path, #only, first[1], more, note}";
+    let expected = json!([
+        2,
+        format!("{deep}f.java"),
+        1,
+        "src/f.java",
+        0,
+        "node_modules/p/f.java",
+        true,
+        format!("the limit of 2 was reached at '{deep}f.java'"),
+    ]);
+    assert_eq!(sandbox.value(source), expected);
+    for (call, message) in [
+        ("fs.glob('*', {exclude = 1})", "(string or table of strings expected, got number)"),
+        ("fs.grep('x', '.', {exclude = {{}}})", "(table of strings expected, got table in it)"),
+        ("fs.glob('*', {exclude = {'['}})", "[: not a glob: "),
+    ] {
+        assert!(raises(&sandbox, call).contains(message), "{call}: {}", raises(&sandbox, call));
+    }
+}
+
+#[test]
 fn stat_returns_a_table() {
     let sandbox = Sandbox::new();
     let source = "local now = os.time() fs.write('f', 'x') local s = fs.stat('./f') \
@@ -166,11 +199,12 @@ fn the_limits_hold_for_fs_and_end_a_run_that_does_not_catch_them() {
     assert_eq!(error.kind, ErrorKind::WriteLimit);
     let error = sandbox.error("for i = 1, 4 do fs.mkdir('d' .. i) end");
     assert_eq!(error.kind, ErrorKind::TooManyFiles);
-    assert_eq!(raises(&sandbox, "fs.list()"), ".: too many entries to list (max 2)");
+    let message = raises(&sandbox, "fs.list()");
+    assert!(message.starts_with(".: the limit of 2 was reached at '"), "{message}");
     let deep = Sandbox { limits: sandbox.limits.clone(), ..Sandbox::new() };
     deep.value("fs.mkdir('a/b')");
     let message = raises(&deep, "fs.list('.', {recursive = true})");
-    assert_eq!(message, ".: directories are nested deeper than 1 (see max_depth)");
+    assert_eq!(message, ".: what is in 'a' is deeper than 1, and left out (filesystem.max_depth)");
     assert_eq!(deep.value("return #fs.list()"), json!(1));
 }
 

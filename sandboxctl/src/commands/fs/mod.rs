@@ -266,13 +266,16 @@ impl Session<'_> {
                 report::list(&list, args.long, output)
             }
             Work::Glob(args) => {
-                let options =
-                    GlobOptions { hidden: args.hidden, limit: args.limit.map(Into::into) };
+                let options = GlobOptions {
+                    globs: args.globs.clone(),
+                    hidden: args.hidden,
+                    limit: args.limit.map(Into::into),
+                };
                 report::glob(&sandbox.glob(".", &args.pattern, options).await?, output)
             }
             Work::Grep(args) => {
                 let options = GrepOptions {
-                    glob: args.glob.clone(),
+                    globs: args.globs.clone(),
                     context: args.context,
                     ignore_case: args.ignore_case,
                     hidden: args.hidden,

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use sandbox_api::LimitKey;
 use sandbox_api::files::{
     Entry, GlobData, GrepData, ListData, OperationStats, ReadData, StatData, TextView, Timestamp,
     ViewData, time_text,
@@ -88,11 +87,7 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
     } else {
         bytes_of(list)
     };
-    let cut_off = list.truncated.then(|| {
-        let count = list.entries.len();
-        let depth = LimitKey::ListDepth.hint();
-        format!("only {count} entries are shown: there are more, or deeper ones; of depth, {depth}")
-    });
+    let cut_off = cut_off(list.entries.len() as u64, "entries", list.note.as_deref());
     let report = Report::silent(list)?.text(text);
     Ok(Report { cut_off, ..report })
 }
@@ -105,8 +100,7 @@ pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
         text.push(b'\n');
     }
     let report = Report::silent(found)?.text(text);
-    let shown = found.matches.len();
-    let cut_off = found.truncated.then(|| format!("only {shown} paths are shown: there are more"));
+    let cut_off = cut_off(found.matches.len() as u64, "paths", found.note.as_deref());
     Ok(Report { cut_off, ..report })
 }
 
@@ -132,10 +126,13 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
     }
     let code = if found.matches == 0 { 1 } else { 0 };
     let report = Report::silent(found)?.text(text).code(code);
-    let shown = found.matches;
-    let cut_off =
-        found.truncated.then(|| format!("only {shown} matches are shown: there may be more"));
+    let cut_off = cut_off(found.matches, "matches", found.note.as_deref());
     Ok(Report { cut_off, ..report })
+}
+
+/// The warning that a result is a part.
+fn cut_off(shown: u64, what: &str, note: Option<&str>) -> Option<String> {
+    note.map(|note| format!("only {shown} {what} are shown: {note}"))
 }
 
 /// A name as it is, or with control characters escaped for a terminal.
@@ -259,6 +256,7 @@ mod tests {
                 odd,
             ],
             truncated: true,
+            note: None,
         }
     }
 

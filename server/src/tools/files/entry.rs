@@ -87,9 +87,10 @@ impl<T: FileTool> AnyOperation for Operation<T> {
     fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError> {
         let work = begin::<T>(self.0, context)?;
         Ok(Box::pin(async move {
-            let OperationOutput { data, truncated, bytes_written, items, held } = work.await?;
+            let OperationOutput { data, truncated, note, bytes_written, items, held } =
+                work.await?;
             let data: Json = Box::new(data);
-            Ok(OperationOutput { data, truncated, bytes_written, items, held })
+            Ok(OperationOutput { data, truncated, note, bytes_written, items, held })
         }))
     }
 }

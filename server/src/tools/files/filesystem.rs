@@ -83,6 +83,10 @@ struct FilesystemMetadata {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     truncated: Option<bool>,
+    /// Of a list: what it leaves out, and why
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    note: Option<String>,
     /// Of a failure: what went wrong, in one word
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -127,11 +131,12 @@ fn render(
     outcome: Result<OperationOutput<Json>, OperationError>,
 ) -> Result<Output<FilesystemData>, ToolError> {
     match outcome {
-        Ok(OperationOutput { data, truncated, bytes_written, items: items_count, held }) => {
+        Ok(OperationOutput { data, truncated, note, bytes_written, items: items_count, held }) => {
             let metadata = FilesystemMetadata {
                 bytes_written,
                 items_count,
                 truncated,
+                note,
                 ..FilesystemMetadata::default()
             };
             let data = FilesystemData { success: true, data: Some(data), error: None, metadata };

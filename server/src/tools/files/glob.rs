@@ -3,6 +3,7 @@
 use sandbox_api::files::GlobOptions;
 use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::Base64;
+use sandbox_protocol::message::globs;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -17,6 +18,10 @@ file_arguments! {
     /// What paths below it match: *.csv, src/**/*.rs, {a,b}/[0-9]?; * and ? match within a name, **
     /// any directories. It may be absolute
     pattern: String,
+    /// Paths to leave out: patterns of names, or with a slash of paths as the pattern begins, such as
+    /// node_modules and **/target/**
+    #[serde(default)]
+    exclude: Vec<String>,
     /// Match names that begin with a dot too
     #[serde(default)]
     hidden: bool,
@@ -62,12 +67,15 @@ impl FileTool for Glob {
         sandbox: &Sandbox,
         args: GlobArgs,
     ) -> Result<OperationOutput<GlobData>, Error> {
-        let options = GlobOptions { hidden: args.hidden, limit: args.limit };
-        let found = sandbox.glob(args.path(), &args.pattern, options).await?;
+        let path = args.path().to_vec();
+        let GlobArgs { pattern, exclude, hidden, limit, .. } = args;
+        let options = GlobOptions { globs: globs(None, exclude), hidden, limit };
+        let found = sandbox.glob(path, &pattern, options).await?;
         let (items, truncated) = (Some(found.matches.len() as u64), Some(found.truncated));
         let matches = found.matches.into_iter();
         let matches =
             matches.map(|found| MatchData { path: found.path, path_b64: found.path_b64 }).collect();
-        Ok(OperationOutput { truncated, items, ..GlobData { matches }.into() })
+        let note = found.note;
+        Ok(OperationOutput { truncated, items, note, ..GlobData { matches }.into() })
     }
 }

@@ -3,6 +3,7 @@
 use sandbox_api::files::GrepOptions;
 use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::Base64;
+use sandbox_protocol::message::globs;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -17,16 +18,20 @@ file_arguments! {
     /// The regular expression that lines match, without look-around and back-references
     pattern: String,
     /// Only files whose name matches this, such as *.rs; with a slash, whose path below the directory
-    /// does
+    /// does; with ! before it, all others
     #[serde(default)]
     glob: Option<String>,
+    /// Files and directories to leave out: patterns of names, or with a slash of paths below the
+    /// directory, such as node_modules and **/target/**
+    #[serde(default)]
+    exclude: Vec<String>,
     /// Lines of context on each side of a match, at most 100
     #[serde(default)]
     context: u64,
     /// Ignore case
     #[serde(default)]
     ignore_case: bool,
-    /// Search files and directories whose names begin with a dot too
+    /// Search files and directories whose names begin with a dot too, without those of version control
     #[serde(default)]
     hidden: bool,
     /// Matching lines to return at most; 10,000 by default
@@ -77,8 +82,9 @@ impl FileTool for Grep {
         args: GrepArgs,
     ) -> Result<OperationOutput<GrepData>, Error> {
         let path = args.path().to_vec();
-        let GrepArgs { pattern, glob, context, ignore_case, hidden, limit, .. } = args;
-        let options = GrepOptions { glob, context, ignore_case, hidden, limit };
+        let GrepArgs { pattern, glob, exclude, context, ignore_case, hidden, limit, .. } = args;
+        let globs = globs(glob, exclude);
+        let options = GrepOptions { globs, context, ignore_case, hidden, limit };
         let found = sandbox.grep(path, &pattern, options).await?;
         let (items, truncated) = (Some(found.matches), Some(found.truncated));
         let lines = found.lines.into_iter().map(|line| LineData {
@@ -89,6 +95,6 @@ impl FileTool for Grep {
             context: line.context,
         });
         let data = GrepData { lines: lines.collect(), matches: found.matches, files: found.files };
-        Ok(OperationOutput { truncated, items, ..data.into() })
+        Ok(OperationOutput { truncated, items, note: found.note, ..data.into() })
     }
 }

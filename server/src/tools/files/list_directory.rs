@@ -86,7 +86,7 @@ impl FileTool for ListDirectory {
         });
         let (path, path_b64) = (list.path, list.path_b64);
         let data = ListDirectoryData { path, path_b64, entries: entries.collect() };
-        let truncated = Some(list.truncated);
-        Ok(OperationOutput { truncated, items: Some(items), ..data.into() })
+        let (truncated, note) = (Some(list.truncated), list.note);
+        Ok(OperationOutput { truncated, items: Some(items), note, ..data.into() })
     }
 }

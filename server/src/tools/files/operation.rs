@@ -108,8 +108,10 @@ pub(super) fn here() -> String {
 /// The result of an operation.
 pub(in crate::tools) struct OperationOutput<D> {
     pub data: D,
-    /// For a list: there are more entries.
+    /// For a list or a search: whether there is more.
     pub truncated: Option<bool>,
+    /// What it leaves out.
+    pub note: Option<String>,
     pub bytes_written: Option<u64>,
     pub items: Option<u64>,
     /// Held until the answer is written.
@@ -118,7 +120,7 @@ pub(in crate::tools) struct OperationOutput<D> {
 
 impl<D> From<D> for OperationOutput<D> {
     fn from(data: D) -> Self {
-        Self { data, truncated: None, bytes_written: None, items: None, held: None }
+        Self { data, truncated: None, note: None, bytes_written: None, items: None, held: None }
     }
 }
 
@@ -199,9 +201,10 @@ impl<T: FileTool> Tool for T {
     fn begin(args: T::Args, context: &Context, stop: Stop) -> Result<Work<T::Data>, ToolError> {
         let work = begin::<T>(args, context)?;
         Ok(stop.or(async move {
-            let OperationOutput { data, truncated, held, .. } = work.await?;
+            let OperationOutput { data, truncated, note, held, .. } = work.await?;
             let mut output = Output { held, ..data.into() };
             output.metadata.push_some("truncated", truncated);
+            output.metadata.push_some("note", note);
             Ok(output)
         }))
     }

@@ -70,7 +70,7 @@ fn a_list_has_what_is_in_a_directory_in_order() {
 #[test]
 fn a_list_ends_ten_deep_and_says_so() {
     let guest = Guest::new();
-    let deep = (1..=11).map(|level| level.to_string()).collect::<Vec<_>>().join("/");
+    let deep = (1..=12).map(|level| level.to_string()).collect::<Vec<_>>().join("/");
     fs::create_dir_all(guest.place.path("sandbox-files").join(&deep)).unwrap();
     let list = |path: &str| json!({"operation": "list", "path": path, "recursive": true});
     let ten = guest.data(list("."));

@@ -95,6 +95,59 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
 }
 
 #[test]
+fn search_goes_as_deep_as_paths_and_leaves_out_what_is_excluded() {
+    let guest = Guest::new();
+    let above = "io/services/order/src/main/java/com/example/shop/order";
+    let deep = format!("{above}/domain/Order.java");
+    for name in [&*deep, "node_modules/p/Order.java", ".git/Order.java"] {
+        guest.place.write(&format!("sandbox-files/{name}"), "class Order{}\n");
+    }
+    let fs = |args: &[&str]| guest.place.sandboxctl(["fs"].iter().chain(args));
+    let line = format!("{deep}:1:class Order{{}}\n");
+    let found = fs(&["grep", "--hidden", "Order", "-g", "!node_modules/**"]);
+    assert_eq!((&*found.assert_code(0).stdout, found.stderr.contains("warning")), (&*line, false));
+    let found = fs(&["glob", "**/*.java", "-g", "!node_modules"]);
+    assert_eq!((&*found.assert_code(0).stdout, &*found.stderr), (&*format!("{deep}\n"), ""));
+    let none = ["grep", "Order", "-g", "*.java", "-g", "!io/**", "-g", "!node_modules/"];
+    assert_eq!(fs(&none).assert_code(1).stdout, "");
+    let git = fs(&["grep", "Order", ".git"]);
+    assert_eq!(git.assert_code(0).stdout, ".git/Order.java:1:class Order{}\n");
+    for operation in [
+        json!({"operation": "grep", "pattern": "Order", "exclude": ["node_modules/**"]}),
+        json!({"operation": "grep", "pattern": "Order", "glob": "!node_modules/**"}),
+        json!({"operation": "glob", "pattern": "io/**/*.java", "exclude": ["!target", "io/x/**"]}),
+    ] {
+        let found = guest.data(operation.clone());
+        assert_eq!((&found["truncated"], &found["note"]), (&json!(false), &Value::Null));
+        let first =
+            if operation["operation"] == "grep" { &found["lines"] } else { &found["matches"] };
+        assert_eq!((first.as_array().unwrap().len(), &first[0]["name"]), (1, &json!(deep)));
+    }
+    let glob = json!({"operation": "glob", "pattern": "io/**", "exclude": ["io/services/**"]});
+    assert_eq!(guest.data(glob)["matches"].as_array().unwrap().len(), 1);
+    let source = "local paths = fs.glob('**/*.java', {exclude = 'node_modules'}) \
+                  local lines = fs.grep('Order', nil, {exclude = {'node_modules/**'}}) \
+                  return {#paths, paths[1], #lines}";
+    let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();
+    let Outcome::Ok { result } = &run.outcome else { panic!("{run:?}") };
+    assert_eq!(serde_json::from_str::<Value>(result.get()).unwrap(), json!([1, deep, 1]));
+    // Only lists are bounded in depth: they name the depth and the key.
+    let note =
+        format!("what is in '{above}' is deeper than 10, and left out (filesystem.max_depth)");
+    let listed = guest.data(json!({"operation": "list", "recursive": true}));
+    assert_eq!((&listed["truncated"], &listed["note"]), (&json!(true), &json!(note)));
+    fs(&["ls", "-R"]).assert_code(0).assert_stderr_has(&format!("entries are shown: {note}"));
+    let one = guest.data(json!({"operation": "grep", "pattern": "Order", "limit": 1}));
+    let note = format!("the limit of 1 was reached at '{deep}'");
+    assert_eq!(
+        (&one["lines"][0]["name"], &one["note"]),
+        (&json!("node_modules/p/Order.java"), &json!(note))
+    );
+    let copy = CopyOptions { recursive: true, overwrite: false };
+    assert_eq!(guest.wait(guest.sandbox.copy("io", "copy", copy)).unwrap().entries, 12);
+}
+
+#[test]
 fn directory_that_cannot_be_read_is_left_out_of_a_search() {
     let guest = guest();
     let closed = guest.place.path("sandbox-files/src/lib");
@@ -226,7 +279,6 @@ fn hint_of_a_directory_that_is_too_large_names_no_setting() {
     fs::create_dir_all(guest.place.path(&format!("sandbox-files/{deep}"))).unwrap();
     for operation in [
         json!({"operation": "rename", "from": "d", "to": "e"}),
-        json!({"operation": "copy", "from": "d", "to": "e", "recursive": true}),
         json!({"operation": "write", "path": "f", "content": "?", "encoding": "base64"}),
     ] {
         let error = guest.perform(&operation)["error"].take();

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Iterator, Callable
+from collections.abc import Generator, Iterator, Callable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -107,12 +107,22 @@ class Files:
     ) -> Listed:
         """The entries of a directory, sorted by their paths."""
         data = self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit)
-        return Listed(data["path"], [results.entry(entry) for entry in data["entries"]], data["truncated"])
+        entries = [results.entry(entry) for entry in data["entries"]]
+        return Listed(data["path"], entries, data["truncated"], data.get("note"))
 
-    def glob(self, pattern: str, path: Path = ".", *, hidden: bool = False, limit: int | None = None) -> Globbed:
-        """The paths that match a pattern."""
-        data = self._do("glob", path, pattern=pattern, hidden=hidden, limit=limit)
-        return Globbed(data["path"], [results.match(match) for match in data["matches"]], data["truncated"])
+    def glob(
+        self,
+        pattern: str,
+        path: Path = ".",
+        *,
+        exclude: str | Sequence[str] = (),
+        hidden: bool = False,
+        limit: int | None = None,
+    ) -> Globbed:
+        """The paths that match a pattern. `exclude` are globs of names, or with a slash of paths, to leave out."""
+        data = self._do("glob", path, pattern=pattern, exclude=_globs(exclude), hidden=hidden, limit=limit)
+        matches = [results.match(match) for match in data["matches"]]
+        return Globbed(data["path"], matches, data["truncated"], data.get("note"))
 
     def grep(
         self,
@@ -120,24 +130,29 @@ class Files:
         path: Path = ".",
         *,
         glob: str | None = None,
+        exclude: str | Sequence[str] = (),
         context: int = 0,
         ignore_case: bool = False,
         hidden: bool = False,
         limit: int | None = None,
     ) -> Grepped:
-        """The lines that match a regular expression, with `context` lines around each."""
+        """The lines that match a regular expression, with `context` lines around each.
+
+        `glob` selects files by name, or with a slash by path; `exclude` leaves files and directories out.
+        """
         data = self._do(
             "grep",
             path,
             pattern=pattern,
             glob=glob,
+            exclude=_globs(exclude),
             context=context,
             ignore_case=ignore_case,
             hidden=hidden,
             limit=limit,
         )
         lines = [results.line(line) for line in data["lines"]]
-        return Grepped(data["path"], lines, data["matches"], data["files"], data["truncated"])
+        return Grepped(data["path"], lines, data["matches"], data["files"], data["truncated"], data.get("note"))
 
     def mkdir(self, path: Path, *, parents: bool = True) -> Created:
         """Creates a directory, and its parents."""
@@ -186,6 +201,10 @@ class Files:
         if not envelope["success"]:
             raise results.failure(cast("Json", envelope["error"]), "operation")
         return envelope["data"]
+
+
+def _globs(exclude: str | Sequence[str]) -> list[str]:
+    return [exclude] if isinstance(exclude, str) else [*exclude]
 
 
 def _both(source: Path, target: Path) -> dict[str, str]:

@@ -248,18 +248,16 @@ class SandboxctlBackend(BaseSandbox):
         """Searches files for a text, as it is."""
         if not in_mounts(path or "."):
             return super().grep(pattern, path, glob, max_count=max_count)
+        excluded = sorted(set(self.grep_exclude_dirs).difference((path or "").split("/")))
         try:
-            found = self._sandbox.files.grep(re_escape(pattern), path or ".", glob=glob, hidden=True)
+            found = self._sandbox.files.grep(
+                re_escape(pattern), path or ".", glob=glob, exclude=[f"{name}/" for name in excluded], hidden=True
+            )
         except SandboxError as error:
             if error.kind == "not_found":
                 return GrepResult(matches=[])
             return GrepResult(error=f"Path '{path or '.'}': {error}")
-        excluded = set(self.grep_exclude_dirs).difference((path or "").split("/"))
-        matches = [
-            GrepMatch(path=line.path, line=line.line, text=line.text)
-            for line in found.lines
-            if excluded.isdisjoint(line.path.split("/")[:-1])
-        ]
+        matches = [GrepMatch(path=line.path, line=line.line, text=line.text) for line in found.lines]
         if max_count is not None and len(matches) > max_count:
             return GrepResult(matches=matches[:max_count], truncated=True)
         return GrepResult(matches=matches, truncated=found.truncated)

@@ -1,0 +1,236 @@
+//! Walking a tree for a search: as deep as paths may be, and shallow directories before deep ones, so
+//! that what a bound cuts off is in the deep ones. In bounded memory.
+
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, OFlags, statat};
+use rustix::io::Errno;
+use sandbox_protocol::message::{Cut, CutBy, EntryKind};
+use sandbox_protocol::path::{GuestPath, join_written};
+
+use super::access::Files;
+use super::entries::{has_path, read_directory};
+use super::error::{FileError, beneath};
+use super::mounts::MountTarget;
+use super::names::kind_of;
+use super::temporary::is_temporary;
+use super::watch::Watch;
+use sandbox_dirfd::{Root, retry};
+
+/// How many directories may wait to be entered, for each entry that a list may have.
+const DIRECTORIES: usize = 5;
+/// The bytes of their paths together.
+const PATH_BYTES: usize = 8 << 20;
+
+/// What a walk does with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Visit {
+    /// Whether it is returned.
+    pub returned: bool,
+    /// Whether it is entered, if it is a directory.
+    pub entered: bool,
+}
+
+impl Visit {
+    /// Neither.
+    pub const SKIP: Self = Self { returned: false, entered: false };
+}
+
+/// The end of a walk.
+pub(super) struct WalkEnd {
+    /// The directory where it began.
+    pub path: GuestPath,
+    pub cut: Option<Cut>,
+}
+
+impl Files {
+    /// Calls `each` with the paths of entries below a directory, relative to it, and their types: with
+    /// those that `visit` selects by the path of their directory, their name and whether they are
+    /// directories. There are at most so many, and one more is a cut by `bound`. Within a directory they
+    /// are in order; `each` may end the walk. What cannot be read below the directory is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] of the directory, or of `each`.
+    pub(super) fn walk_breadth_first(
+        &self,
+        written: &[u8],
+        (most, bound): (u64, CutBy),
+        watch: &Watch,
+        visit: impl Fn(&[u8], &[u8], bool) -> Visit,
+        mut each: impl FnMut(Vec<u8>, EntryKind) -> Result<ControlFlow<CutBy>, FileError>,
+    ) -> Result<WalkEnd, FileError> {
+        let located = self.locate_to_read(written)?;
+        let MountTarget::Beneath(root, relative) = &located.target else {
+            return Err(FileError::system(Errno::NOTDIR, written));
+        };
+        let mut walk = Walk {
+            root,
+            path: &located.path,
+            top: relative,
+            written,
+            watch,
+            visit: &visit,
+            pending: VecDeque::from([Vec::new()]),
+            pending_bytes: 0,
+            max_pending: self.list_entries.saturating_mul(DIRECTORIES),
+            room: usize::try_from(most).unwrap_or(usize::MAX),
+            cut: None,
+        };
+        'walk: while let Some(directory) = walk.pending.pop_front() {
+            watch.check()?;
+            walk.pending_bytes -= directory.len();
+            for (name, kind) in walk.enter(&directory)? {
+                watch.check()?;
+                let path = join_written(&directory, &name);
+                let ended = match walk.room {
+                    0 => ControlFlow::Break((bound, path)),
+                    _ => match each(path.clone(), kind)? {
+                        ControlFlow::Break(by) => ControlFlow::Break((by, path)),
+                        ControlFlow::Continue(()) => ControlFlow::Continue(()),
+                    },
+                };
+                if let ControlFlow::Break((by, at)) = ended {
+                    Cut::add(&mut walk.cut, by, &at);
+                    break 'walk;
+                }
+                walk.room -= 1;
+            }
+        }
+        let cut = walk.cut;
+        Ok(WalkEnd { path: located.path, cut })
+    }
+}
+
+struct Walk<'a, V> {
+    root: &'a Root<'a>,
+    /// The directory where it began.
+    path: &'a GuestPath,
+    /// Its path beneath the mount.
+    top: &'a [u8],
+    written: &'a [u8],
+    watch: &'a Watch,
+    visit: &'a V,
+    /// Directories that are still to be entered, the next one first.
+    pending: VecDeque<Vec<u8>>,
+    pending_bytes: usize,
+    max_pending: usize,
+    /// How many entries may still be returned.
+    room: usize,
+    cut: Option<Cut>,
+}
+
+impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
+    /// Opens a directory; `None` if there is none to be read.
+    fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
+        let is_top = below.is_empty();
+        let relative = join_written(self.top, below);
+        match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(directory) => Ok(Some(directory)),
+            // It was a directory a moment ago and no longer is, or it may not be read.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) if !is_top => Ok(None),
+            // Another file system, which no operation enters.
+            Err(Errno::XDEV) if !is_top => {
+                Cut::add(&mut self.cut, CutBy::Mount, below);
+                Ok(None)
+            }
+            Err(errno) => Err(beneath(errno, &join_written(self.written, below))),
+        }
+    }
+
+    /// The names in a directory that are to be returned, in order: as many as there is room for, and
+    /// one more. Its directories are entered later.
+    fn enter(&mut self, below: &[u8]) -> Result<Vec<(Vec<u8>, EntryKind)>, FileError> {
+        let is_top = below.is_empty();
+        let Some(directory) = self.open(below)? else { return Ok(Vec::new()) };
+        let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
+        let mut returned = First::new(self.room.saturating_add(1));
+        let mut entered = First::new(self.max_pending.saturating_sub(self.pending.len()) + 1);
+        let (visit, watch, cut) = (self.visit, self.watch, &mut self.cut);
+        let mut stopped = None;
+        let read = read_directory(&directory, |name, kind| {
+            if let Err(error) = watch.check() {
+                stopped = Some(error);
+                return Err(Errno::INTR);
+            }
+            let is_directory = kind == FileType::Directory;
+            let visit = match is_temporary(name) {
+                true => Visit::SKIP,
+                false => visit(below, name, is_directory),
+            };
+            let is_entered = visit.entered && is_directory;
+            if (visit.returned || is_entered) && !has_path(above, name) {
+                Cut::add(cut, CutBy::Name, below);
+                return Ok(());
+            }
+            if visit.returned {
+                returned.add(name);
+            }
+            if is_entered {
+                entered.add(name);
+            }
+            Ok(())
+        });
+        if let Some(error) = stopped {
+            return Err(error);
+        }
+        match read {
+            // The directory was removed while it was read, or it is not one that may be read.
+            Err(Errno::NOENT | Errno::ACCESS) if !is_top => {}
+            read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
+        }
+        for name in entered.in_order() {
+            let path = join_written(below, &name);
+            if self.pending.len() == self.max_pending
+                || self.pending_bytes + path.len() > PATH_BYTES
+            {
+                Cut::add(&mut self.cut, CutBy::Directories, &path);
+                break;
+            }
+            self.pending_bytes += path.len();
+            self.pending.push_back(path);
+        }
+        let mut found = Vec::new();
+        for name in returned.in_order() {
+            match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
+                Ok(stat) => found.push((name, kind_of(FileType::from_raw_mode(stat.st_mode)))),
+                // It was removed meanwhile, or no path leads to it.
+                Err(Errno::NOENT) => {}
+                Err(Errno::ACCESS) if !is_top => {}
+                Err(errno) => {
+                    let path = join_written(&join_written(self.written, below), &name);
+                    return Err(FileError::system(errno, &path));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The first names in order, as many as are wanted.
+struct First {
+    names: BinaryHeap<Vec<u8>>,
+    most: usize,
+}
+
+impl First {
+    fn new(most: usize) -> Self {
+        Self { names: BinaryHeap::new(), most }
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        if self.names.len() < self.most {
+            self.names.push(name.to_vec());
+        } else if let Some(mut last) = self.names.peek_mut()
+            && name < last.as_slice()
+        {
+            *last = name.to_vec();
+        }
+    }
+
+    fn in_order(self) -> Vec<Vec<u8>> {
+        self.names.into_sorted_vec()
+    }
+}
