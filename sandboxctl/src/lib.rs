@@ -129,7 +129,7 @@ fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
     commands::begin_job_of_usage(&output, asked, wants_json);
     let is_reported = wants_json && failed(&output, json_of(asked), failure.clone(), code, since);
     if !is_reported {
-        let text = output.neutral_message(&text);
+        let text = output.neutral_message(text.as_bytes());
         _ = write!(anstream::stderr(), "{}", String::from_utf8_lossy(&text));
     }
     output.report_failure(failure, code);

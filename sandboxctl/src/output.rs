@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::ci::{self, Ci, Stream};
 use crate::error::Error;
-use crate::render::{StyledText, escaped_line, escaped_text, json_for_terminal};
+use crate::render::{self, StyledText, escaped_line, escaped_text, json_for_terminal};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default();
@@ -145,10 +145,10 @@ impl Output {
     }
 
     /// A message that may quote guests: in a job, also before its group or without one.
-    pub fn neutral_message<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
+    pub fn neutral_message<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
         match self.ci() {
-            Some(ci) => ci.neutral(Stream::Stderr, text.as_bytes()),
-            None => ci::outside_of_groups(text.as_bytes()),
+            Some(ci) => ci.neutral(Stream::Stderr, text),
+            None => ci::outside_of_groups(text),
         }
     }
 
@@ -307,6 +307,14 @@ impl Output {
         self.stderr(text);
     }
 
+    /// Writes a diff to stderr: byte for byte, but for people on a terminal.
+    pub fn diff(&self, diff: &[u8]) {
+        match self.stderr_is_terminal {
+            true => self.block(&render::diff(diff, self.stderr_colour)),
+            false => _ = io::stderr().lock().write_all(&self.neutral_message(diff)),
+        }
+    }
+
     /// Writes lines that may come from a guest to stderr, indented, so that they cannot look like
     /// ours.
     pub fn indented(&self, text: &str) {
@@ -326,7 +334,7 @@ impl Output {
 
     /// A closed stderr is not a reason to fail, and cannot be reported.
     fn stderr(&self, text: &str) {
-        let text = self.neutral_message(text.trim_end_matches('\n'));
+        let text = self.neutral_message(text.trim_end_matches('\n').as_bytes());
         let mut stderr = io::stderr().lock();
         _ = stderr.write_all(&[&*text, b"\n"].concat());
     }

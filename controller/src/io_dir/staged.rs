@@ -33,9 +33,9 @@ pub(crate) struct StagedIoDir {
 pub struct StagedEnd {
     /// What became of the changes.
     pub changes: Changes,
-    /// The changes of text files as a unified diff, if it was asked for. It contains what the sandbox
+    /// The changes as a diff in the format of git, if it was asked for. It contains what the sandbox
     /// wrote: escape it for a terminal.
-    pub diff: Option<String>,
+    pub diff: Option<Vec<u8>>,
 }
 
 /// What to do at the end of a staged io dir.
@@ -75,9 +75,8 @@ impl StagedIoDir {
         let mut manifest = self.stage.manifest(&compared, most);
         let diff = options.diff.then(|| {
             // A name is replaced before it is escaped.
-            let mut diff = self.stage.diff(&compared, &|path| redactions.bytes(path).into_owned());
-            redactions.text(&mut diff);
-            diff
+            let diff = self.stage.diff(&compared, &|path| redactions.bytes(path).into_owned());
+            redactions.bytes(&diff).into_owned()
         });
         let is_wanted = match options.commit {
             CommitPolicy::Always => true,

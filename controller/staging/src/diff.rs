@@ -1,4 +1,4 @@
-//! The changes of small text files, as a unified diff.
+//! The changes of files and links as a diff that `git apply` and `patch` take.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,89 +8,229 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::Root;
-use similar::TextDiff;
+use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
-use crate::changed::Changed;
+use crate::changed::{Changed, target};
 use crate::compare::Comparison;
+use crate::tree::Stamp;
 
-/// The largest file that is compared as text.
-const MAX_FILE_BYTES: u64 = 256 << 10;
-/// The largest diff of all files together.
-const MAX_DIFF_BYTES: usize = 1 << 20;
+/// The largest file that is in a diff.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// The size from which on a diff only counts changes.
+const MAX_DIFF_BYTES: usize = 16 << 20;
 /// After this time, what is left is shown as removed and added lines.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Unchanged lines around a change.
 const CONTEXT: usize = 3;
 
 impl Comparison {
-    /// A unified diff of what changed: small text files in full, and a line for anything else. `show`
-    /// gives the bytes of a path as they are printed.
+    /// A diff of what changed, in the format of git: the content of files and links as it is, and a line
+    /// for anything else, which no program takes for a part of it. `show` gives the bytes of a path as
+    /// they are printed.
     pub(crate) fn diff(
         &self,
         original: BorrowedFd<'_>,
         copy: BorrowedFd<'_>,
         show: &dyn Fn(&[u8]) -> Vec<u8>,
-    ) -> String {
+    ) -> Vec<u8> {
         let (Ok(original), Ok(copy)) = (Root::new(original), Root::new(copy)) else {
-            return String::new();
+            return Vec::new();
         };
-        let mut diff = String::new();
+        let mut diff = Vec::new();
         let deadline = Instant::now() + LONGEST;
         let mut left = self.changed.len();
         for (path, change) in &self.changed {
             if diff.len() > MAX_DIFF_BYTES {
-                diff.push_str(&format!("… {left} more changes\n"));
+                diff.extend_from_slice(format!("… {left} more changes\n").as_bytes());
                 break;
             }
             left -= 1;
-            diff.push_str(&one(path, &show(path), change, &original, &copy, deadline));
+            let shown = show(path);
+            match Sides::of(path, change, &original, &copy) {
+                Ok(sides) => sides.write(&shown, deadline, &mut diff),
+                Err(why) => {
+                    let name = in_header(&shown);
+                    diff.extend(
+                        [word(change.op).as_bytes(), b": ", &name, why.as_bytes()].concat(),
+                    );
+                    diff.push(b'\n');
+                }
+            }
         }
         diff
     }
 }
 
-fn one(
-    path: &[u8],
-    shown: &[u8],
-    change: &Changed,
-    original: &Root<'_>,
-    copy: &Root<'_>,
-    deadline: Instant,
-) -> String {
-    let name = quoted(shown);
-    let has_content =
-        matches!(change.op, ChangeOp::Created | ChangeOp::Modified | ChangeOp::Removed);
-    let is_file = |kind: Option<ChangeType>| kind.is_none_or(|kind| kind == ChangeType::File);
-    let (now, before) =
-        (change.now.map(|it| it.kind()), change.before.map(|it| it.original.kind()));
-    if has_content && is_file(now) && is_file(before) {
-        let old =
-            change.before.map_or(Some(String::new()), |it| text(original, path, it.original.size));
-        let new = change.now.map_or(Some(String::new()), |it| text(copy, path, it.size));
-        if let (Some(old), Some(new)) = (old, new) {
-            let side = |exists: bool, letter: &[u8; 1]| match exists {
-                true => quoted(&[&letter[..], b"/", shown].concat()),
-                false => "/dev/null".to_owned(),
-            };
-            let (from, to) = (side(before.is_some(), b"a"), side(now.is_some(), b"b"));
-            let diff = TextDiff::configure().deadline(deadline).diff_lines(&old, &new);
-            let text = diff.unified_diff().context_radius(CONTEXT).header(&from, &to).to_string();
-            // An empty file has no lines.
-            return if text.is_empty() {
-                format!("{}: {name} (empty)\n", word(change.op))
-            } else {
-                text
-            };
-        }
-    }
-    format!("{}: {name}\n", word(change.op))
+/// A file or a link before and after.
+struct Sides {
+    old: Option<Side>,
+    new: Option<Side>,
 }
 
-/// A path as it is printed: in quotes if it has characters that could pass for another line.
-fn quoted(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(path);
-    let is_plain = |c: char| !c.is_control() && !matches!(c, '"' | '\\');
-    if text.chars().all(is_plain) { text.into_owned() } else { format!("{text:?}") }
+#[derive(PartialEq)]
+struct Side {
+    /// As git writes it: of permissions it has only that to execute.
+    mode: &'static str,
+    content: Vec<u8>,
+}
+
+impl Sides {
+    /// Reads both. An error is what a line says of the change instead.
+    fn of(
+        path: &[u8],
+        change: &Changed,
+        original: &Root<'_>,
+        copy: &Root<'_>,
+    ) -> Result<Self, &'static str> {
+        let before = change.before.map(|it| it.original);
+        let old = before.map(|stamp| Side::read(original, path, stamp)).transpose()?;
+        let new = change.now.map(|stamp| Side::read(copy, path, stamp)).transpose()?;
+        let (old, new) = (old.flatten(), new.flatten());
+        if old == new { Err("") } else { Ok(Self { old, new }) }
+    }
+
+    fn write(&self, path: &[u8], deadline: Instant, diff: &mut Vec<u8>) {
+        match (&self.old, &self.new) {
+            // `patch` changes no link, and neither program what something is.
+            (Some(old), Some(new)) if old.mode == LINK || new.mode == LINK => {
+                section(path, Some(old), None, deadline, diff);
+                section(path, None, Some(new), deadline, diff);
+            }
+            (old, new) => section(path, old.as_ref(), new.as_ref(), deadline, diff),
+        }
+    }
+}
+
+/// The mode of a link.
+const LINK: &str = "120000";
+
+impl Side {
+    /// `None` for what is neither a file nor a link: a directory is there with what is in it.
+    fn read(root: &Root<'_>, path: &[u8], stamp: Stamp) -> Result<Option<Self>, &'static str> {
+        let (mode, content) = match stamp.kind() {
+            ChangeType::File if stamp.size > MAX_FILE_BYTES => return Err(" (larger than 1 MiB)"),
+            ChangeType::File => {
+                let mode = if stamp.mode & 0o100 == 0 { "100644" } else { "100755" };
+                (mode, content(root, path))
+            }
+            ChangeType::Symlink => (LINK, target(root, path)),
+            ChangeType::Directory | ChangeType::Other => return Ok(None),
+        };
+        Ok(Some(Self { mode, content: content.ok_or(" (it cannot be read)")? }))
+    }
+}
+
+/// What changed of one path.
+fn section<'a>(
+    path: &[u8],
+    old: Option<&'a Side>,
+    new: Option<&'a Side>,
+    deadline: Instant,
+    diff: &mut Vec<u8>,
+) {
+    let with = |prefix: &[u8]| [prefix, path].concat();
+    let mut line = |parts: &[&[u8]]| {
+        parts.iter().for_each(|part| diff.extend_from_slice(part));
+        diff.push(b'\n');
+    };
+    line(&[b"diff --git ", &in_header(&with(b"a/")), b" ", &in_header(&with(b"b/"))]);
+    match (old, new) {
+        (None, Some(new)) => line(&[b"new file mode ", new.mode.as_bytes()]),
+        (Some(old), None) => line(&[b"deleted file mode ", old.mode.as_bytes()]),
+        (Some(old), Some(new)) if old.mode != new.mode => {
+            line(&[b"old mode ", old.mode.as_bytes()]);
+            line(&[b"new mode ", new.mode.as_bytes()]);
+        }
+        _ => {}
+    }
+    let content = |side: Option<&'a Side>| -> &'a [u8] { side.map_or(&[], |it| &it.content) };
+    let hunks = hunks(content(old), content(new), deadline);
+    if hunks.is_empty() {
+        return;
+    }
+    let name = |side: Option<&Side>, prefix: &[u8]| match side {
+        Some(_) => in_hunk(&with(prefix)),
+        None => b"/dev/null".to_vec(),
+    };
+    line(&[b"--- ", &name(old, b"a/")]);
+    line(&[b"+++ ", &name(new, b"b/")]);
+    diff.extend_from_slice(&hunks);
+}
+
+/// The lines that differ, and those around them. A line is what a newline ends, and nothing else.
+fn hunks(old: &[u8], new: &[u8], deadline: Instant) -> Vec<u8> {
+    let lines = |text| <[u8]>::split_inclusive(text, |&byte| byte == b'\n').collect::<Vec<_>>();
+    let (old, new) = (lines(old), lines(new));
+    let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
+    let mut text = Vec::new();
+    for group in group_diff_ops(ops, CONTEXT) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let range = |start: usize, end: usize| match end - start {
+            1 => (start + 1).to_string(),
+            0 => format!("{start},0"),
+            count => format!("{},{count}", start + 1),
+        };
+        let old_range = range(first.old_range().start, last.old_range().end);
+        let new_range = range(first.new_range().start, last.new_range().end);
+        text.extend_from_slice(format!("@@ -{old_range} +{new_range} @@\n").as_bytes());
+        for op in &group {
+            let (old, new) = (&old[op.old_range()], &new[op.new_range()]);
+            if op.tag() == DiffTag::Equal {
+                push_lines(&mut text, b' ', old);
+            } else {
+                push_lines(&mut text, b'-', old);
+                push_lines(&mut text, b'+', new);
+            }
+        }
+    }
+    text
+}
+
+fn push_lines(text: &mut Vec<u8>, mark: u8, lines: &[&[u8]]) {
+    for line in lines {
+        text.push(mark);
+        text.extend_from_slice(line);
+        if !line.ends_with(b"\n") {
+            text.extend_from_slice(b"\n\\ No newline at end of file\n");
+        }
+    }
+}
+
+/// A path where a space ends it.
+fn in_header(path: &[u8]) -> Vec<u8> {
+    if is_plain(path) && !path.contains(&b' ') { path.to_vec() } else { quoted(path) }
+}
+
+/// A path where only a tab ends it.
+fn in_hunk(path: &[u8]) -> Vec<u8> {
+    match is_plain(path) && !path.ends_with(b" ") {
+        true if path.contains(&b' ') => [path, b"\t"].concat(),
+        true => path.to_vec(),
+        false => quoted(path),
+    }
+}
+
+/// Whether a path has nothing that could pass for something else than a name.
+fn is_plain(path: &[u8]) -> bool {
+    std::str::from_utf8(path)
+        .is_ok_and(|text| !text.contains(|c: char| c.is_control() || matches!(c, '"' | '\\')))
+}
+
+/// A path in quotes, as git and C write it.
+fn quoted(path: &[u8]) -> Vec<u8> {
+    let mut text = vec![b'"'];
+    for &byte in path {
+        match byte {
+            b'"' | b'\\' => text.extend_from_slice(&[b'\\', byte]),
+            b'\t' => text.extend_from_slice(b"\\t"),
+            b'\n' => text.extend_from_slice(b"\\n"),
+            b'\r' => text.extend_from_slice(b"\\r"),
+            b' '..=b'~' => text.push(byte),
+            _ => text.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+        }
+    }
+    text.push(b'"');
+    text
 }
 
 const fn word(op: ChangeOp) -> &'static str {
@@ -103,14 +243,10 @@ const fn word(op: ChangeOp) -> &'static str {
     }
 }
 
-/// The content of a small text file.
-fn text(root: &Root<'_>, path: &[u8], size: u64) -> Option<String> {
-    if size > MAX_FILE_BYTES {
-        return None;
-    }
+/// The content of a file.
+fn content(root: &Root<'_>, path: &[u8]) -> Option<Vec<u8>> {
     let opened = root.open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK);
-    let mut content = String::new();
-    let read = File::from(opened.ok()?).take(MAX_FILE_BYTES + 1).read_to_string(&mut content);
-    let is_text = read.is_ok_and(|read| read as u64 <= MAX_FILE_BYTES) && !content.contains('\0');
-    is_text.then_some(content)
+    let mut content = Vec::new();
+    let read = File::from(opened.ok()?).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
+    read.is_ok_and(|read| read as u64 <= MAX_FILE_BYTES).then_some(content)
 }

@@ -186,10 +186,10 @@ impl Stage {
         comparison.manifest(self.files.as_fd(), most)
     }
 
-    /// A unified diff of what changed, with each path as `show` gives its bytes. It has what the run
-    /// wrote as it is: whoever prints it on a terminal escapes it.
+    /// A diff of what changed, in the format of git, with each path as `show` gives its bytes. It has what
+    /// the run wrote as it is: whoever prints it on a terminal escapes it.
     #[must_use]
-    pub fn diff(&self, comparison: &Comparison, show: &dyn Fn(&[u8]) -> Vec<u8>) -> String {
+    pub fn diff(&self, comparison: &Comparison, show: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
         comparison.diff(self.io_dir.as_fd(), self.files.as_fd(), show)
     }
 

@@ -2,9 +2,11 @@
 //! that is interrupted anywhere ends with the old tree or with the new one.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -520,7 +522,7 @@ fn renamed_file_names_the_path_it_had() {
 }
 
 #[test]
-fn diff_shows_text_and_names_what_is_none() {
+fn diff_has_every_content_and_names_what_has_none() {
     for method in methods() {
         let place = Fixture::new();
         place.write("text", "one\ntwo\nthree\n");
@@ -530,19 +532,24 @@ fn diff_shows_text_and_names_what_is_none() {
         fs::write(stage.path().join("binary"), "\0new").unwrap();
         fs::write(stage.path().join("empty"), "").unwrap();
         fs::write(stage.path().join("new"), "line\n").unwrap();
+        fs::create_dir(stage.path().join("folder")).unwrap();
+        File::create(stage.path().join("large")).unwrap().set_len((1 << 20) + 1).unwrap();
         let diff = stage.diff(&stage.compare().unwrap(), &<[u8]>::to_vec);
         assert_eq!(
-            diff,
-            "modified: binary\ncreated: empty (empty)\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n\
-             --- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+            String::from_utf8(diff).unwrap(),
+            "diff --git a/binary b/binary\n--- a/binary\n+++ b/binary\n@@ -1 +1 @@\n\
+             -\0old\n\\ No newline at end of file\n+\0new\n\\ No newline at end of file\n\
+             diff --git a/empty b/empty\nnew file mode 100644\n\
+             created: folder\ncreated: large (larger than 1 MiB)\n\
+             diff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n\
+             @@ -0,0 +1 @@\n+line\n\
+             diff --git a/text b/text\n--- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
         );
     }
 }
 
 #[test]
 fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_be() {
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt as _;
     let place = Fixture::new();
     let odd = OsStr::from_bytes(b"new\nline\\\xff");
     fs::write(place.io().join(odd), "odd").unwrap();
@@ -1455,7 +1462,160 @@ fn name_in_a_diff_is_one_line() {
     let place = Fixture::new();
     let run = place.run(Method::Copy);
     fs::write(run.path().join("q\n+++ b\"evil"), "line\n").unwrap();
-    let diff = run.diff(&run.compare().unwrap(), &<[u8]>::to_vec);
-    assert_eq!(diff.lines().count(), 4, "{diff}");
-    assert!(diff.contains(r#"+++ "b/q\n+++ b\"evil""#), "{diff}");
+    fs::write(run.path().join("a name"), "line\n").unwrap();
+    let diff = String::from_utf8(run.diff(&run.compare().unwrap(), &<[u8]>::to_vec)).unwrap();
+    assert_eq!(diff.lines().count(), 12, "{diff}");
+    assert!(diff.contains("\n+++ \"b/q\\n+++ b\\\"evil\"\n"), "{diff}");
+    // As GNU diff ends it.
+    assert!(diff.contains("\n+++ b/a name\t\n"), "{diff}");
+}
+
+/// Files, links and their content, by path.
+type Tree = BTreeMap<Vec<u8>, (bool, Option<Vec<u8>>)>;
+
+/// A tree below a directory: of each path whether it may be executed, and its content, or none of a
+/// link.
+fn tree_of(root: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let found = fs::symlink_metadata(&path).unwrap();
+            let name = path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
+            if found.is_symlink() {
+                let target = fs::read_link(&path).unwrap().into_os_string().into_vec();
+                tree.insert(name, (false, Some(target)));
+            } else if found.is_dir() {
+                folders.push(path);
+            } else {
+                let content = [&b"file "[..], &fs::read(&path).unwrap()].concat();
+                tree.insert(name, (found.mode() & 0o100 != 0, Some(content)));
+            }
+        }
+    }
+    tree
+}
+
+/// Whatever a path and its content may be.
+fn entry() -> impl Strategy<Value = (Vec<u8>, u8, Vec<u8>)> {
+    let part = proptest::sample::select(
+        &[
+            &b"a"[..],
+            b"b",
+            b" ",
+            b"\"",
+            b"\\",
+            b"\n",
+            b"\t",
+            b"\r",
+            b"\xff",
+            "\u{e9}".as_bytes(),
+            b"-",
+            b"+",
+            b"=",
+            b"/",
+        ][..],
+    );
+    let line = proptest::sample::select(
+        &[
+            &b"x"[..],
+            b"\n",
+            b"y\n",
+            b"\r\n",
+            b"\r",
+            b"\0",
+            b"\xff",
+            b" ",
+            b"\t",
+            b"@@ -1 +1 @@\n",
+            b"--- a/x\n",
+            b"diff --git a/x b/x\n",
+            b"\\",
+        ][..],
+    );
+    let path = proptest::collection::vec(part, 1..5).prop_map(|parts| parts.concat());
+    let path = path.prop_filter("a path", |path| {
+        path.split(|&byte| byte == b'/').all(|name| !name.is_empty())
+    });
+    let content = proptest::collection::vec(line, 0..30).prop_map(|lines| lines.concat());
+    (path, 0..6_u8, content)
+}
+
+/// Makes what is there the file or link, whatever was there.
+fn put(root: &Path, (path, kind, content): &(Vec<u8>, u8, Vec<u8>)) {
+    let path = root.join(OsStr::from_bytes(path));
+    // A file may be in the way of a directory, and the other way round.
+    for above in path.ancestors().skip(1).take_while(|above| *above != root) {
+        if above.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+            fs::remove_file(above).unwrap();
+        }
+    }
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(&path).unwrap(),
+        Ok(_) => fs::remove_file(&path).unwrap(),
+        Err(_) => fs::create_dir_all(path.parent().unwrap()).unwrap(),
+    }
+    match kind {
+        0 => {}
+        1 => {
+            let target: Vec<_> = content.iter().copied().filter(|&byte| byte != 0).collect();
+            let target = if target.is_empty() { b"x".to_vec() } else { target };
+            symlink(OsStr::from_bytes(&target), &path).unwrap();
+        }
+        kind => {
+            fs::write(&path, content).unwrap();
+            let mode = if *kind == 2 { 0o755 } else { 0o644 };
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn diff_that_git_and_patch_apply_gives_the_new_tree(
+        old in proptest::collection::vec(entry(), 0..5),
+        new in proptest::collection::vec(entry(), 1..5),
+        again in any::<[bool; 5]>(),
+    ) {
+        let place = Fixture::new();
+        old.iter().for_each(|entry| put(&place.io(), entry));
+        let trees = ["git", "patch"].map(|name| place.root.path().join(name));
+        for tree in &trees {
+            fs::create_dir(tree).unwrap();
+            old.iter().for_each(|entry| put(tree, entry));
+        }
+        let run = place.run(Method::Copy);
+        // Some of what is there gets another content.
+        for ((path, kind, content), _) in old.iter().zip(again).filter(|(_, again)| *again) {
+            put(&run.path(), &(path.clone(), *kind, [&content[..], b"\nmore\r\n"].concat()));
+        }
+        new.iter().for_each(|entry| put(&run.path(), entry));
+        let expected = tree_of(&run.path());
+        let before = tree_of(&place.io());
+        // `patch` removes files last, and has no place for a directory until then.
+        let is_below = |one: &Vec<u8>, other: &Vec<u8>| {
+            one.strip_prefix(&other[..]).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        let swaps = before.keys().any(|one| {
+            expected.keys().any(|other| is_below(one, other) || is_below(other, one))
+        });
+        prop_assume!(before != expected);
+        let diff = run.diff(&run.compare().unwrap(), &<[u8]>::to_vec);
+        let diff = [&diff[..], b"note: discarded 1 change (--commit never)\n"].concat();
+        let file = place.root.path().join("changes.diff");
+        fs::write(&file, &diff).unwrap();
+        let apply: [&[&str]; 2] =
+            [&["apply", "--whitespace=nowarn", "../changes.diff"], &["-p1", "-s", "-f", "-i", "../changes.diff"]];
+        for (tree, args) in trees.iter().zip(apply).take(if swaps { 1 } else { 2 }) {
+            let program = tree.file_name().unwrap();
+            let mut command = std::process::Command::new(program);
+            command.args(args).current_dir(tree).env("GIT_CEILING_DIRECTORIES", place.root.path());
+            let done = command.output().unwrap();
+            prop_assert!(done.status.success(), "{program:?}: {done:?}\n{}", String::from_utf8_lossy(&diff));
+            prop_assert_eq!(&tree_of(tree), &expected, "{:?}\n{}", program, String::from_utf8_lossy(&diff));
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub struct ChangesArgs {
     #[arg(long = "commit", value_name = "WHEN", value_parser = when())]
     pub commit: Option<CommitPolicy>,
 
-    /// Print a unified diff of changed text files on stderr
+    /// Print a diff of the changes on stderr, as `git apply` and `patch` take it
     #[arg(long)]
     pub diff: bool,
 

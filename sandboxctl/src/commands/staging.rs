@@ -10,7 +10,6 @@ use crate::cli::changes::ChangesArgs;
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
-use crate::render;
 use crate::target::{Place, is_in, parent_of, refuse_opened_in_io_dir};
 
 /// What becomes of the changes.
@@ -31,7 +30,7 @@ struct ManifestFile {
 /// The end of a run, with what is printed of its changes.
 #[derive(Default)]
 pub struct Staged {
-    diff: Option<String>,
+    diff: Option<Vec<u8>>,
     /// Why nothing was committed, if the run itself failed.
     problem: Option<Failure>,
     is_staged: bool,
@@ -209,7 +208,7 @@ impl Staged {
     /// Prints the diff, if it was asked for.
     pub fn print_diff(&self, output: &Output) {
         if let Some(diff) = &self.diff {
-            output.block(&render::diff(diff, output.stderr_has_colour()));
+            output.diff(diff);
         }
     }
 

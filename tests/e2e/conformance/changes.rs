@@ -115,6 +115,32 @@ fn run_that_fails_or_is_a_trial_leaves_the_io_dir_as_it_was() {
 }
 
 #[test]
+fn diff_in_a_file_is_what_git_and_patch_apply() {
+    let place = Fixture::new();
+    for folder in ["sandbox-files", "git", "patch"] {
+        place.write(&format!("{folder}/a name"), "one\r\ntwo\r\n");
+        place.write(&format!("{folder}/gone"), "");
+    }
+    let source =
+        "fs.write('a name', 'one\\r\\n2\\r\\n'); fs.write('new\\n', '\\0\\r'); os.remove('gone')";
+    let ended = place.sandboxctl(["run", "-c", source, "--commit", "never", "--diff"]);
+    place.write("changes.diff", &ended.assert_code(0).stderr);
+    for (program, args) in [
+        ("git", &["apply", "--whitespace=nowarn", "../changes.diff"][..]),
+        ("patch", &["-p1", "-s", "-f", "-i", "../changes.diff"]),
+    ] {
+        let mut apply = Command::new(program);
+        apply.args(args).current_dir(place.path(program));
+        apply.env("GIT_CEILING_DIRECTORIES", place.work());
+        finish(apply).assert_code(0);
+        let files = files_below(&place.path(program));
+        assert_eq!(files.len(), 2, "{program}: {files:?}");
+        assert_eq!(place.read(&format!("{program}/a name")), "one\r\n2\r\n");
+        assert_eq!(place.read(&format!("{program}/new\n")), "\0\r");
+    }
+}
+
+#[test]
 fn changes_of_commands_are_committed_if_they_succeed() {
     let commands = Commands::new();
     let place = &commands.place;
