@@ -176,7 +176,7 @@ impl<T> Added<T> {
 /// Writes a tar archive that is compressed as gzip.
 pub fn tar_gzip(
     to: impl Write,
-    fill: impl FnOnce(&mut dyn Archive) -> Result<(), Error>,
+    fill: impl FnOnce(&mut dyn Tar) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(to, Compression::default()));
     fill(&mut tar)?;
@@ -187,7 +187,7 @@ pub fn tar_gzip(
 /// Writes a tar archive that is compressed as zstd. The compressor reads, and so has a thread.
 pub fn tar_zstd(
     to: impl Write + Send,
-    fill: impl FnOnce(&mut dyn Archive) -> Result<(), Error>,
+    fill: impl FnOnce(&mut dyn Tar) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (reader, writer) = io::pipe().map_err(failed)?;
     thread::scope(|scope| {
@@ -245,6 +245,15 @@ pub trait Archive {
     fn link(&mut self, path: &[u8], first: &[u8]) -> io::Result<bool>;
 }
 
+/// A tar archive that is being written.
+pub trait Tar: Archive {
+    /// Adds a directory.
+    fn directory(&mut self, path: &[u8]) -> io::Result<()>;
+
+    /// Adds a symbolic link with its text, wherever that leads.
+    fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()>;
+}
+
 impl<W: Write> Archive for tar::Builder<W> {
     fn add(
         &mut self,
@@ -262,6 +271,24 @@ impl<W: Write> Archive for tar::Builder<W> {
         let mut header = header(tar::EntryType::Link, ArtifactMode::Plain);
         let [path, first] = [path, first].map(OsStr::from_bytes);
         self.append_link(&mut header, path, first).map(|()| true)
+    }
+}
+
+impl<W: Write> Tar for tar::Builder<W> {
+    fn directory(&mut self, path: &[u8]) -> io::Result<()> {
+        let mut header = header(tar::EntryType::Directory, ArtifactMode::Executable);
+        let path = [path, b"/"].concat();
+        self.append_data(&mut header, OsStr::from_bytes(&path), io::empty())
+    }
+
+    fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
+        let mut header = header(tar::EntryType::Symlink, ArtifactMode::Executable);
+        let path = OsStr::from_bytes(path);
+        if target.len() > header.as_old().linkname.len() {
+            return self.append_link(&mut header, path, OsStr::from_bytes(target));
+        }
+        header.set_link_name_literal(target)?;
+        self.append_data(&mut header, path, io::empty())
     }
 }
 

@@ -11,7 +11,7 @@ use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_fo
 use sandbox_dirfd::{ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk};
 use sha2::{Digest as _, Sha256};
 
-use crate::archive::{Added, Archive, ArchiveFormat, failed, tar_gzip, tar_zstd};
+use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
 use crate::copy::{Progress, describe, open};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::text;
@@ -68,7 +68,8 @@ impl<'a> KeptFiles<'a> {
         Ok(ChangeManifest { changes, truncated, ..ChangeManifest::default() })
     }
 
-    /// Writes a tar archive of the regular files.
+    /// Writes a tar archive of the regular files, the directories, and the symbolic links, which are not
+    /// followed.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl<'a> KeptFiles<'a> {
             return Err(Error::TooMany { most: self.most });
         }
         let to = BufWriter::with_capacity(64 << 10, to);
-        let fill = |archive: &mut dyn Archive| self.fill(&entries, archive, proceed);
+        let fill = |archive: &mut dyn Tar| self.fill(&entries, archive, proceed);
         match format {
             ArchiveFormat::TarGzip => tar_gzip(to, fill),
             ArchiveFormat::TarZstd => tar_zstd(to, fill),
@@ -97,14 +98,23 @@ impl<'a> KeptFiles<'a> {
     fn fill(
         &self,
         entries: &[Entry],
-        archive: &mut dyn Archive,
+        archive: &mut dyn Tar,
         proceed: Proceed<'_>,
     ) -> Result<(), Error> {
         let mut from = Cursor::new(self.root, MissingDir::Fail);
         let mut added = Added::default();
         for (path, stat) in entries {
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                continue;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {}
+                FileType::Directory => {
+                    archive.directory(path).map_err(failed)?;
+                    continue;
+                }
+                FileType::Symlink => {
+                    archive.symlink(path, &target_of(&mut from, path)?).map_err(failed)?;
+                    continue;
+                }
+                _ => continue,
             }
             let file = open(&mut from, path)?;
             let stat = rustix::fs::fstat(&file).map_err(Error::io("read", path))?;
@@ -150,6 +160,14 @@ impl Read for Exactly<'_> {
     }
 }
 
+/// The text of a symbolic link.
+fn target_of(from: &mut Cursor<'_>, path: &[u8]) -> Result<Vec<u8>, Error> {
+    let failed = Error::io("read", path);
+    let (parent, name) = from.parent(path).map_err(&failed)?;
+    let target = readlinkat(parent.as_fd(), name, Vec::new()).map_err(&failed)?;
+    Ok(target.into_bytes())
+}
+
 fn change(
     from: &mut Cursor<'_>,
     path: &[u8],
@@ -189,14 +207,12 @@ fn change(
         }
         FileType::Directory => change.kind = ChangeType::Directory,
         FileType::Symlink => {
-            let failed = Error::io("read", path);
-            let (parent, name) = from.parent(path).map_err(&failed)?;
-            let target = readlinkat(parent.as_fd(), name, Vec::new()).map_err(&failed)?;
+            let target = target_of(from, path)?;
             change.kind = ChangeType::Symlink;
-            change.bytes = Some(target.as_bytes().len() as u64);
-            change.sha256 = Some(hex(&Sha256::digest(target.as_bytes())));
+            change.bytes = Some(target.len() as u64);
+            change.sha256 = Some(hex(&Sha256::digest(&target)));
             change.mode = None;
-            change.target = Some(String::from_utf8_lossy(target.as_bytes()).into_owned());
+            change.target = Some(String::from_utf8_lossy(&target).into_owned());
         }
         _ => {}
     }
@@ -207,7 +223,8 @@ fn change(
 mod tests {
     use super::*;
     use crate::collect::tests::Fixture;
-    use std::fs::File;
+    use rustix::fs::Mode;
+    use std::fs::{self, File};
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
@@ -242,13 +259,30 @@ mod tests {
     }
 
     #[test]
-    fn archive_has_the_regular_files_and_no_link() {
+    fn archive_has_files_empty_directories_and_links_as_they_are() {
         let (place, root) = tree();
+        let long = "far//".repeat(50);
+        fs::create_dir_all(place.at("io/empty/inner")).unwrap();
+        symlink(&long, place.at("io/d/long")).unwrap();
+        symlink("../d", place.at("io/empty/up")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, place.at("io/fifo"), Mode::RUSR).unwrap();
         let path = place.at("a.tar.gz");
         let kept = KeptFiles::new(root.as_fd(), 100);
         kept.archive(ArchiveFormat::TarGzip, File::create(&path).unwrap(), &|| true).unwrap();
         let listed = Command::new("tar").arg("tzf").arg(&path).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&listed.stdout), "d/a.txt\nmanifest.json\n");
+        assert_eq!(
+            String::from_utf8_lossy(&listed.stdout),
+            "d/\nd/a.txt\nd/long\nempty/\nempty/inner/\nempty/up\nlink\nmanifest.json\n"
+        );
+        fs::create_dir(place.at("out")).unwrap();
+        let mut unpack = Command::new("tar");
+        unpack.arg("xzf").arg(&path).arg("-C").arg(place.at("out"));
+        assert!(unpack.status().unwrap().success());
+        for (link, target) in [("link", "/etc/passwd"), ("d/long", &*long), ("empty/up", "../d")] {
+            let read = fs::read_link(place.at("out").join(link)).unwrap();
+            assert_eq!(read.to_str(), Some(target));
+        }
+        assert!(place.at("out/empty/inner").is_dir());
         let mut zstd = Vec::new();
         kept.archive(ArchiveFormat::TarZstd, &mut zstd, &|| true).unwrap();
         assert_eq!(zstd[..4], [0x28, 0xb5, 0x2f, 0xfd]);

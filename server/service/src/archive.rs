@@ -1,4 +1,4 @@
-//! All files of an execution as one archive, which is written as it is read.
+//! All that an execution left as one archive, which is written as it is read.
 
 use std::future::ready;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ const PIECES: usize = 4;
 pub type Archive = BoxStream<'static, io::Result<Bytes>>;
 
 impl Service {
-    /// An archive of the regular files that an execution left: a tar archive, compressed.
+    /// An archive of what an execution left: a tar archive, compressed.
     ///
     /// # Errors
     ///

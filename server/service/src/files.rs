@@ -137,7 +137,7 @@ impl Files {
         })
     }
 
-    /// Writes an archive of the regular files.
+    /// Writes an archive of the files, directories and links.
     pub fn archive(
         &self,
         id: &str,
