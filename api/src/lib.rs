@@ -63,7 +63,7 @@ pub use sandbox_protocol::message::{
     UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
-pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
+pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError, without_bom};
 pub use sandboxes::{
     CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,
     SandboxSummary, SomePaths, generation_id, generation_of,

@@ -240,7 +240,8 @@ impl Client {
         let not_json = |error: serde_json::Error| {
             InstallError::Content(format!("it is not a JSON object that can be changed: {error}"))
         };
-        let mut file: Members = serde_json::from_str(old).map_err(not_json)?;
+        let text = old.strip_prefix('\u{feff}').unwrap_or(old);
+        let mut file: Members = serde_json::from_str(text).map_err(not_json)?;
         let mut servers = match file.0.iter().find(|(name, _)| name == self.member()) {
             Some((_, servers)) => serde_json::from_str(servers.get()).map_err(not_json)?,
             None => Members(Vec::new()),

@@ -15,6 +15,7 @@ use rustix::fs::OFlags;
 use sandbox_api::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::path::INPUTS;
+use sandbox_protocol::without_bom;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -89,7 +90,7 @@ impl JsonArgument {
             let why = format!("it is longer than {} MiB", most >> 20);
             return Err(Error::usage(what, why));
         }
-        serde_json::from_slice(&bytes)
+        serde_json::from_slice(without_bom(&bytes))
             .map_err(|error| Error::usage(what, format!("it is not JSON: {error}")))
     }
 }
@@ -350,7 +351,7 @@ fn object(file: &Path) -> Result<Map<String, Value>, String> {
     if text.len() as u64 > most {
         return Err("it is longer than 4 MiB".to_owned());
     }
-    match serde_json::from_slice(&text) {
+    match serde_json::from_slice(without_bom(&text)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err("it is not a JSON object".to_owned()),
         Err(error) => Err(format!("it is not JSON: {error}")),

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
+use sandbox_protocol::without_bom;
 
 use super::variable::Variable;
 use crate::error::Error;
@@ -35,7 +36,7 @@ pub fn read(file: &Path) -> Result<Vec<Variable>, Error> {
     if bytes.len() > MAX_COMMAND_BYTES {
         return Err(refuse(format!("it is longer than {}", size_text(MAX_COMMAND_BYTES as u64))));
     }
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    let text = without_bom(&bytes);
     let mut variables = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_start();

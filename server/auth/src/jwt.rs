@@ -9,6 +9,7 @@ use jsonwebtoken::jwk::{
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use sandbox_api::service::Subject;
+use sandbox_api::without_bom;
 use serde::Deserialize;
 
 use crate::LOCAL_SUBJECT;
@@ -251,7 +252,7 @@ fn key_set(path: &Path) -> Result<Vec<Key>, KeyFileError> {
 }
 
 fn parse(bytes: &[u8]) -> Result<JwkSet, String> {
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    serde_json::from_slice(without_bom(bytes)).map_err(|error| error.to_string())
 }
 
 /// The algorithm of a key, which it names, and which must be one of its kind.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sandbox_protocol::limits::MAX_VALUE_DEPTH;
+use sandbox_protocol::without_bom;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -17,7 +18,7 @@ const STOP_EVERY: u32 = 1024;
 /// Pushes the value of a JSON text.
 pub(super) fn push_decoded(call: &mut Call<'_>, text: &[u8]) -> Result<(), Raise> {
     let invalid = |what: &dyn fmt::Display| Raise::Error(format!("invalid JSON: {what}"));
-    let text = std::str::from_utf8(text).map_err(|error| invalid(&error))?;
+    let text = std::str::from_utf8(without_bom(text)).map_err(|error| invalid(&error))?;
     if let Some(integer) = inexact_integer(text) {
         return Err(invalid(&format_args!("the integer {integer} is beyond 2^53")));
     }

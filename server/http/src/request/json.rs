@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox_api::ProblemKind;
+use sandbox_api::{ProblemKind, without_bom};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -43,6 +43,7 @@ impl Parsers {
 
 /// Parses JSON; an error says where it is.
 fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+    let json = without_bom(json);
     let mut reader = serde_json::Deserializer::from_slice(json);
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(&mut reader, &mut track);
@@ -131,9 +132,12 @@ mod tests {
 
     #[test]
     fn json_is_malformed_or_has_an_invalid_member() {
-        for json in ["", "{", "{]", "{} {}", "nul", "\u{feff}{}", "{\"a\":1,}", "\"\\ud800"] {
+        for json in ["", "{", "{]", "{} {}", "nul", "\u{feff}", "{\"a\":1,}", "\"\\ud800"] {
             assert_eq!(refused(json).0, 400, "{json}");
         }
+        // A byte-order mark is not part of it.
+        let body = "\u{feff}{\"script\":\"return 1\"}";
+        parse_json::<ExecutionRequest>(body.as_bytes()).unwrap();
         let deep = format!("{{\"args\":{{\"a\":{}1{}}}}}", "[".repeat(200), "]".repeat(200));
         assert_eq!(refused(&deep).0, 400);
         for (json, pointer, part) in [

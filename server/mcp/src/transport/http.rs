@@ -18,7 +18,7 @@ use futures_util::StreamExt as _;
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
-use sandbox_api::{Problem, ProblemKind};
+use sandbox_api::{Problem, ProblemKind, without_bom};
 use sandbox_controller::Controller;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
@@ -209,11 +209,18 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
 /// as over lines.
 async fn in_its_form(request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
-        let is_delete = request.method() == Method::DELETE;
-        let mut response = next.run(request).await;
-        if is_delete && response.status() == StatusCode::ACCEPTED {
-            // A session that is deleted is gone: nothing is still to come.
-            *response.status_mut() = StatusCode::NO_CONTENT;
+        return next.run(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else {
+        let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
+        return problem(StatusCode::PAYLOAD_TOO_LARGE, detail, None);
+    };
+    let message = message.slice_ref(without_bom(&message));
+    let is_large = message.len() > LARGE_MESSAGE_BYTES;
+    let answer = async move {
+        if let Some(error) = error_of_no_message(&message) {
+            return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
         }
         return response;
     }

@@ -17,7 +17,7 @@ use rmcp::model::{
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::{ServerHandler, ServiceExt as _};
-use sandbox_api::IdReader;
+use sandbox_api::without_bom;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use serde_json::{Value, json};
@@ -321,7 +321,7 @@ enum Line {
 }
 
 fn parse(line: &[u8]) -> Line {
-    let text = line.trim_ascii();
+    let text = without_bom(line).trim_ascii();
     if text.is_empty() {
         return Line::Empty;
     }
