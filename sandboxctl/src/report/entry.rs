@@ -70,6 +70,8 @@ pub struct Entry {
     pub document: Document,
     /// The exit code of sandboxctl, if nothing else runs.
     pub exit_code: u8,
+    /// The last lines that a command wrote to stderr.
+    pub last_lines: String,
 }
 
 impl Entry {
@@ -77,7 +79,7 @@ impl Entry {
     pub fn failed_before(title: &str, failure: Failure, exit_code: u8) -> Self {
         let subject = Subject { name: title.to_owned(), source: None, is_file: false };
         let document = Document::Exec(Box::new(ExecDocument::failed(failure)));
-        Self { index: 0, subject, document, exit_code }
+        Self { index: 0, subject, document, exit_code, last_lines: String::new() }
     }
 
     /// Whether it did not end well.

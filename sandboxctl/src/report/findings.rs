@@ -27,7 +27,11 @@ impl Entry {
         });
         let own = self.problem().filter(|_| !self.is_explained_by_tests()).map(|problem| {
             let line = problem.error.and_then(|error| error.line);
-            self.finding(problem.rule.to_owned(), problem.message.into_owned(), line)
+            let message = match &*self.last_lines {
+                "" => problem.message.into_owned(),
+                lines => format!("{}\n{lines}", problem.message),
+            };
+            self.finding(problem.rule.to_owned(), message, line)
         });
         tests.chain(own).collect()
     }

@@ -97,14 +97,20 @@ impl Reports {
             self.emit(index, &EventBody::Test { case: case.clone() });
         }
         if let Some(owned) = owned(document) {
-            self.record(index, Document::Run(Box::new(owned)), exit_code);
+            self.record(index, Document::Run(Box::new(owned)), exit_code, String::new());
         }
     }
 
-    /// A command has ended.
-    pub fn executed(&self, index: usize, document: &ExecDocument<'_>, exit_code: u8) {
+    /// A command has ended, with these last lines on stderr.
+    pub fn executed(
+        &self,
+        index: usize,
+        document: &ExecDocument<'_>,
+        exit_code: u8,
+        last_lines: String,
+    ) {
         if let Some(owned) = owned(document) {
-            self.record(index, Document::Exec(Box::new(owned)), exit_code);
+            self.record(index, Document::Exec(Box::new(owned)), exit_code, last_lines);
         }
     }
 
@@ -116,10 +122,10 @@ impl Reports {
             true => Document::Run(Box::new(ResultDocument::failed(failure, code))),
             false => Document::Exec(Box::new(ExecDocument::failed(failure))),
         };
-        self.record(index, document, code);
+        self.record(index, document, code, String::new());
     }
 
-    fn record(&self, index: usize, document: Document, exit_code: u8) {
+    fn record(&self, index: usize, document: Document, exit_code: u8, last_lines: String) {
         let mut entries = self.entries();
         // The first result is the run's own; a failure to print it is not another one.
         if entries.iter().any(|entry| entry.index == index) {
@@ -129,7 +135,7 @@ impl Reports {
             self.emit(index, &EventBody::End { exit_code, document });
         }
         let Some(subject) = self.subjects.get(index).cloned() else { return };
-        entries.push(Entry { index, subject, document, exit_code });
+        entries.push(Entry { index, subject, document, exit_code, last_lines });
         entries.sort_by_key(|entry| entry.index);
     }
 

@@ -18,7 +18,8 @@ pub const HOSTILE: &str = "]]></system-out>&\"'<b>\u{0}\u{1b}[31m\u{fffe}\r\n```
 fn run(index: usize, name: &str, source: &str, document: ResultDocument<'static>) -> Entry {
     let subject = Subject { name: name.to_owned(), source: Some(source.into()), is_file: true };
     let exit_code = document.exit_code;
-    Entry { index, subject, document: Document::Run(Box::new(document)), exit_code }
+    let (document, last_lines) = (Document::Run(Box::new(document)), String::new());
+    Entry { index, subject, document, exit_code, last_lines }
 }
 
 fn document(error: Option<Failure>, status: Status, exit_code: u8) -> ResultDocument<'static> {
@@ -93,7 +94,8 @@ fn commands() -> [Entry; 2] {
     let entry = |index, document, exit_code| {
         let name = "sh -c 'x | y'".to_owned();
         let subject = Subject { name, source: None, is_file: false };
-        Entry { index, subject, document: Document::Exec(Box::new(document)), exit_code }
+        let (document, last_lines) = (Document::Exec(Box::new(document)), HOSTILE.to_owned());
+        Entry { index, subject, document, exit_code, last_lines }
     };
     [entry(3, failed, 3), entry(4, ExecDocument::failed(failure), 125)]
 }

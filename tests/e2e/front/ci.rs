@@ -275,6 +275,28 @@ fn no_output_of_a_command_is_a_command_on_github() {
 }
 
 #[test]
+fn annotation_of_a_failed_command_has_its_last_lines_on_stderr() {
+    let commands = Commands::new();
+    let root = commands.provided.args();
+    let root: Vec<_> = root.iter().map(String::as_str).collect();
+    let line =
+        "i=0; while [ $i -lt 30 ]; do echo \"line $i\" >&2; i=$((i+1)); done; echo out; exit 3";
+    for flags in [&[][..], &["--json"]] {
+        let args = [&["exec"], flags, &root[..], &["--", "sh", "-c", line]].concat();
+        let ended = job(&commands.place, "github", &args);
+        ended.assert_code(3);
+        let errors = assert_own_commands(&ended);
+        let [error] = &errors[..] else { panic!("{errors:?}") };
+        assert!(
+            error.data.starts_with("exit code 3") && error.data.ends_with("line 29"),
+            "{error:?}"
+        );
+        assert!(error.data.contains("line 20") && !error.data.contains("line 19"), "{error:?}");
+        assert!(!error.data.contains("out"), "{error:?}");
+    }
+}
+
+#[test]
 fn no_text_of_a_script_is_a_section_mark_on_gitlab() {
     let place = Fixture::new();
     let scripts = scripts(&place);

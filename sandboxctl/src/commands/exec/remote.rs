@@ -115,7 +115,8 @@ async fn follow(
     mut following: Following,
 ) -> Result<u8, Error> {
     let output = context.output;
-    let mut seen = Seen { reports, kept: Default::default() };
+    let mut tail = network::Tail::default();
+    let mut seen = Seen::new(reports);
     let mut failure = None;
     let mut refused = 0;
     let written = {
@@ -160,12 +161,9 @@ async fn follow(
         following.cancel().await?;
         while following.next().await?.is_some() {}
     }
-    let (document, mut code) = following.exec_document()?;
-    if exec_result(&document, code).is_ok_and(|result| written.is_why(&result.outcome)) {
-        code = UNREAD;
-    }
-    reports.executed(super::THE_ONLY, &document, code);
-    end(context, args, line, &document, code, written, &following)?;
+    let (document, code) = following.exec_document()?;
+    reports.executed(super::THE_ONLY, &document, code, seen.stderr.last_lines());
+    end(context, args, line, &document, code, written, &tail, &following)?;
     Ok(code)
 }
 
