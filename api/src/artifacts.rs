@@ -194,6 +194,12 @@ pub struct PathDifference<T> {
     pub path_b64: Option<Base64>,
     /// How it differs.
     pub change: T,
+    /// The digest that was expected, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// The digest that was found instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actual: Option<String>,
 }
 
 impl<T> PathDifference<T> {
@@ -201,7 +207,14 @@ impl<T> PathDifference<T> {
     #[must_use]
     pub fn new(path: &[u8], change: T) -> Self {
         let (path, path_b64) = spelt(path);
-        Self { path, path_b64, change }
+        Self { path, path_b64, change, expected: None, actual: None }
+    }
+
+    /// The same with the digests of both.
+    #[must_use]
+    pub fn with_digests(self, expected: Option<&str>, actual: Option<&str>) -> Self {
+        let [expected, actual] = [expected, actual].map(|it| it.map(str::to_owned));
+        Self { expected, actual, ..self }
     }
 
     /// The bytes of its path.
@@ -209,6 +222,20 @@ impl<T> PathDifference<T> {
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
+}
+
+/// The first line of a file that differs from the expected one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LineDifference {
+    /// The file's path; lossy where it is not UTF-8.
+    pub path: String,
+    /// The number of the line, from 1.
+    pub line: u64,
+    /// The line that was expected; null behind the end.
+    pub expected: Option<String>,
+    /// The line that is there; null behind the end.
+    pub actual: Option<String>,
 }
 
 /// How a directory differs from its manifest.

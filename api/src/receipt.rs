@@ -180,6 +180,30 @@ pub struct ExternalParameters {
     pub seed: Option<u32>,
     /// The script's time, in RFC 3339; null if it is that of the machine.
     pub now: Option<String>,
+    /// The command, if the receipt was asked to have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<RecordedCommand>,
+}
+
+/// A command as a receipt has it, if it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedCommand {
+    /// What ran.
+    pub line: RecordedLine,
+    /// The working directory that was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// The words of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RecordedLine {
+    /// A program and its arguments.
+    Argv(Vec<String>),
+    /// A line for the shell.
+    Shell(String),
 }
 
 /// Where it ran.

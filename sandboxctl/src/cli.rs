@@ -5,7 +5,7 @@ pub mod allow;
 pub mod artifacts;
 pub mod changes;
 mod docker_flags;
-mod env_file;
+pub mod env_file;
 pub mod exec;
 pub mod executions;
 pub mod fs;

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
-use sandbox_api::artifacts::{ArtifactManifest, OmitReason, OmittedEntry};
+use sandbox_api::artifacts::{ArtifactManifest, LineDifference, OmitReason, OmittedEntry};
 use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
 
-use crate::copy::{Progress, copy, describe};
+use crate::copy::{Progress, copy, describe, open};
 use crate::cursor::{Cursor, MissingDir};
 use crate::destination::{Destination, Staging};
 use crate::error::{Error, text};
+use crate::lines::Reference;
 use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed, Selection, is_reserved, manifest, sums};
 
 /// How much of an io dir is scanned.
@@ -27,6 +28,8 @@ pub struct Request {
     pub destination: Option<Destination>,
     /// What a glob without a match is.
     pub unmatched: Unmatched,
+    /// What the files are compared with, if they are listed only.
+    pub reference: Option<Reference>,
 }
 
 /// What a glob is that no file matches.
@@ -55,6 +58,8 @@ pub struct Collected {
     pub manifest: ArtifactManifest,
     /// The globs that no file matches.
     pub unmatched: Vec<String>,
+    /// The first line that differs from the reference.
+    pub line: Option<LineDifference>,
 }
 
 impl Collected {
@@ -84,7 +89,7 @@ pub fn collect(
     shown: Shown<'_>,
     proceed: Proceed<'_>,
 ) -> Result<Collected, Error> {
-    let Request { selection, destination, unmatched } = request;
+    let Request { selection, destination, unmatched, reference } = request;
     // Its descriptor may be one that only names it.
     let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(io_dir, ".", open, Mode::empty())
@@ -110,10 +115,17 @@ pub fn collect(
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
     let mut progress = Progress::default();
     let Some(destination) = destination else {
-        let files =
-            found.files.iter().map(|path| describe(&mut from, path, &mut progress, proceed));
-        let (manifest, _) = manifest::encode(files.collect::<Result<_, _>>()?, found.omitted);
-        return Ok(Collected { manifest, unmatched: found.unmatched });
+        let (mut files, mut line) = (Vec::with_capacity(found.files.len()), None);
+        for path in &found.files {
+            let file = describe(&mut from, path, &mut progress, proceed)?;
+            let reference = reference.as_ref().filter(|_| line.is_none());
+            if let Some(reference) = reference.filter(|it| !it.has(path, &file.sha256)) {
+                line = reference.first_difference(path, open(&mut from, path)?);
+            }
+            files.push(file);
+        }
+        let (manifest, _) = manifest::encode(files, found.omitted);
+        return Ok(Collected { manifest, unmatched: found.unmatched, line });
     };
     let identity = fstat(&root).map_err(|errno| Error::io("read", b".")(errno))?;
     let staging = destination.stage(Identity::of(&identity))?;
@@ -130,7 +142,7 @@ pub fn collect(
         return Err(Error::Cancelled);
     }
     staging.publish()?;
-    Ok(Collected { manifest, unmatched: found.unmatched })
+    Ok(Collected { manifest, unmatched: found.unmatched, line: None })
 }
 
 /// What a scan found.
@@ -282,6 +294,7 @@ pub mod tests {
                     &[("the io dir", &self.at("io"))],
                 )?),
                 unmatched: Unmatched::Refuse,
+                reference: None,
             };
             let shown = |path: &[u8]| {
                 let at = path.windows(7).position(|it| it == b"hunter2");
@@ -443,6 +456,7 @@ pub mod tests {
             selection: Selection::new(&["*.whl"], "/io").unwrap(),
             destination: Some(Destination::new(&place.at("out"), &[]).unwrap()),
             unmatched: Unmatched::Allow,
+            reference: None,
         };
         let collected =
             collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &<[u8]>::to_vec, &|| true)

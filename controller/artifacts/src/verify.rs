@@ -42,6 +42,12 @@ pub(crate) enum Compare {
 }
 
 impl ArtifactsDir {
+    /// What its manifest says that is in it.
+    #[must_use]
+    pub const fn manifest(&self) -> &ArtifactManifest {
+        &self.manifest
+    }
+
     /// Opens a directory and reads its manifest.
     ///
     /// # Errors

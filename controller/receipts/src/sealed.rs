@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use sandbox_api::Base64;
 use sandbox_api::receipt::{
     Dependency, DigestSet, Envelope, PayloadType, Receipt, RunMetadata, Signature, Subject,
     TestResult, TestStatement, TestVerdict,
 };
 use sandbox_api::time::parse_rfc3339;
+use sandbox_api::{Base64, without_bom};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -82,7 +82,7 @@ pub fn open(text: &[u8]) -> Result<Opened, ReceiptError> {
     let mut statements = Vec::new();
     let mut envelopes = Vec::new();
     // One more than a receipt has shows that it is none: whatever follows is not kept.
-    for document in serde_json::Deserializer::from_slice(text)
+    for document in serde_json::Deserializer::from_slice(without_bom(text))
         .into_iter::<Box<RawValue>>()
         .take(MAX_STATEMENTS + 1)
     {
@@ -202,6 +202,13 @@ impl Opened {
         let is_signed =
             |it: &Option<Envelope>| it.as_ref().is_some_and(|it| !it.signatures.is_empty());
         self.envelopes.iter().all(is_signed)
+    }
+
+    /// The ids of the keys that its signatures name. Nothing signs them.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let signatures = self.envelopes.iter().flatten().flat_map(|it| &it.signatures);
+        let mut seen = HashSet::new();
+        signatures.filter_map(|it| it.keyid.as_deref()).filter(move |key| seen.insert(*key))
     }
 
     /// Checks that this key signed all of it.

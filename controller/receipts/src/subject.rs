@@ -37,15 +37,20 @@ pub fn differences(
     let mut differences = Vec::new();
     for subject in &receipt.subject {
         let Some(path) = subject.path() else { continue };
-        let change = match found.remove(path) {
-            None => CheckDifference::Missing,
-            Some(Some(digest)) if digest == subject.digest.sha256 => continue,
-            Some(_) => CheckDifference::Changed,
+        let expected = &*subject.digest.sha256;
+        let (change, actual) = match found.remove(path) {
+            None => (CheckDifference::Missing, None),
+            Some(Some(digest)) if digest == expected => continue,
+            Some(digest) => (CheckDifference::Changed, digest),
         };
-        differences.push(PathDifference::new(path, change));
+        let difference = PathDifference::new(path, change);
+        differences.push(difference.with_digests(Some(expected), actual.as_deref()));
     }
-    let unexpected = |path: &Vec<u8>| PathDifference::new(path, CheckDifference::Unexpected);
-    differences.extend(found.keys().map(unexpected));
+    let unexpected = |(path, digest): (&Vec<u8>, &Option<String>)| {
+        let difference = PathDifference::new(path, CheckDifference::Unexpected);
+        difference.with_digests(None, digest.as_deref())
+    };
+    differences.extend(found.iter().map(unexpected));
     differences.sort_by(|one, other| one.path().cmp(other.path()));
     differences
 }

@@ -45,6 +45,24 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// List the files of an artifacts directory, as its manifest has them
+    ///
+    /// They are not verified. One path per line; --long prints mode, size, digest and type too.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl artifacts ls dist
+  sandboxctl artifacts ls -l dist")]
+    Ls {
+        /// The artifacts directory
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Print a table of mode, size, SHA-256 and MIME type
+        #[arg(short, long)]
+        long: bool,
+        /// Print the manifest as JSON (sandboxctl.artifacts/1)
+        #[arg(long)]
+        json: bool,
+    },
     /// Write a reproducible archive of an artifacts directory
     ///
     /// The directory is verified while it is read. Equal files give equal bytes: order, times, owners
@@ -87,7 +105,7 @@ impl ArtifactsCommand {
     /// Whether JSON is to be printed.
     pub const fn wants_json(&self) -> bool {
         match self {
-            Self::Verify { json, .. } | Self::Diff { json, .. } => *json,
+            Self::Verify { json, .. } | Self::Diff { json, .. } | Self::Ls { json, .. } => *json,
             Self::Archive { .. } => false,
         }
     }

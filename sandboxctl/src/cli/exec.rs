@@ -112,6 +112,10 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub receipt: ReceiptArgs,
 
+    /// Let the receipt have the command and its working directory, so that `replay` need not be told
+    #[arg(long, help_heading = "Receipt", requires = "receipt")]
+    pub receipt_argv: bool,
+
     /// Where its result is written to, beside the live output.
     #[command(flatten)]
     pub reports: ReportArgs,

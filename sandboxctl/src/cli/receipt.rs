@@ -11,6 +11,7 @@ use sandbox_env::Environment;
 use super::allow::AllowArgs;
 use super::secret::{SecretArgs, Source};
 use super::values::{input, text};
+use super::variable::{Variable, variable};
 use super::volume::{Volume, volume};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
@@ -178,12 +179,27 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Show what a receipt says: what ran, in what, what it made and how it ended
+    ///
+    /// Nothing is verified: anybody may have written the receipt.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl receipt show receipt.json
+  sandboxctl receipt show receipt.json --json")]
+    Show {
+        /// The receipt
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Print its statement as JSON, without the envelope of a signature
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 impl ReceiptCommand {
     /// Whether JSON is to be printed.
     pub const fn wants_json(&self) -> bool {
-        let Self::Verify { json, .. } = self;
+        let (Self::Verify { json, .. } | Self::Show { json, .. }) = self;
         *json
     }
 }
@@ -191,13 +207,38 @@ impl ReceiptCommand {
 /// `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The receipt of a script
+    /// The receipt
     #[arg(value_name = "RECEIPT", value_hint = ValueHint::FilePath)]
     pub receipt: PathBuf,
 
+    /// The command that ran, if it was one and the receipt does not have it (--receipt-argv)
+    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, last = true, num_args = 1..,
+        conflicts_with_all = ["script", "shell"])]
+    pub command: Vec<OsString>,
+
     /// The script
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub script: PathBuf,
+    pub script: Option<PathBuf>,
+
+    /// The line for the shell that ran, if it was one
+    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        conflicts_with = "script")]
+    pub shell: Option<OsString>,
+
+    /// An environment variable that was set for the command; repeatable
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
+        value_parser = variable(), conflicts_with = "script")]
+    pub env: Vec<Variable>,
+
+    /// The file of variables that were set for the command; repeatable
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath,
+        conflicts_with = "script")]
+    pub env_files: Vec<PathBuf>,
+
+    /// The working directory that was given for the command
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other,
+        conflicts_with = "script")]
+    pub workdir: Option<OsString>,
 
     /// Pass a string as args.KEY, as the run of the receipt did; repeatable
     #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = text::<Argument>())]
@@ -230,12 +271,17 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub image_archive: Option<PathBuf>,
 
+    /// The files of the receipt: the first line that differs is shown
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub artifacts: Option<PathBuf>,
+
     /// The public key that must have signed the receipt; without it anybody may have written it
     #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
 
     /// Print JSON: {"identical", "verified", "stage": "materials" or "results", "outcome": "same" or
-    /// "changed", "differences": [{"path", "change"}]}
+    /// "changed", "expected" and "actual": {"status", "exit_code"}, "differences": [{"path", "change",
+    /// "expected", "actual"}], "line": {"path", "line", "expected", "actual"}}
     #[arg(long)]
     pub json: bool,
 

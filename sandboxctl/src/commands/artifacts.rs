@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sandbox_api::artifacts::{CheckDifference, DiffChange, PathDifference};
+use sandbox_api::artifacts::{
+    Artifact, ArtifactManifest, CheckDifference, DiffChange, PathDifference,
+};
 use sandbox_controller::artifacts::{self, ArchiveFormat, ArtifactsDir, Proceed};
 
 use super::{Context, block_on};
@@ -41,10 +43,37 @@ pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8,
             }
             Ok(u8::from(!diff.differences.is_empty()))
         }
+        ArtifactsCommand::Ls { dir, long, json } => {
+            let dir = ArtifactsDir::open(&dir).map_err(failed)?;
+            let ArtifactManifest { files, omitted, .. } = dir.manifest();
+            if json {
+                context.output.document(dir.manifest())?;
+            } else if long {
+                context.output.text(&table_of(files))?;
+            } else {
+                let line = |it: &Artifact| format!("{}\n", render::escaped_line(&it.path));
+                context.output.text(&files.iter().map(line).collect::<String>())?;
+            }
+            for entry in omitted.iter().filter(|_| !json) {
+                let reason = entry.reason.as_str();
+                context.output.notice(&format!("'{}' was omitted: {reason}", entry.path));
+            }
+            Ok(0)
+        }
         ArtifactsCommand::Archive { dir, output } => {
             archive(context, dir.as_path(), &output).map(|()| 0)
         }
     }
+}
+
+fn table_of(files: &[Artifact]) -> String {
+    let row = |it: &Artifact| {
+        let mode = format!("{:04o}", it.mode.bits());
+        let (size, path) = (it.bytes.to_string(), render::escaped_line(&it.path).into_owned());
+        [mode, size, it.sha256.clone(), it.mime.clone(), path]
+    };
+    let rows: Vec<_> = files.iter().map(row).collect();
+    render::table(["MODE", "SIZE", "SHA256", "TYPE", "PATH"], &rows, None)
 }
 
 fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> {

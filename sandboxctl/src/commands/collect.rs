@@ -77,7 +77,12 @@ impl Artifacts {
         // What is elsewhere may be so by a link that a guest left in the io dir.
         target::refuse_in_io_dir("--artifacts-dir", dir, spec.io_dir.as_deref())?;
         let unmatched = if args.is_optional { Unmatched::Allow } else { Unmatched::Refuse };
-        Ok(Self(Some(Request { selection, destination: Some(destination), unmatched })))
+        Ok(Self(Some(Request {
+            selection,
+            destination: Some(destination),
+            unmatched,
+            reference: None,
+        })))
     }
 
     /// The artifacts directory.

@@ -6,7 +6,7 @@
 mod remote;
 
 use std::borrow::Cow;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -60,7 +60,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         .with_hint("a variable is one of them: rename the other"));
     }
     let title = title(&line, &secrets);
-    let command = request(context, args, &line, &variables).secrets(secrets);
+    let command = request(context, &line, &variables, args.workdir.as_deref()).secrets(secrets);
+    let command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
     let spec =
         launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let spec = spec.title(title);
@@ -83,6 +84,10 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
             .with_hint("give what is on stdin as an input: --in -:NAME"));
     }
     let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, key, 1)?;
+    let issuer = match args.receipt_argv {
+        true => issuer.map(|it| it.with_words_of(&command)).transpose()?,
+        false => issuer,
+    };
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
@@ -130,11 +135,11 @@ fn title(line: &CommandLine, secrets: &Secrets) -> String {
 }
 
 /// The request to the controller, from the command line and the flags.
-fn request(
+pub fn request(
     context: &Context<'_>,
-    args: &ExecArgs,
     line: &CommandLine,
     variables: &[Variable],
+    workdir: Option<&OsStr>,
 ) -> Command {
     let mut command = match line {
         CommandLine::Shell(line) => Command::shell(line.as_bytes()),
@@ -151,10 +156,10 @@ fn request(
             }
         }
     }
-    if let Some(workdir) = &args.workdir {
-        command = command.cwd(workdir.as_bytes());
+    match workdir {
+        Some(workdir) => command.cwd(workdir.as_bytes()),
+        None => command,
     }
-    command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null })
 }
 
 /// An environment variable of our own. An unset one is not the same as an empty one.
@@ -220,7 +225,8 @@ impl Session<'_> {
             fed
         };
         let finish = async {
-            let mut seen = Seen { reports: self.reports, kept: Default::default() };
+            let mut tail = network::Tail::default();
+            let mut seen = Seen::new(self.reports);
             let written = match self.args.json {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
@@ -269,13 +275,11 @@ impl Session<'_> {
             &self.staging,
         );
         let issued = issued.await;
-        let code = match written.is_why(&result.outcome) {
-            true => UNREAD,
-            false => copied.exit_code(result.outcome.exit_code()),
-        };
-        let whole = seen.put_into(&result);
-        self.reports.executed(THE_ONLY, &document(&whole, &copied, &issued), code);
-        self.end(&result, written, (&copied, &staged, &issued))?;
+        let code = copied.exit_code(result.outcome.exit_code());
+        let (whole, last_lines) = seen.put_into(&result);
+        let whole = document(&whole, &copied, &issued);
+        self.reports.executed(THE_ONLY, &whole, code, last_lines);
+        self.end(&result, written, &tail, (&copied, &staged, &issued))?;
         issued.print(self.context.output);
         Ok(code)
     }
@@ -397,15 +401,24 @@ struct Seen<'a> {
     reports: &'a Reports,
     /// The beginnings of stdout and stderr, and whether there was more.
     kept: [(Vec<u8>, bool); 2],
+    /// The end of stderr.
+    stderr: network::Tail,
 }
 
-impl Seen<'_> {
+impl<'a> Seen<'a> {
+    fn new(reports: &'a Reports) -> Self {
+        Self { reports, kept: Default::default(), stderr: network::Tail::default() }
+    }
+
     fn push(&mut self, stream: ExecStream, piece: &[u8]) {
         let (stream, name) = match stream {
             ExecStream::Stdout => (0, OutputStream::Stdout),
             ExecStream::Stderr => (1, OutputStream::Stderr),
         };
         self.reports.output(THE_ONLY, name, piece);
+        if stream == 1 {
+            self.stderr.push(piece);
+        }
         if self.reports.keep_output() {
             let (kept, is_cut) = &mut self.kept[stream];
             let left = DEFAULT_COLLECTED_BYTES - kept.len();
@@ -414,8 +427,12 @@ impl Seen<'_> {
         }
     }
 
-    /// The result with the output that it would have if none had been passed on.
-    fn put_into(self, result: &ExecResult) -> ExecResult {
+    /// The result with the output that it would have if none had been passed on, and the last lines of
+    /// stderr.
+    fn put_into(mut self, result: &ExecResult) -> (ExecResult, String) {
+        if !result.stderr_truncated {
+            self.stderr.push(&result.stderr);
+        }
         let mut result = result.clone();
         let [stdout, stderr] = self.kept;
         if !stdout.0.is_empty() {
@@ -424,7 +441,7 @@ impl Seen<'_> {
         if !stderr.0.is_empty() {
             (result.stderr, result.stderr_truncated) = stderr;
         }
-        result
+        (result, self.stderr.last_lines())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Receipts: the flags `--receipt` and `--sign`, and the commands `keys` and `receipt`.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -9,16 +10,17 @@ use std::path::{Path, PathBuf};
 use sandbox_api::artifacts::CheckDifference;
 use sandbox_api::receipt::{
     BuildDefinition, BuildType, Builder, BuilderId, Dependency, ExternalParameters,
-    InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RecordedOutcome,
-    RunDetails, RunMetadata, StatementType, Subject, TestResult, TestStatement, TestVerdict,
+    InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RecordedCommand,
+    RecordedLine, RecordedOutcome, RunDetails, RunMetadata, StatementType, Subject, TestResult,
+    TestStatement, TestVerdict,
 };
 use sandbox_api::{
-    ErrorKind, ExecutionReport, Failure, InputSource, ReceiptReport, RootFs, SandboxSpec, Script,
-    Status, TestCase,
+    CommandLine, ErrorKind, ExecutionReport, Failure, InputSource, ReceiptReport, RootFs,
+    SandboxSpec, Script, Status, TestCase,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
-use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Sandbox};
+use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, Sandbox};
 use serde::Serialize;
 use serde_json::Map;
 
@@ -30,6 +32,7 @@ use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
+use crate::render;
 use crate::target::{Place, is_in, parent_of};
 
 /// The most bytes of a receipt that is read.
@@ -49,6 +52,8 @@ pub struct Issuer {
     inputs: Digested,
     /// The number of files in the io dir before the run.
     earlier_files: u64,
+    /// The words of the command, if the receipt is to have them.
+    command: Option<RecordedCommand>,
 }
 
 /// What runs.
@@ -180,7 +185,34 @@ impl Issuer {
             made_of,
             inputs,
             earlier_files,
+            command: None,
         }))
+    }
+
+    /// Lets the receipt have the words of the command.
+    ///
+    /// # Errors
+    ///
+    /// If they are not text, or one has a secret.
+    pub fn with_words_of(self, command: &Command) -> Result<Self, Error> {
+        let refuse = |why: &str| Error::usage("--receipt-argv", why);
+        let patterns = Patterns::of([&command.secrets]);
+        let text = |word: &[u8]| {
+            if *patterns.bytes(word) != *word {
+                return Err(refuse("a secret stands in the command")
+                    .with_hint("--secret NAME passes it as an environment variable"));
+            }
+            String::from_utf8(word.to_vec()).map_err(|_| refuse("the command is not UTF-8 text"))
+        };
+        let line = match &command.what {
+            CommandLine::Shell(line) => RecordedLine::Shell(text(line)?),
+            CommandLine::Program { program, args } => {
+                let words = [program].into_iter().chain(args).map(|word| text(word));
+                RecordedLine::Argv(words.collect::<Result<_, _>>()?)
+            }
+        };
+        let cwd = command.cwd.as_deref().map(text).transpose()?;
+        Ok(Self { command: Some(RecordedCommand { line, cwd }), ..self })
     }
 
     /// Says what a replay needs beyond what the command line names.
@@ -242,13 +274,7 @@ impl Issuer {
                 (BuildType::Script, script.seed, script.now.and_then(moment))
             }
             Subjected::Command(command) => {
-                made_of.push(Dependency::new(Dependency::COMMAND, command_digest(command)));
-                if !command.env.is_empty() {
-                    made_of.push(Dependency::new(Dependency::ENV, env_digest(&command.env)));
-                }
-                if let Some(cwd) = &command.cwd {
-                    made_of.push(Dependency::new(Dependency::CWD, receipts::sha256(cwd)));
-                }
+                made_of.extend(command_dependencies(command));
                 (BuildType::Command, None, None)
             }
         };
@@ -295,6 +321,7 @@ impl Issuer {
                         commit: staging.policy(),
                         seed,
                         now,
+                        command: self.command.clone(),
                     },
                     internal_parameters: InternalParameters {
                         engine: ReceiptEngine {
@@ -370,6 +397,18 @@ pub fn script_dependency(script: &Script) -> Dependency {
     Dependency::new(Dependency::SCRIPT, receipts::sha256(&script.source))
 }
 
+/// A command as dependencies.
+pub fn command_dependencies(command: &Command) -> impl Iterator<Item = Dependency> {
+    let env = (!command.env.is_empty()).then(|| env_digest(&command.env));
+    let env = env.map(|digest| Dependency::new(Dependency::ENV, digest));
+    let cwd = command.cwd.as_ref().map(receipts::sha256);
+    let cwd = cwd.map(|digest| Dependency::new(Dependency::CWD, digest));
+    [Dependency::new(Dependency::COMMAND, command_digest(command))]
+        .into_iter()
+        .chain(env)
+        .chain(cwd)
+}
+
 impl Issued {
     /// Says what went wrong. The outcome of the run stands.
     pub fn print(&self, output: &Output) {
@@ -425,8 +464,8 @@ pub fn args_digest(args: &Map<String, serde_json::Value>) -> String {
 fn command_digest(command: &Command) -> String {
     let mut words = Vec::new();
     match &command.what {
-        sandbox_api::CommandLine::Shell(line) => words.extend([&b"sh"[..], b"-c", line]),
-        sandbox_api::CommandLine::Program { program, args } => {
+        CommandLine::Shell(line) => words.extend([&b"sh"[..], b"-c", line]),
+        CommandLine::Program { program, args } => {
             words.push(program);
             words.extend(args.iter().map(Vec::as_slice));
         }
@@ -572,7 +611,12 @@ struct Verification<'a> {
 }
 
 pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Error> {
-    let ReceiptCommand::Verify { file, key, artifacts, require_ok, json } = command;
+    let (file, key, artifacts, require_ok, json) = match command {
+        ReceiptCommand::Verify { file, key, artifacts, require_ok, json } => {
+            (file, key, artifacts, require_ok, json)
+        }
+        ReceiptCommand::Show { file, json } => return show(context, file, *json),
+    };
     let output = context.output;
     let opened = read_receipt(file)?;
     let verified = key.as_deref().map(public_key).transpose()?.map(|key| opened.verify(&key));
@@ -635,6 +679,82 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.notice("without --key anybody may have written this receipt");
     }
     Ok(code)
+}
+
+/// `receipt show`: a line for each fact.
+fn show(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
+    let opened = read_receipt(file)?;
+    if json {
+        return context.output.document(&opened.receipt).map(|()| 0);
+    }
+    let mut text = String::new();
+    for (name, value) in facts(&opened) {
+        _ = writeln!(text, "{name:<10} {}", render::escaped_line(&value));
+    }
+    context.output.text(&text)?;
+    context.output.notice("nothing is verified: `sandboxctl receipt verify --key PUB` does it");
+    Ok(0)
+}
+
+/// What a receipt says, by names.
+fn facts(opened: &Opened) -> Vec<(&'static str, String)> {
+    let Receipt { subject, predicate, .. } = &opened.receipt;
+    let Provenance { build_definition: definition, run_details: details } = predicate;
+    let parameters = &definition.external_parameters;
+    let mut facts = Vec::new();
+    facts.extend(opened.keys().map(|key| ("signed by", format!("{key} (a hint, not signed)"))));
+    if facts.is_empty() {
+        facts.push(("signed by", "nobody".to_owned()));
+    }
+    let words = parameters.command.as_ref().map(|command| match &command.line {
+        RecordedLine::Shell(line) => format!("sh -c {}", quoted(line)),
+        RecordedLine::Argv(words) => {
+            words.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" ")
+        }
+    });
+    let what = match definition.build_type {
+        BuildType::Script => "a script".to_owned(),
+        BuildType::Command => words.unwrap_or_else(|| "a command".to_owned()),
+    };
+    facts.push(("ran", what));
+    let RecordedOutcome { status, exit_code } = predicate.outcome();
+    let status = status.map_or("unknown", Status::as_str);
+    let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
+    facts.push(("ended", format!("{status}{code}")));
+    let RunMetadata { invocation_id, started_on, finished_on } = &details.metadata;
+    facts.push(("when", format!("{started_on} to {finished_on}")));
+    facts.push(("id", invocation_id.clone()));
+    let engine = &definition.internal_parameters.engine;
+    facts.push(("engine", format!("{}, Linux {}", engine.version, engine.kernel)));
+    for (name, version) in &details.builder.version {
+        facts.push(("by", format!("{name} {version}")));
+    }
+    let allowed = parameters.sandbox.allow.rules();
+    facts.extend(allowed.iter().map(|rule| ("allowed", rule.to_string())));
+    facts.extend(parameters.seed.map(|seed| ("seed", seed.to_string())));
+    facts.extend(parameters.now.iter().map(|now| ("now", now.clone())));
+    for it in &definition.resolved_dependencies {
+        let reference = it.annotations.get("reference").and_then(serde_json::Value::as_str);
+        let reference = reference.map_or_else(String::new, |it| format!(" ({it})"));
+        facts.push(("made of", format!("{}{reference} sha256:{}", it.name, it.digest.sha256)));
+    }
+    for it in subject {
+        facts.push(("made", format!("{} sha256:{}", it.name, it.digest.sha256)));
+    }
+    if let Some(TestStatement { predicate: it, .. }) = &opened.tests {
+        let (passed, failed) = (it.passed_tests.len(), it.failed_tests.len());
+        facts.push(("tests", format!("{passed} passed, {failed} failed")));
+    }
+    facts
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&it);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// The files of a directory, without what `--artifacts-dir` adds: files of these names count only if

@@ -1,25 +1,34 @@
-//! `replay`: runs the script of a receipt again, and compares what it makes.
+//! `replay`: runs the script or the command of a receipt again, and compares what it makes.
 
-use sandbox_api::artifacts::{CheckDifference, PathDifference};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use sandbox_api::artifacts::{CheckDifference, LineDifference, PathDifference};
 use sandbox_api::changes::CommitPolicy;
-use sandbox_api::receipt::{BuildType, Dependency, Provenance, Receipt, TestResult};
-use sandbox_api::{
-    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, RunResult, SandboxSpec, Script,
+use sandbox_api::receipt::{
+    BuildType, Dependency, Provenance, Receipt, RecordedLine, RecordedOutcome, TestResult,
 };
-use sandbox_controller::artifacts::{Request, Selection, Unmatched};
-use sandbox_controller::{FinishOptions, Run, Sandbox, receipts};
+use sandbox_api::{
+    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, SandboxSpec, Script, Secrets,
+    Status,
+};
+use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
+use sandbox_controller::{Command, Execution, FinishOptions, Run, Sandbox, receipts};
 use serde::Serialize;
 
-use super::artifacts::list;
 use super::receipt::{
-    Digested, MOUNT, args_digest, byte_inputs, digest, public_key, read_receipt, script_dependency,
-    unverified,
+    Digested, MOUNT, args_digest, byte_inputs, command_dependencies, digest, public_key,
+    read_receipt, script_dependency, unverified,
 };
-use super::{Context, block_on, launch};
+use super::{Context, block_on, exec, launch, network};
+use crate::cli::env_file;
+use crate::cli::exec::CommandLine;
 use crate::cli::receipt::ReplayArgs;
 use crate::config::{Key, Settings, resolved_parents};
 use crate::error::Error;
 use crate::input::{self, ScriptArgument};
+use crate::render::escaped_line;
 
 const IMAGE_PREFIX: &str = "sha256:";
 
@@ -33,8 +42,18 @@ struct Comparison {
     stage: Stage,
     /// Whether status, exit code, result and test results are the receipt's; null if nothing ran.
     outcome: Option<SameOutcome>,
+    /// How the run of the receipt ended.
+    expected: RecordedOutcome,
+    /// How the replay ended; null if nothing ran.
+    actual: Option<RecordedOutcome>,
     /// The materials or the files that differ.
     differences: Vec<PathDifference<CheckDifference>>,
+    /// The first line that differs from a file of the receipt, with --artifacts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<LineDifference>,
+    /// What would make it the same.
+    #[serde(skip)]
+    hint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,9 +73,21 @@ enum SameOutcome {
 }
 
 impl Comparison {
-    fn of_materials(differences: Vec<PathDifference<CheckDifference>>) -> Self {
-        let identical = differences.is_empty();
-        Self { identical, verified: None, stage: Stage::Materials, outcome: None, differences }
+    fn of_materials(
+        predicate: &Provenance,
+        differences: Vec<PathDifference<CheckDifference>>,
+    ) -> Self {
+        Self {
+            identical: differences.is_empty(),
+            verified: None,
+            stage: Stage::Materials,
+            outcome: None,
+            expected: predicate.outcome(),
+            actual: None,
+            differences,
+            line: None,
+            hint: None,
+        }
     }
 }
 
@@ -70,42 +101,34 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     };
     if let Some(Err(error)) = &verified {
         context.output.failure(&unverified(error).message, None);
-        let unread = Comparison { identical: false, ..Comparison::of_materials(Vec::new()) };
+        let unread = Comparison::of_materials(&opened.receipt.predicate, Vec::new());
+        let unread = Comparison { identical: false, ..unread };
         return if args.json { answer(unread) } else { Ok(1) };
     }
     if verified.is_none() {
         context.output.notice("without --key anybody may have written this receipt");
     }
     let receipt = opened.receipt;
-    if receipt.predicate.build_definition.build_type != BuildType::Script {
-        return Err(refuse(args, "it is the receipt of a command, and scripts alone are replayed"));
-    }
-    let source = input::script(ScriptArgument::File(&args.script))?.source;
-    let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
-    let stdin = input::is_stdin(&args.script).then_some("--script -");
+    let stdin = args.script.as_deref().is_some_and(input::is_stdin).then_some("--script -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
-    let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
-    let parameters = &receipt.predicate.build_definition.external_parameters;
-    let now = match &parameters.now {
-        None => None,
-        Some(text) => match sandbox_api::time::parse_rfc3339(text) {
-            Some((seconds, 0)) if seconds >= 0 => Some(seconds.unsigned_abs()),
-            _ => return Err(refuse(args, format!("its time '{text}' is invalid"))),
-        },
+    let what = match receipt.predicate.build_definition.build_type {
+        BuildType::Script => What::Script(script(args, &receipt.predicate, secrets)?),
+        BuildType::Command => {
+            What::Command(command(context, args, &receipt.predicate)?.secrets(secrets))
+        }
     };
-    let script =
-        Script::new(source).args(arguments).seed(parameters.seed).now(now).secrets(secrets);
+    let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
     let inputs = Digested::of(&spec)?;
-    let materials = materials(&script, &spec, &inputs)?;
+    let materials = materials(&what, &spec, &inputs)?;
     let differences = material_differences(&receipt.predicate, &materials);
     if !differences.is_empty() {
         context.output.failure(
             "the materials are not those of the receipt: nothing ran",
             Some(&format!("name each as the run did: {}", flags_of(&differences))),
         );
-        return answer(Comparison::of_materials(differences));
+        return answer(Comparison::of_materials(&receipt.predicate, differences));
     }
-    let tests = script_dependency(&script);
+    let hint = what.hint(&receipt.predicate);
     let config = context.controller(&settings);
     let image = receipt.predicate.dependency(Dependency::IMAGE);
     let comparison = block_on(launch::in_sandbox(
@@ -120,25 +143,129 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 let why = "the engine started another image than the receipt's";
                 return Err(refuse(args, why));
             }
-            let run = sandbox.start(script);
-            let follow = async |run: Run| {
-                let result = run.wait().await?;
-                if let Some(failure) = result.outcome.failure()
-                    && receipt.predicate.outcome().status != Some(result.outcome.status())
+            let compare = async |outcome: &Outcome, hint: Option<String>, tests| {
+                if let Some(failure) = outcome.failure()
+                    && receipt.predicate.outcome().status != Some(outcome.status())
                 {
                     let text = format!("the replay ended otherwise: {}", failure.message);
-                    context.output.failure(&text, result.hint().as_deref());
+                    context.output.failure(&text, hint.as_deref());
                 }
                 if let Some(path) = inputs.other_than_used(sandbox)? {
                     let why = format!("{} changed while the replay used it", path.display());
                     return Err(refuse(args, why).with_hint("replay it again"));
                 }
-                compare(args, sandbox, result, &receipt, tests).await
+                compare(args, sandbox, outcome, &receipt, tests).await
             };
-            launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
+            match what {
+                What::Script(script) => {
+                    let of_script = script_dependency(&script);
+                    let follow = async |run: Run| {
+                        let result = run.wait().await?;
+                        let tests = TestResult::new(of_script, &result.tests);
+                        compare(&result.outcome, result.hint(), tests).await
+                    };
+                    let run = sandbox.start(script);
+                    launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
+                }
+                What::Command(command) => {
+                    let follow = async |run: Execution| {
+                        let result = run.wait().await?;
+                        let compared = compare(&result.outcome, result.hint(), None).await?;
+                        if compared.outcome == Some(SameOutcome::Changed) {
+                            let mut stderr = network::Tail::default();
+                            stderr.push(&result.stderr);
+                            context.output.indented(&stderr.last_lines());
+                        }
+                        Ok(compared)
+                    };
+                    let run = sandbox.start_exec(command);
+                    launch::follow_to_end(signals, run, Execution::cancel_handle, follow).await
+                }
+            }
         },
     ))?;
-    answer(comparison)
+    answer(Comparison { hint, ..comparison })
+}
+
+/// What is replayed.
+enum What {
+    Script(Script),
+    Command(Command),
+}
+
+impl What {
+    /// What may make it do the same, if it may do something else each time.
+    fn hint(&self, predicate: &Provenance) -> Option<String> {
+        let parameters = &predicate.build_definition.external_parameters;
+        let source = match self {
+            Self::Script(script) => String::from_utf8_lossy(&script.source),
+            Self::Command(_) => return None,
+        };
+        let uses = |names: &[&str]| names.iter().any(|name| source.contains(name));
+        let mut flags = Vec::new();
+        if parameters.seed.is_none() && uses(&["random"]) {
+            flags.push("--seed N");
+        }
+        if parameters.now.is_none() && uses(&["os.time", "os.date", "os.clock"]) {
+            flags.push("--now TIME");
+        }
+        (!flags.is_empty()).then(|| {
+            format!("a run with {} does the same each time; make a receipt of it", flags.join(" "))
+        })
+    }
+}
+
+/// The script that ran.
+fn script(args: &ReplayArgs, predicate: &Provenance, secrets: Secrets) -> Result<Script, Error> {
+    let Some(file) = &args.script else {
+        return Err(refuse(args, "it is the receipt of a script")
+            .with_hint("--script FILE names the script"));
+    };
+    let source = input::script(ScriptArgument::File(file))?.source;
+    let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
+    let parameters = &predicate.build_definition.external_parameters;
+    let now = match &parameters.now {
+        None => None,
+        Some(text) => match sandbox_api::time::parse_rfc3339(text) {
+            Some((seconds, 0)) if seconds >= 0 => Some(seconds.unsigned_abs()),
+            _ => return Err(refuse(args, format!("its time '{text}' is invalid"))),
+        },
+    };
+    Ok(Script::new(source).args(arguments).seed(parameters.seed).now(now).secrets(secrets))
+}
+
+/// The command that ran: as it is given here, or else as the receipt has it.
+fn command(
+    context: &Context<'_>,
+    args: &ReplayArgs,
+    predicate: &Provenance,
+) -> Result<Command, Error> {
+    if args.script.is_some() || args.args_file.is_some() || !args.args.is_empty() {
+        return Err(refuse(args, "it is the receipt of a command")
+            .with_hint("the command stands at the end: replay RECEIPT -- COMMAND…"));
+    }
+    let recorded = predicate.build_definition.external_parameters.command.as_ref();
+    let line = match (&args.shell, &*args.command, recorded.map(|it| &it.line)) {
+        (Some(line), ..) => CommandLine::Shell(line.clone()),
+        (None, [program, words @ ..], _) => CommandLine::Program(program.clone(), words.to_vec()),
+        (None, [], Some(RecordedLine::Shell(line))) => CommandLine::Shell(line.into()),
+        (None, [], Some(RecordedLine::Argv(words))) => {
+            let mut words = words.iter().map(OsString::from);
+            let program = words.next();
+            let program = program.ok_or_else(|| refuse(args, "its command has no words"))?;
+            CommandLine::Program(program, words.collect())
+        }
+        (None, [], None) => {
+            return Err(refuse(args, "it is the receipt of a command, which it does not have")
+                .with_hint("name the command: replay RECEIPT -- COMMAND…, or --shell LINE"));
+        }
+    };
+    let files = args.env_files.iter().map(|file| env_file::read(file));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let variables: Vec<_> = files.into_iter().flatten().chain(args.env.iter().cloned()).collect();
+    let cwd = recorded.and_then(|it| it.cwd.as_ref()).map(OsString::from);
+    let cwd = args.workdir.clone().or(cwd);
+    Ok(exec::request(context, &line, &variables, cwd.as_deref()))
 }
 
 /// A receipt that is not replayed here.
@@ -153,12 +280,48 @@ fn answer(context: &Context<'_>, args: &ReplayArgs, comparison: Comparison) -> R
     } else if comparison.identical {
         context.output.text("identical\n")?;
     } else {
-        list(context, &comparison.differences, CheckDifference::as_str)?;
-        if comparison.outcome == Some(SameOutcome::Changed) {
-            context.output.text("outcome    differs\n")?;
+        context.output.text(&text_of(&comparison))?;
+        if let Some(hint) = comparison.hint.filter(|_| comparison.outcome.is_some()) {
+            context.output.suggestion(&hint);
         }
     }
     Ok(code)
+}
+
+/// What differs, for people: the line first, if it is known.
+fn text_of(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let both = |expected: &str, actual: &str| {
+        format!("  expected {}\n  actual   {}\n", escaped_line(expected), escaped_line(actual))
+    };
+    for it in &comparison.differences {
+        _ = writeln!(text, "{:10} {}", it.change.as_str(), escaped_line(&it.path));
+        let digest = |digest: &Option<String>| match digest {
+            Some(digest) => format!("sha256:{digest}"),
+            None => "nothing".to_owned(),
+        };
+        text.push_str(&both(&digest(&it.expected), &digest(&it.actual)));
+        if let Some(line) = comparison.line.as_ref().filter(|line| line.path == it.path) {
+            let shown = |line: &Option<String>| line.clone().unwrap_or("the end".to_owned());
+            _ = writeln!(text, "  line {}:", line.line);
+            text.push_str(&both(&shown(&line.expected), &shown(&line.actual)));
+        }
+    }
+    if comparison.outcome == Some(SameOutcome::Changed) {
+        text.push_str("outcome    differs\n");
+        match comparison.actual {
+            Some(actual) if actual != comparison.expected => {
+                text.push_str(&both(&outcome_text(comparison.expected), &outcome_text(actual)));
+            }
+            _ => text.push_str("  its result or its test cases are others\n"),
+        }
+    }
+    text
+}
+
+fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
+    let status = status.map_or("an unknown status", Status::as_str);
+    exit_code.map_or_else(|| status.to_owned(), |code| format!("{status}, exit code {code}"))
 }
 
 /// The sandbox of the receipt. What it may do is what is allowed here: a receipt allows nothing, and
@@ -175,6 +338,7 @@ fn spec(
         return Err(refuse(args, "its io dir had files before the run")
             .with_hint("--io-dir DIR names a directory with these files; it is not changed"));
     }
+    let is_command = predicate.build_definition.build_type == BuildType::Command;
     let private_io = (args.io_dir.is_none() && !recorded.io_is_off).then_some(PrivateIo::Disk);
     let spec = SandboxSpec {
         root: root(args, predicate)?,
@@ -190,8 +354,9 @@ fn spec(
         io_errors: recorded.io_errors,
         allowed_paths: recorded.allowed_paths.clone(),
         protected: recorded.protected.clone(),
-        user: None,
-        lifetime: DEFAULT_LIFETIME,
+        // Programs see who they are; scripts do not.
+        user: recorded.user.filter(|_| is_command),
+        lifetime: DEFAULT_LIFETIME.saturating_add(recorded.limits.timeout),
         idle_limit: None,
         default_encoding: recorded.default_encoding,
         lifespan: Lifespan::OneRun,
@@ -277,14 +442,18 @@ fn root(args: &ReplayArgs, predicate: &Provenance) -> Result<RootFs, Error> {
 
 /// What the run is made of: names of dependencies, with digests.
 fn materials(
-    script: &Script,
+    what: &What,
     spec: &SandboxSpec,
     inputs: &Digested,
 ) -> Result<Vec<(String, String)>, Error> {
-    let mut materials = vec![
-        (Dependency::SCRIPT.to_owned(), script_dependency(script).digest.sha256),
-        (Dependency::ARGS.to_owned(), args_digest(&script.args)),
-    ];
+    let named = |it: Dependency| (it.name, it.digest.sha256);
+    let mut materials: Vec<_> = match what {
+        What::Script(script) => vec![
+            named(script_dependency(script)),
+            (Dependency::ARGS.to_owned(), args_digest(&script.args)),
+        ],
+        What::Command(command) => command_dependencies(command).map(named).collect(),
+    };
     materials.extend(inputs.digests());
     materials.extend(byte_inputs(spec).map(|it| (it.name, it.digest.sha256)));
     if let Some(io_dir) = &spec.io_dir {
@@ -298,6 +467,9 @@ fn flags_of(differences: &[PathDifference<CheckDifference>]) -> String {
     let flag = |it: &PathDifference<CheckDifference>| match &*it.path {
         Dependency::SCRIPT => "--script FILE",
         Dependency::ARGS => "--arg KEY=VALUE or --args-file FILE",
+        Dependency::COMMAND => "-- COMMAND…, or --shell LINE",
+        Dependency::ENV => "-e NAME=VALUE",
+        Dependency::CWD => "-w DIR",
         Dependency::IO => "--io-dir DIR",
         Dependency::ROOTFS => "--rootfs DIR or --image-archive FILE",
         name if name.starts_with(MOUNT) => "--volume SRC:DST:ro",
@@ -316,12 +488,14 @@ fn material_differences(
 ) -> Vec<PathDifference<CheckDifference>> {
     let mut differences = Vec::new();
     for (name, digest) in materials {
-        let change = match predicate.dependency(name) {
+        let known = predicate.dependency(name);
+        let change = match known {
             Some(known) if known == digest => continue,
             Some(_) => CheckDifference::Changed,
             None => CheckDifference::Unexpected,
         };
-        differences.push(PathDifference::new(name.as_bytes(), change));
+        let difference = PathDifference::new(name.as_bytes(), change);
+        differences.push(difference.with_digests(known, Some(digest)));
     }
     for it in &predicate.build_definition.resolved_dependencies {
         // The image is compared with the one that the engine starts, and what runs beside the script
@@ -329,7 +503,8 @@ fn material_differences(
         let is_known = [Dependency::AGENT, Dependency::IMAGE].contains(&&*it.name)
             || materials.iter().any(|(name, _)| *name == it.name);
         if !is_known {
-            differences.push(PathDifference::new(it.name.as_bytes(), CheckDifference::Missing));
+            let difference = PathDifference::new(it.name.as_bytes(), CheckDifference::Missing);
+            differences.push(difference.with_digests(Some(&it.digest.sha256), None));
         }
     }
     differences.sort_by(|one, other| one.path().cmp(other.path()));
@@ -340,10 +515,11 @@ fn material_differences(
 async fn compare(
     args: &ReplayArgs,
     sandbox: &Sandbox,
-    result: RunResult,
+    ended: &Outcome,
     receipt: &Receipt,
-    script: Dependency,
+    tests: Option<TestResult>,
 ) -> Result<Comparison, Error> {
+    let mut line = None;
     let parameters = &receipt.predicate.build_definition.external_parameters;
     // A run tells of files only where artifacts were asked for, or its io dir was staged.
     let tells_of_files = !parameters.artifacts.is_empty() || parameters.commit.is_some();
@@ -351,7 +527,7 @@ async fn compare(
         _ if !tells_of_files => Vec::new(),
         (true, Some(_)) => {
             let options = FinishOptions { commit: CommitPolicy::Never, ..FinishOptions::default() };
-            let end = sandbox.finish(options, &result.outcome).await?;
+            let end = sandbox.finish(options, ended).await?;
             end.map(|end| receipts::changed_files(&end.changes.manifest)).unwrap_or_default()
         }
         // A fresh io dir has what the run made, and nothing else.
@@ -361,19 +537,39 @@ async fn compare(
             let mount = &parameters.sandbox.mount_path;
             let selection =
                 Selection::new(globs, mount).map_err(|error| refuse(args, error.to_string()))?;
-            let request = Request { selection, destination: None, unmatched: Unmatched::Allow };
-            receipts::files(&sandbox.start_artifacts(request).wait().await?.manifest.files)
+            let reference = args
+                .artifacts
+                .as_ref()
+                .map(|dir| Reference { dir: dir.clone(), digests: digests_of(receipt) });
+            let unmatched = Unmatched::Allow;
+            let request = Request { selection, destination: None, unmatched, reference };
+            let found = sandbox.start_artifacts(request).wait().await?;
+            line = found.line;
+            receipts::files(&found.manifest.files)
         }
     };
     let differences = receipts::differences(receipt, receipts::digests(found));
-    let outcome = outcome(receipt, &result.outcome, TestResult::new(script, &result.tests));
+    let outcome = outcome(receipt, ended, tests);
     Ok(Comparison {
         identical: differences.is_empty() && outcome == SameOutcome::Same,
         verified: None,
         stage: Stage::Results,
         outcome: Some(outcome),
+        expected: receipt.predicate.outcome(),
+        actual: Some(RecordedOutcome {
+            status: Some(ended.status()),
+            exit_code: Some(ended.exit_code()),
+        }),
         differences,
+        line,
+        hint: None,
     })
+}
+
+/// The files of a receipt, with their digests.
+fn digests_of(receipt: &Receipt) -> BTreeMap<Vec<u8>, String> {
+    let subjects = receipt.subject.iter();
+    subjects.filter_map(|it| Some((it.path()?.to_vec(), it.digest.sha256.clone()))).collect()
 }
 
 fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> SameOutcome {
@@ -390,6 +586,39 @@ fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_differs_is_shown_with_what_was_expected() {
+        let expected = RecordedOutcome { status: Some(Status::Ok), exit_code: Some(0) };
+        let actual = RecordedOutcome { status: Some(Status::Exit), exit_code: Some(3) };
+        let path = PathDifference::new(b"a", CheckDifference::Changed);
+        let [one, other] = ["x", "y\n"].map(|line| Some(line.to_owned()));
+        let line = LineDifference { path: "a".into(), line: 2, expected: one, actual: other };
+        let comparison = Comparison {
+            identical: false,
+            verified: None,
+            stage: Stage::Results,
+            outcome: Some(SameOutcome::Changed),
+            expected,
+            actual: Some(actual),
+            differences: vec![path.with_digests(Some("1"), None)],
+            line: Some(line),
+            hint: None,
+        };
+        insta::assert_snapshot!(text_of(&comparison), @r"
+        changed    a
+          expected sha256:1
+          actual   nothing
+          line 2:
+          expected x
+          actual   y\n
+        outcome    differs
+          expected ok, exit code 0
+          actual   exit, exit code 3
+        ");
+        let comparison = Comparison { actual: Some(expected), ..comparison };
+        assert!(text_of(&comparison).ends_with("  its result or its test cases are others\n"));
+    }
 
     #[test]
     fn hint_of_a_replay_names_the_flags_of_what_differs() {

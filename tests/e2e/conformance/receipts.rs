@@ -48,6 +48,12 @@ fn replay(place: &Fixture, more: &[&str]) -> Ended {
     place.sandboxctl([&flags[..], more].concat())
 }
 
+/// What differs, without the lines that say how.
+fn differing(replayed: &Ended) -> String {
+    let lines = replayed.assert_code(1).stdout.split_inclusive('\n');
+    lines.filter(|line| !line.starts_with(' ')).collect()
+}
+
 /// The statement in a receipt.
 fn statement(place: &Fixture) -> Value {
     let document: Value = serde_json::from_str(&place.read("receipt.json")).unwrap();
@@ -206,17 +212,17 @@ fn tampered_artifact_receipt_and_script_are_refused() {
     // Without a key the forgery is not seen, and that is told; its replay differs.
     verify(&place, &[]).assert_code(0).assert_stderr_has("anybody may have written");
     let differs = replay(&place, &MADE_OF);
-    assert_eq!(differs.assert_code(1).stdout, "changed    dist/report.txt\n");
+    assert_eq!(differing(&differs), "changed    dist/report.txt\n");
     place.write("receipt.json", &receipt);
     let other = ["--in", "sales.csv", "--arg", "title=Other"];
     let differs = replay(&place, &other);
-    assert_eq!(differs.assert_code(1).stdout, "changed    args\n");
+    assert_eq!(differing(&differs), "changed    args\n");
     place.write("sales.csv", "11\n32\n");
     place.write("script.luau", format!("{SCRIPT} --"));
     let differs = replay(&place, &MADE_OF);
-    assert_eq!(differs.assert_code(1).stdout, "changed    in/sales.csv\nchanged    script\n");
+    assert_eq!(differing(&differs), "changed    in/sales.csv\nchanged    script\n");
     let differs = replay(&place, &MADE_OF[2..]);
-    assert_eq!(differs.assert_code(1).stdout, "missing    in/sales.csv\nchanged    script\n");
+    assert_eq!(differing(&differs), "missing    in/sales.csv\nchanged    script\n");
 }
 
 #[test]
@@ -284,7 +290,7 @@ fn script_that_is_not_reproducible_differs_in_its_replay() {
     });
     assert_eq!(told, expected);
     run(&[]);
-    assert_eq!(replay(&place, &[]).assert_code(1).stdout, "outcome    differs\n");
+    assert_eq!(differing(&replay(&place, &[])), "outcome    differs\n");
 }
 
 #[test]
@@ -322,6 +328,72 @@ fn receipt_of_a_command_names_its_image_and_its_words() {
     verify(place, &["--artifacts", "out"]).assert_code(0);
     place.write("script.luau", "");
     replay(place, &[]).assert_code(2).assert_stderr_has("it is the receipt of a command");
+}
+
+#[test]
+fn command_is_replayed_by_its_words_and_what_differs_is_shown() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    let made = ["--artifact", "dist", "--artifacts-dir", "out", "--receipt", "receipt.json"];
+    // An image is named by the receipt; a directory or an archive is named again.
+    let root: Vec<_> = commands.provided.args();
+    let root = if root[0] == "--image" { Vec::new() } else { root };
+    let again = |flags: &[&str], words: &[&str]| {
+        let mut replay = place.command(["replay", "receipt.json"]);
+        replay.args(&root).args(flags);
+        if !words.is_empty() {
+            replay.arg("--").args(words);
+        }
+        finish(replay)
+    };
+    let line = "mkdir dist; printf 'hello\\n%s\\n' $WHO > dist/a; exit 3";
+    commands.shell(&[&made[..], &["-e", "WHO=you"]].concat(), line).assert_code(3);
+    let words = ["sh", "-c", line];
+    assert_eq!(again(&["-e", "WHO=you"], &words).assert_code(0).stdout, "identical\n");
+    assert!(!statement(place).to_string().contains("printf"), "no words unless asked for");
+    let unnamed = again(&["-e", "WHO=you"], &[]);
+    unnamed.assert_code(2).assert_stderr_has("replay RECEIPT -- COMMAND");
+    let differs = again(&["-e", "WHO=me"], &words);
+    assert_eq!(differing(&differs), "changed    env\n");
+    differs.assert_stderr_has("-e NAME=VALUE");
+    assert!(differs.stdout.contains("\n  expected sha256:"), "{}", differs.stdout);
+    let differs = again(&["-e", "WHO=you"], &["true"]);
+    assert_eq!(differing(&differs), "changed    command\n");
+
+    fs::remove_dir_all(place.path("out")).unwrap();
+    let line = "mkdir dist; echo same > dist/a; head -c 9 /dev/urandom | md5sum >> dist/a";
+    let flags = [&made[..], &["--receipt-argv", "-w", "/io"]].concat();
+    commands.shell(&flags, line).assert_code(0);
+    let parameters = &statement(place)["predicate"]["buildDefinition"]["externalParameters"];
+    let recorded = json!({"line": {"argv": ["sh", "-c", line]}, "cwd": "/io"});
+    assert_eq!(parameters["command"], recorded);
+    let differs = again(&["--artifacts", "out"], &[]);
+    assert_eq!(differing(&differs), "changed    dist/a\n");
+    assert!(differs.stdout.contains("\n  line 2:\n  expected "), "{}", differs.stdout);
+    let told: Value = serde_json::from_str(&again(&["--json"], &[]).assert_code(1).stdout).unwrap();
+    assert_eq!((&told["outcome"], &told["line"]), (&json!("same"), &Value::Null));
+    let expected = &statement(place)["subject"][0]["digest"]["sha256"];
+    assert_eq!(&told["differences"][0]["expected"], expected);
+    assert_ne!(&told["differences"][0]["actual"], expected);
+    assert_eq!(told["actual"], json!({"status": "exit", "exit_code": 0}));
+    let shown = place.sandboxctl(["receipt", "show", "receipt.json"]);
+    let shown = &shown.assert_code(0).stdout;
+    assert!(shown.contains("ran        sh -c 'mkdir dist; "), "{shown}");
+    assert!(shown.contains(&format!("made       dist/a sha256:{}", expected.as_str().unwrap())));
+    let shown = place.sandboxctl(["receipt", "show", "receipt.json", "--json"]);
+    let shown: Value = serde_json::from_str(&shown.assert_code(0).stdout).unwrap();
+    assert_eq!(shown, statement(place));
+    assert_eq!(place.sandboxctl(["artifacts", "ls", "out"]).assert_code(0).stdout, "dist/a\n");
+    let table = place.sandboxctl(["artifacts", "ls", "-l", "out"]);
+    assert!(table.assert_code(0).stdout.contains(expected.as_str().unwrap()), "{table:?}");
+
+    let mut with_secret = place.command(["exec"]);
+    with_secret.args(commands.provided.args()).args(["--secret", "KEY=env:GIVEN"]);
+    with_secret.args(["--receipt", "r.json", "--receipt-argv", "--", "echo", "is-hunter2val"]);
+    with_secret.env("GIVEN", "hunter2val");
+    let refused = finish(with_secret);
+    refused.assert_code(2).assert_stderr_has("a secret stands in the command");
+    assert!(!place.path("r.json").exists() && !refused.stderr.contains("hunter2val"));
 }
 
 #[test]

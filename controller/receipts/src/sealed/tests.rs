@@ -39,6 +39,7 @@ fn receipt(source: &str, tests: Option<&TestResult>) -> Receipt {
                     commit: None,
                     seed: None,
                     now: None,
+                    command: None,
                 },
                 internal_parameters: InternalParameters {
                     engine: ReceiptEngine {
