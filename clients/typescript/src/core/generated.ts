@@ -549,6 +549,8 @@ export type Operation = {
   /** Whether to descend into subdirectories. */
   recursive?: boolean;
 } | {
+  /** Paths to leave out: globs of names, or with a slash of paths as they are returned, such as */
+  exclude?: string[];
   /** Whether names that begin with a dot match where the pattern has no such name. */
   hidden?: boolean;
   /** The maximum number of paths. */
@@ -563,9 +565,11 @@ export type Operation = {
 } | {
   /** The number of lines of context on each side of a match. */
   context?: number;
-  /** Only files whose path or name matches this glob. */
+  /** Files and directories to leave out: globs of names, or with a slash of paths below the */
+  exclude?: string[];
+  /** Only files whose path or name matches this glob; with `!` before it, all others. */
   glob?: string | null;
-  /** Whether to search files and directories whose names begin with a dot. */
+  /** Whether to search files and directories whose names begin with a dot, without those of version */
   hidden?: boolean;
   /** Whether to ignore case. */
   ignore_case?: boolean;

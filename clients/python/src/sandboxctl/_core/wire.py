@@ -808,6 +808,8 @@ class OperationList(TypedDict):
 
 class OperationGlob(TypedDict):
     """Finds paths by a pattern."""
+    exclude: NotRequired[List[str]]
+    """Paths to leave out: globs of names, or with a slash of paths as they are returned, such as `node_modules` and `**/target/**`."""
     hidden: NotRequired[bool]
     """Whether names that begin with a dot match where the pattern has no such name."""
     limit: NotRequired[Union[int, None]]
@@ -825,10 +827,12 @@ class OperationGrep(TypedDict):
     """Finds lines by a regular expression."""
     context: NotRequired[int]
     """The number of lines of context on each side of a match."""
+    exclude: NotRequired[List[str]]
+    """Files and directories to leave out: globs of names, or with a slash of paths below the directory."""
     glob: NotRequired[Union[str, None]]
-    """Only files whose path or name matches this glob."""
+    """Only files whose path or name matches this glob; with `!` before it, all others."""
     hidden: NotRequired[bool]
-    """Whether to search files and directories whose names begin with a dot."""
+    """Whether to search files and directories whose names begin with a dot, without those of version control."""
     ignore_case: NotRequired[bool]
     """Whether to ignore case."""
     limit: NotRequired[Union[int, None]]
