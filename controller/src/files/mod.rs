@@ -454,19 +454,15 @@ impl OperationCall {
             let message::Entry { kind, size, modified, .. } = entry;
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
-        let (truncated, note) = self.cut(reply.cut, options.limit)?;
-        Ok(ListData { path, path_b64, entries, truncated, note })
+        let note = self.note(reply.cut, options.limit);
+        Ok(ListData { path, path_b64, entries, truncated: note.is_some(), note })
     }
 }
 
 impl OperationCall {
-    /// Whether a result is a part, and what it leaves out.
-    fn cut(&self, cut: Option<Cut>, limit: Option<u64>) -> Result<(bool, Option<String>), Error> {
-        if cut.as_ref().is_some_and(|cut| cut.at.as_bytes().len() > MAX_PATH_BYTES) {
-            return Err(self.breach("a path that is too long"));
-        }
-        let note = cut.map(|cut| cut.text(limit, &self.inner().limits.for_agent()));
-        Ok((note.is_some(), note))
+    /// What a result leaves out, if it is a part.
+    fn note(&self, cut: Option<Cut>, limit: Option<u64>) -> Option<String> {
+        cut.map(|cut| cut.text(limit, &self.inner().limits.for_agent()))
     }
 
     /// The path of an entry that the agent found below `top`. It leaves out those that no operation

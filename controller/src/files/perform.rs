@@ -2,8 +2,8 @@
 
 use sandbox_api::Failure;
 use sandbox_api::files::{
-    CopyOptions, GlobOptions, GrepOptions, ListOptions, MkdirOptions, ReadOptions, RemoveOptions,
-    RenameOptions, WriteOptions,
+    CopyOptions, GlobOptions, GrepOptions, ListOptions, MkdirOptions, OperationStats, ReadOptions,
+    RemoveOptions, RenameOptions, WriteOptions,
 };
 use sandbox_api::operation::{
     Copy, Edit, Envelope, Exists, Glob, Grep, List, Mkdir, Operation, OperationOutput, Read,
@@ -11,6 +11,7 @@ use sandbox_api::operation::{
 };
 use sandbox_protocol::WireString;
 use sandbox_protocol::message::globs;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -30,41 +31,32 @@ impl Sandbox {
     }
 
     async fn output_of(&self, operation: Operation) -> Result<OperationOutput, Error> {
-        let unusable = |source| Error::Operation { source };
         match operation {
             Operation::Read(Read { path, path_b64, encoding, offset, limit }) => {
                 let options = ReadOptions { encoding, offset, limit };
-                OperationOutput::new(
-                    &self.read(WireString::from_parts(path, path_b64), options).await?,
-                )
-                .map_err(unusable)
+                output(&self.read(WireString::from_parts(path, path_b64), options).await?)
             }
-            Operation::View(View { path, path_b64, lines }) => OperationOutput::new(
-                &self.view(WireString::from_parts(path, path_b64), lines).await?,
-            )
-            .map_err(unusable),
+            Operation::View(View { path, path_b64, lines }) => {
+                output(&self.view(WireString::from_parts(path, path_b64), lines).await?)
+            }
             Operation::Write(write) => {
                 let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
                 let path = WireString::from_parts(path, path_b64);
                 let options = WriteOptions { mode, parents, atomic };
-                OperationOutput::new(&self.write_text(path, &content, encoding, options).await?)
-                    .map_err(unusable)
+                output(&self.write_text(path, &content, encoding, options).await?)
             }
             Operation::Edit(Edit { path, path_b64, old, new, count }) => {
                 let path = WireString::from_parts(path, path_b64);
-                OperationOutput::new(&self.edit(path, &old, &new, count).await?).map_err(unusable)
+                output(&self.edit(path, &old, &new, count).await?)
             }
             Operation::List(List { path, path_b64, recursive, max_depth, limit }) => {
                 let options = ListOptions { recursive, max_depth, limit };
-                OperationOutput::new(
-                    &self.list(WireString::from_parts(path, path_b64), options).await?,
-                )
-                .map_err(unusable)
+                output(&self.list(WireString::from_parts(path, path_b64), options).await?)
             }
             Operation::Glob(Glob { pattern, path, path_b64, exclude, hidden, limit }) => {
                 let path = WireString::from_parts(path, path_b64);
                 let options = GlobOptions { globs: globs(None, exclude), hidden, limit };
-                OperationOutput::new(&self.glob(path, &pattern, options).await?).map_err(unusable)
+                output(&self.glob(path, &pattern, options).await?)
             }
             Operation::Grep(grep) => {
                 let Grep { pattern, path, path_b64, glob, exclude, .. } = grep;
@@ -72,42 +64,37 @@ impl Sandbox {
                 let path = WireString::from_parts(path, path_b64);
                 let globs = globs(glob, exclude);
                 let options = GrepOptions { globs, context, ignore_case, hidden, limit };
-                OperationOutput::new(&self.grep(path, &pattern, options).await?).map_err(unusable)
+                output(&self.grep(path, &pattern, options).await?)
             }
             Operation::Mkdir(Mkdir { path, path_b64, parents }) => {
                 let options = MkdirOptions { parents };
-                OperationOutput::new(
-                    &self.mkdir(WireString::from_parts(path, path_b64), options).await?,
-                )
-                .map_err(unusable)
+                output(&self.mkdir(WireString::from_parts(path, path_b64), options).await?)
             }
             Operation::Remove(Remove { path, path_b64, recursive, force }) => {
                 let options = RemoveOptions { recursive, force };
-                OperationOutput::new(
-                    &self.remove(WireString::from_parts(path, path_b64), options).await?,
-                )
-                .map_err(unusable)
+                output(&self.remove(WireString::from_parts(path, path_b64), options).await?)
             }
             Operation::Exists(Exists { path, path_b64 }) => {
-                OperationOutput::new(&self.exists(WireString::from_parts(path, path_b64)).await?)
-                    .map_err(unusable)
+                output(&self.exists(WireString::from_parts(path, path_b64)).await?)
             }
             Operation::Stat(Stat { path, path_b64 }) => {
-                OperationOutput::new(&self.stat(WireString::from_parts(path, path_b64)).await?)
-                    .map_err(unusable)
+                output(&self.stat(WireString::from_parts(path, path_b64)).await?)
             }
             Operation::Rename(Rename { from, from_b64, to, to_b64, overwrite }) => {
                 let (from, to) =
                     (WireString::from_parts(from, from_b64), WireString::from_parts(to, to_b64));
-                OperationOutput::new(&self.rename(from, to, RenameOptions { overwrite }).await?)
-                    .map_err(unusable)
+                output(&self.rename(from, to, RenameOptions { overwrite }).await?)
             }
             Operation::Copy(Copy { from, from_b64, to, to_b64, recursive, overwrite }) => {
                 let (from, to) =
                     (WireString::from_parts(from, from_b64), WireString::from_parts(to, to_b64));
                 let options = CopyOptions { recursive, overwrite };
-                OperationOutput::new(&self.copy(from, to, options).await?).map_err(unusable)
+                output(&self.copy(from, to, options).await?)
             }
         }
     }
+}
+
+fn output(data: &(impl OperationStats + Serialize)) -> Result<OperationOutput, Error> {
+    OperationOutput::new(data).map_err(|source| Error::Operation { source })
 }

@@ -52,8 +52,8 @@ impl Sandbox {
                 Ok(GlobMatch { name, name_b64, path, path_b64 })
             });
             let matches = matches.collect::<Result<_, Error>>()?;
-            let (truncated, note) = call.cut(reply.cut, options.limit)?;
-            Ok(GlobData { path, path_b64, matches, truncated, note })
+            let note = call.note(reply.cut, options.limit);
+            Ok(GlobData { path, path_b64, matches, truncated: note.is_some(), note })
         }
         .await;
         call.end(result)
@@ -100,7 +100,8 @@ impl Sandbox {
             });
             let lines = lines.collect::<Result<_, Error>>()?;
             let (matches, files) = (matches as u64, reply.files);
-            let (truncated, note) = call.cut(reply.cut, limit)?;
+            let note = call.note(reply.cut, limit);
+            let truncated = note.is_some();
             Ok(GrepData { path, path_b64, lines, matches, files, truncated, note })
         }
         .await;

@@ -143,7 +143,12 @@ fn section<'a>(
         }
         _ => {}
     }
-    let content = |side: Option<&'a Side>| -> &'a [u8] { side.map_or(&[], |it| &it.content) };
+    let content = |side: Option<&'a Side>| -> &'a [u8] {
+        match side {
+            Some(side) => &side.content,
+            None => &[],
+        }
+    };
     let hunks = hunks(content(old), content(new), deadline);
     if hunks.is_empty() {
         return;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use crate::WireString;
+use crate::path::MAX_PATH_BYTES;
 
 /// `read`: the content of a regular file, or a range of it, on `stream`, before the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,20 +315,14 @@ impl Cut {
         }
     }
 
-    /// Whether it is more than a directory that no operation enters.
-    #[must_use]
-    pub fn ends_it(&self) -> bool {
-        self.by >= CutBy::Depth
-    }
-
     /// What is left out, and what gives it, where a request asked for at most so many entries.
     #[must_use]
     pub fn text(&self, limit: Option<u64>, limits: &Limits) -> String {
         let (most, depth) = (limits.list_entries, limits.list_depth);
-        let at = match self.at.to_string_lossy() {
-            at if at.is_empty() => ".".into(),
-            at => at,
-        };
+        // No longer than a path, whoever sent it.
+        let at = &self.at.as_bytes()[..self.at.as_bytes().len().min(MAX_PATH_BYTES)];
+        let at: &[u8] = if at.is_empty() { b"." } else { at };
+        let at = String::from_utf8_lossy(at);
         match self.by {
             CutBy::Name => format!("a name or path in '{at}' is too long for any operation"),
             CutBy::Mount => format!("'{at}' is on another file system, which is not entered"),
