@@ -29,9 +29,11 @@ def test_files_are_written_read_and_found(sandbox: Sandbox) -> None:
     files.write("/io/d/b.bin", bytes(range(256)))
     assert files.read("d/a.txt") == "one\ntwo\n"
     assert files.read_bytes("d/b.bin") == bytes(range(256))
-    assert [entry.name for entry in files.list("d").entries] == ["a.txt", "b.bin"]
-    assert [match.path for match in files.glob("**/*.txt").matches] == ["/io/d/a.txt"]
-    assert [(line.line, line.text) for line in files.grep("tw.", "d").lines] == [(2, "two")]
+    listed = files.list("d")
+    assert [entry.name for entry in listed] == ["a.txt", "b.bin"]
+    assert (len(listed), listed[-1].name, listed.truncated) == (2, "b.bin", False)
+    assert [match.path for match in files.glob("**/*.txt")] == ["/io/d/a.txt"]
+    assert [(line.line, line.text) for line in files.grep("tw.", "d")] == [(2, "two")]
     assert files.edit("d/a.txt", "two", "three").replacements == 1
     assert files.stat("d/a.txt").size == 10
     assert files.copy("d", "e", recursive=True).entries == 3
@@ -86,10 +88,12 @@ def test_command_that_fails_is_a_result_unless_it_is_checked(sandbox: Sandbox) -
 
 
 def test_output_is_heard_while_the_command_runs(sandbox: Sandbox) -> None:
-    heard: list[bytes] = []
+    heard: list[str] = []
+    said: list[bytes] = []
     go_on = lambda part: (heard.append(part), sandbox.files.write("go", ""))  # noqa: E731
-    result = sandbox.commands.run("echo one; until [ -e go ]; do :; done; echo two >&2", on_stdout=go_on, timeout=20)
-    assert (heard, result.stderr) == ([b"one\n"], "two\n")
+    command = "echo one; until [ -e go ]; do :; done; printf '\\377' >&2"
+    result = sandbox.commands.run(command, on_stdout=go_on, on_stderr_bytes=said.append, timeout=20)
+    assert (heard, said, result.stderr) == (["one\n"], [b"\xff"], "\ufffd")
 
 
 def test_handle_kills_its_command(sandbox: Sandbox) -> None:
@@ -156,9 +160,9 @@ def test_one_shots_have_a_sandbox_of_their_own(place: dict[str, Any]) -> None:
     assert result.result == 42
     assert result.limits is not None
     assert (result.limits["write_bytes"], result.limits["timeout_ms"]) == (1000, 5000)
-    heard: list[bytes] = []
+    heard: list[str] = []
     ended = sandboxctl.exec("cat; exit 3", stdin="in", on_stdout=heard.append, **place)
-    assert (ended.status, ended.exit_code, b"".join(heard)) == ("exit", 3, b"in")
+    assert (ended.status, ended.exit_code, "".join(heard)) == ("exit", 3, "in")
     with pytest.raises(SandboxError):
         sandboxctl.exec("false", [], check=True, **place)
 

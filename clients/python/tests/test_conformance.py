@@ -3,74 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from table import OTHER, async_call, call, rows
 
 import sandboxctl
 from sandboxctl import AsyncSandbox, Sandbox, SandboxError
 
-TABLE = Path(__file__).parents[2] / "conformance"
-FILES = [TABLE / f"{name}.json" for name in ("files", "errors", "executions")]
-CASES = [case for file in FILES for case in json.loads(file.read_text())]
-# Words that Python has for itself.
-OTHER = {"from": "source", "to": "target"}
-
-
-def given(value: Any) -> Any:
-    """Arguments of the table as this client has them."""
-    match value:
-        case {"b64": str(text)} if len(value) == 1:
-            return base64.b64decode(text)
-        case dict():
-            return {name: given(member) for name, member in value.items()}
-        case list():
-            return [given(each) for each in value]
-    return value
-
-
-def arguments(step: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a step, by their names here."""
-    args = {OTHER.get(name, name): given(value) for name, value in step["with"].items()}
-    if "timeout_ms" in args:
-        args["timeout"] = args.pop("timeout_ms") / 1000
-    if "pieces" in args:
-        args["content"] = args.pop("pieces")
-    return args
-
-
-def call(sandbox: Sandbox, step: dict[str, Any]) -> Any:
-    """Makes a call of the table."""
-    args = arguments(step)
-    match step["call"]:
-        case "files.read_stream":
-            with sandbox.files.stream(**args) as parts:
-                return b"".join(parts)
-        case "files.write_stream":
-            return sandbox.files.write(**args)
-        case name:
-            target: Any = sandbox
-            for part in name.split("."):
-                target = getattr(target, part)
-            return target(**args)
-
-
-async def async_call(sandbox: AsyncSandbox, step: dict[str, Any]) -> Any:
-    """Makes a call of the table."""
-    args = arguments(step)
-    match step["call"]:
-        case "files.read_stream":
-            async with sandbox.files.stream(**args) as parts:
-                return b"".join([part async for part in parts])
-        case "files.write_stream":
-            return await sandbox.files.write(**args)
-        case name:
-            target: Any = sandbox
-            for part in name.split("."):
-                target = getattr(target, part)
-            return await target(**args)
+CASES = [case for name in ("files", "errors", "executions") for case in rows(name)]
 
 
 def compare(actual: Any, expected: Any, at: str) -> None:

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from table import with_half_a_character
 
 from sandboxctl import AsyncSandbox, NotFound, Sandbox, SandboxError, SandboxGone, ServerBusy, Timeout
 from sandboxctl._core.lines import Lines
@@ -340,6 +341,14 @@ def test_arguments_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatc
         ({"server": "http://x", "io_dir": "out"}, "usage"),
         ({"token": "x"}, "usage"),
         ({"server": "unix:/nonexistent"}, "unavailable"),
+        ({"server": "unix:"}, "config"),
+        ({"server": "unix:/a\0b"}, "config"),
+        ({"server": "unix:/\ud800"}, "encoding"),
+        ({"server": f"unix:/{'x' * 200}"}, "unavailable"),
+        ({"server": "http://\ud800"}, "config"),
+        ({"server": "http://[::1"}, "config"),
+        ({"server": "http://127.0.0.1:1", "name": "\ud800"}, "encoding"),
+        ({"server": "http://127.0.0.1:1", "image": "\ud800"}, "encoding"),
     ]
     for options, kind in cases:
         with pytest.raises(SandboxError) as failure:
@@ -347,6 +356,15 @@ def test_arguments_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatc
         assert failure.value.kind == kind, options
     with pytest.raises(TypeError):
         Sandbox.create(network="example.org")
+
+
+def test_text_with_half_of_a_character_is_the_error_encoding(fake: Fake) -> None:
+    with Sandbox.create(server=fake.url) as sandbox:
+        for call in with_half_a_character(sandbox):
+            with pytest.raises(SandboxError, match="no Unicode") as failure:
+                call()
+            assert failure.value.kind == "encoding"
+    assert [asked.what for asked in fake.asked] == ["POST /v1/sandboxes", "DELETE /v1/sandboxes/s"]
 
 
 def test_server_needs_httpx_which_a_hint_names(monkeypatch: pytest.MonkeyPatch) -> None:

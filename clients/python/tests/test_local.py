@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from table import with_half_a_character
 
 from sandboxctl import AsyncSandbox, NotFound, PolicyDenied, Sandbox, SandboxError, SandboxGone
 from sandboxctl._core import channel
@@ -94,6 +95,16 @@ def test_process_that_refuses_its_settings_has_lost_no_sandbox(tmp_path: Path) -
     with pytest.raises(SandboxError, match="no such setting") as failure:
         Sandbox.create(binary=binary)
     assert (failure.value.kind, failure.value.hint) == ("config", None)
+
+
+def test_text_with_half_of_a_character_is_the_error_encoding(fake: Make) -> None:
+    with Sandbox.create(binary=fake()) as sandbox:
+        for call in with_half_a_character(sandbox):
+            with pytest.raises(SandboxError, match="no Unicode") as failure:
+                call()
+            assert failure.value.kind == "encoding"
+        # No call was left over.
+        assert sandbox.files.read("count") == "0 0"
 
 
 def test_hints_of_the_command_line_are_in_the_words_of_the_package() -> None:

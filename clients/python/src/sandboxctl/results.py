@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping
+import codecs
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
+from ._core.answers import Answer, unexpected
 from .errors import SandboxError, TimeoutOwner, error_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,30 @@ Json: TypeAlias = Mapping[str, Any]
 
 FileType: TypeAlias = Literal["file", "directory", "symlink", "other"]
 """What a file is. `other` is a FIFO, a socket or a device."""
+
+_Item = TypeVar("_Item")
+
+
+class _Found(Sequence[_Item]):
+    """Items that were found: they are iterated over, counted and indexed as those of a list."""
+
+    @abstractmethod
+    def _items(self) -> list[_Item]: ...
+
+    @overload
+    def __getitem__(self, index: int) -> _Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[_Item]: ...
+
+    def __getitem__(self, index: int | slice) -> _Item | list[_Item]:
+        return self._items()[index]
+
+    def __iter__(self) -> Iterator[_Item]:
+        return iter(self._items())
+
+    def __len__(self) -> int:
+        return len(self._items())
 
 
 @dataclass(frozen=True)
@@ -107,8 +133,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """The entries of a directory, sorted by their paths."""
+class Listed(_Found[Entry]):
+    """A sequence of the entries of a directory, sorted by their paths."""
 
     path: str
     entries: list[Entry]
@@ -116,6 +142,9 @@ class Listed:
     """Whether there are more."""
     note: str | None = None
     """What is left out, and why."""
+
+    def _items(self) -> list[Entry]:
+        return self.entries
 
 
 @dataclass(frozen=True)
@@ -129,8 +158,8 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Globbed:
-    """The paths that a pattern matches."""
+class Globbed(_Found[Match]):
+    """A sequence of the paths that a pattern matches."""
 
     path: str
     matches: list[Match]
@@ -138,6 +167,9 @@ class Globbed:
     """Whether there are more."""
     note: str | None = None
     """What is left out, and why."""
+
+    def _items(self) -> list[Match]:
+        return self.matches
 
 
 @dataclass(frozen=True)
@@ -155,8 +187,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Grepped:
-    """The lines that a search found."""
+class Grepped(_Found[Line]):
+    """A sequence of the lines that a search found."""
 
     path: str
     lines: list[Line]
@@ -166,6 +198,9 @@ class Grepped:
     """Whether there may be more."""
     note: str | None = None
     """What is left out, and why."""
+
+    def _items(self) -> list[Line]:
+        return self.lines
 
 
 @dataclass(frozen=True)
@@ -257,149 +292,210 @@ class CommandResult(_Execution):
         return self.stderr_bytes.decode("utf-8", "replace")
 
 
-def raw(data: Json, name: str) -> bytes:
-    """The bytes of a path or a name."""
-    encoded = data.get(f"{name}_b64")
-    return base64.b64decode(encoded) if encoded is not None else cast("str", data[name]).encode()
-
-
-def written(data: Json) -> Written:
+def written(data: Answer) -> Written:
     """What a write did."""
-    return Written(data["path"], raw(data, "path"), data["bytes_written"], data["created"])
+    return Written(data.text("path"), data.raw("path"), data.integer("bytes_written"), data.flag("created"))
 
 
-def entry(data: Json) -> Entry:
-    """An entry of a list."""
+def listed(data: Answer) -> Listed:
+    """The entries of a list."""
+    return Listed(data.text("path"), [_entry(entry) for entry in data.items("entries")], data.flag("truncated"))
+
+
+def _entry(data: Answer) -> Entry:
     return Entry(
-        data["name"],
-        data["path"],
-        data["type"],
-        data["size"],
-        data.get("modified"),
-        raw(data, "name"),
-        raw(data, "path"),
+        data.text("name"),
+        data.text("path"),
+        _type(data),
+        data.integer("size"),
+        data.text_or_none("modified"),
+        data.raw("name"),
+        data.raw("path"),
     )
 
 
-def match(data: Json) -> Match:
-    """A path of a glob."""
-    return Match(data["name"], data["path"], raw(data, "name"), raw(data, "path"))
+def _type(data: Answer) -> FileType:
+    match data.text("type"):
+        case "file" | "directory" | "symlink" as known:
+            return known
+        case _:
+            return "other"
 
 
-def line(data: Json) -> Line:
-    """A line of a search."""
-    return Line(
-        data["name"],
-        data["path"],
-        data["line"],
-        data["text"],
-        data.get("context", False),
-        data.get("cut", False),
-        raw(data, "path"),
+def globbed(data: Answer) -> Globbed:
+    """The paths of a glob."""
+    matches = [
+        Match(match.text("name"), match.text("path"), match.raw("name"), match.raw("path"))
+        for match in data.items("matches")
+    ]
+    return Globbed(data.text("path"), matches, data.flag("truncated"))
+
+
+def grepped(data: Answer) -> Grepped:
+    """The lines of a search."""
+    lines = [
+        Line(
+            line.text("name"),
+            line.text("path"),
+            line.integer("line"),
+            line.text("text"),
+            line.is_set("context"),
+            line.is_set("cut"),
+            line.raw("path"),
+        )
+        for line in data.items("lines")
+    ]
+    return Grepped(data.text("path"), lines, data.integer("matches"), data.integer("files"), data.flag("truncated"))
+
+
+def stat(data: Answer) -> Stat:
+    """What is known of a file."""
+    return Stat(
+        path=data.text("path"),
+        type=_type(data),
+        size=data.integer("size"),
+        permissions=data.text("permissions"),
+        mode=data.text("mode"),
+        uid=data.integer("uid"),
+        gid=data.integer("gid"),
+        owner=data.text("owner"),
+        group=data.text("group"),
+        modified=data.text_or_none("modified"),
+        accessed=data.text_or_none("accessed"),
+        created=data.text_or_none("created"),
     )
 
 
-def failure(error: Json, owner: TimeoutOwner) -> SandboxError:
+def failure(data: object, owner: TimeoutOwner) -> SandboxError:
     """The error of a failure as data."""
-    made = error_of(error["kind"], error["message"], error.get("hint"), owner=owner)
-    made.line, made.traceback, made.value = error.get("line"), error.get("traceback"), error.get("value")
+    said = Answer(data)
+    made = error_of(said.text("kind"), said.text("message"), said.text_or_none("hint"), owner=owner)
+    made.line, made.traceback = said.integer_or_none("line"), said.text_or_none("traceback")
+    made.value = said.data.get("value")
     return made
 
 
-def output(text: str, encoding: str | None) -> bytes:
-    """The bytes of an output."""
-    return base64.b64decode(text) if encoding == "base64" else text.encode()
+class _Output:
+    """Hands an output on: as bytes, and as text, of which a piece may end in the middle of a character."""
+
+    def __init__(self, on_text: Callable[[str], object] | None, on_bytes: Callable[[bytes], object] | None) -> None:
+        self._on_text = on_text
+        self._on_bytes = on_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def say(self, piece: bytes, *, end: bool = False) -> None:
+        """Hands a piece on; after the last one there is no more of its last character."""
+        if piece and self._on_bytes is not None:
+            self._on_bytes(piece)
+        if self._on_text is not None and (text := self._decoder.decode(piece, end)):
+            self._on_text(text)
 
 
 class Listener:
     """Hands events to those who listen, and counts what they missed."""
 
     def __init__(
-        self,
-        on_stdout: Callable[[bytes], object] | None,
-        on_stderr: Callable[[bytes], object] | None,
-        on_log: Callable[[str, str], object] | None,
+        self, stdout: _Output | None, stderr: _Output | None, on_log: Callable[[str, str], object] | None
     ) -> None:
         self.missed = False
         self.missed_bytes = 0
-        self._outputs = {"stdout": on_stdout, "stderr": on_stderr}
+        self._outputs = {"stdout": stdout, "stderr": stderr}
         self._on_log = on_log
 
-    def __call__(self, event: Json) -> None:
+    def __call__(self, data: object) -> None:
         """Hands an event on."""
-        match event["event"]:
+        event = Answer(data)
+        match event.text("event"):
             case "output":
-                if told := self._outputs.get(event["stream"]):
-                    told(output(event["text"], event.get("encoding")))
+                piece = event.output("text", "encoding")
+                if told := self._outputs.get(event.text("stream")):
+                    told.say(piece)
             case "log":
+                text, level = event.text("text"), event.text_or_none("level")
                 if self._on_log is not None:
-                    self._on_log(event["text"], event.get("level") or "print")
+                    self._on_log(text, level or "print")
             case "omitted":
                 self.missed = True
-                self.missed_bytes += event.get("bytes") or 0
+                self.missed_bytes += event.integer_or_none("bytes") or 0
+                self.end()
             case _:
                 pass
+
+    def end(self) -> None:
+        """Says that no more follows what was said."""
+        for output in self._outputs.values():
+            if output is not None:
+                output.say(b"", end=True)
 
 
 def listener(
     *,
-    on_stdout: Callable[[bytes], object] | None = None,
-    on_stderr: Callable[[bytes], object] | None = None,
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+    on_stdout_bytes: Callable[[bytes], object] | None = None,
+    on_stderr_bytes: Callable[[bytes], object] | None = None,
     on_log: Callable[[str, str], object] | None = None,
 ) -> Listener | None:
     """What hands events to those who listen, if someone does."""
-    if on_stdout is None and on_stderr is None and on_log is None:
+    if all(each is None for each in (on_stdout, on_stderr, on_stdout_bytes, on_stderr_bytes, on_log)):
         return None
-    return Listener(on_stdout, on_stderr, on_log)
+    return Listener(_output(on_stdout, on_stdout_bytes), _output(on_stderr, on_stderr_bytes), on_log)
 
 
-def _common(document: Json, heard: Listener | None) -> dict[str, Any]:
-    error = document.get("error")
-    touched = document["files_touched"]
+def _output(on_text: Callable[[str], object] | None, on_bytes: Callable[[bytes], object] | None) -> _Output | None:
+    return None if on_text is None and on_bytes is None else _Output(on_text, on_bytes)
+
+
+def _common(document: Answer, heard: Listener | None) -> dict[str, Any]:
+    error = document.data.get("error")
+    touched = document.items("files_touched")
     return {
-        "id": document["id"],
-        "status": document["status"],
+        "id": document.text_or_none("id"),
+        "status": document.text("status"),
         "error": None if error is None else failure(error, "execution"),
-        "files_touched": [Touched(each["name"], each["op"], each["bytes"], raw(each, "name")) for each in touched],
-        "files_touched_truncated": document["files_touched_truncated"],
-        "engine": document["engine"],
-        "limits": document["limits"],
-        "usage": document["usage"],
-        "notes": document.get("notes", []),
-        "document": document,
+        "files_touched": [
+            Touched(each.text("name"), each.text("op"), each.integer("bytes"), each.raw("name")) for each in touched
+        ],
+        "files_touched_truncated": document.flag("files_touched_truncated"),
+        "engine": document.text_or_none("engine"),
+        "limits": document.numbers_or_none("limits"),
+        "usage": document.numbers_or_none("usage"),
+        "document": document.data,
         "missed": heard is not None and heard.missed,
         "missed_bytes": 0 if heard is None else heard.missed_bytes,
     }
 
 
-def command_result(document: Json, heard: Listener | None) -> CommandResult:
+def command_result(data: object, heard: Listener | None) -> CommandResult:
     """The result of a command, from its document."""
-    _expect(document, "sandboxctl.exec/1")
+    document = _document(data, "sandboxctl.exec/1")
     return CommandResult(
         **_common(document, heard),
-        exit_code=document["exit_code"],
-        signal=document["signal"],
-        stdout_bytes=output(document["stdout"], document["stdout_encoding"]),
-        stderr_bytes=output(document["stderr"], document["stderr_encoding"]),
-        stdout_truncated=document["stdout_truncated"],
-        stderr_truncated=document["stderr_truncated"],
+        exit_code=document.integer_or_none("exit_code"),
+        signal=document.integer_or_none("signal"),
+        stdout_bytes=document.output("stdout", "stdout_encoding"),
+        stderr_bytes=document.output("stderr", "stderr_encoding"),
+        stdout_truncated=document.flag("stdout_truncated"),
+        stderr_truncated=document.flag("stderr_truncated"),
     )
 
 
-def script_result(document: Json, heard: Listener | None) -> ScriptResult:
+def script_result(data: object, heard: Listener | None) -> ScriptResult:
     """The result of a script, from its document."""
-    _expect(document, "sandboxctl.result/1")
+    document = _document(data, "sandboxctl.result/1")
     return ScriptResult(
         **_common(document, heard),
-        result=document["result"],
-        logs=document["logs"],
-        logs_truncated=document["logs_truncated"],
+        result=document.data.get("result"),
+        logs=document.texts("logs"),
+        logs_truncated=document.flag("logs_truncated"),
     )
 
 
-def _expect(document: Json, schema: str) -> None:
-    if document.get("schema") != schema:
-        raise error_of("internal", f"the answer is not a document of {schema}")
+def _document(data: object, schema: str) -> Answer:
+    document = Answer(data)
+    if document.text("schema") != schema:
+        raise unexpected(f"not a document of {schema}")
+    return document
 
 
 _Result = TypeVar("_Result", ScriptResult, CommandResult)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from .. import results
-from .._core.requests import Path, path_members
+from .._core.answers import Answer, base64_bytes
+from .._core.names import worded
+from .._core.requests import Path, path_members, text_bytes
 from .._core.waiting import AsyncPieces
 from .._core.wire import OperationName
 from ..errors import LimitExceeded, error_of
@@ -22,8 +24,11 @@ AsyncContent: TypeAlias = "str | bytes | AsyncPieces"
 
 # Content of more bytes than this is sent in pieces.
 _WHOLE: Final = 4 << 20
+# The most that is read of a file as a whole.
+_LARGEST: Final = 1 << 30
 
 
+@worded
 class AsyncFiles:
     """The files of a sandbox. Paths are relative to the io dir, or absolute in it (`/io/…`) or in `/in`; as bytes where
     they are not UTF-8. Links are never followed.
@@ -38,7 +43,7 @@ class AsyncFiles:
     async def read(self, path: Path, *, offset: int = 0, limit: int | None = None) -> str:
         """The content of a file, or a range of its bytes, as text, which must be UTF-8 (else `encoding`)."""
         try:
-            return (await self._do("read", path, encoding="utf-8", offset=offset, limit=limit))["content"]
+            return (await self._do("read", path, encoding="utf-8", offset=offset, limit=limit)).text("content")
         except LimitExceeded as error:
             content = await self._large(path, offset, limit, error)
         try:
@@ -52,7 +57,7 @@ class AsyncFiles:
             data = await self._do("read", path, encoding="base64", offset=offset, limit=limit)
         except LimitExceeded as error:
             return await self._large(path, offset, limit, error)
-        return base64.b64decode(data["content"])
+        return base64_bytes(data.text("content"))
 
     @asynccontextmanager
     async def stream(self, path: Path) -> AsyncGenerator[AsyncIterator[bytes]]:
@@ -82,7 +87,7 @@ class AsyncFiles:
         if isinstance(content, str):
             if len(content) <= _WHOLE or not plain:
                 return results.written(await self._do("write", path, content=content, encoding="utf-8", **options))
-            content = content.encode()
+            content = text_bytes(content)
         if isinstance(content, (bytes, bytearray, memoryview)):
             if len(content) <= _WHOLE or not plain:
                 text = base64.b64encode(content).decode()
@@ -94,34 +99,22 @@ class AsyncFiles:
             raise error_of(
                 "usage", "content in pieces replaces the file: mode, parents and atomic are for text and bytes"
             )
-        return results.written(await self._opened().upload(path, content))
+        return results.written(Answer(await self._opened().upload(path, content)))
 
     async def edit(self, path: Path, old: str, new: str, *, count: int = 1) -> Edited:
         """Replaces a text that occurs exactly `count` times."""
         data = await self._do("edit", path, old=old, new=new, count=count)
-        return Edited(data["path"], data["replacements"])
+        return Edited(data.text("path"), data.integer("replacements"))
 
     async def list(
         self, path: Path = ".", *, recursive: bool = False, max_depth: int | None = None, limit: int | None = None
     ) -> Listed:
         """The entries of a directory, sorted by their paths."""
-        data = await self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit)
-        entries = [results.entry(entry) for entry in data["entries"]]
-        return Listed(data["path"], entries, data["truncated"], data.get("note"))
+        return results.listed(await self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit))
 
-    async def glob(
-        self,
-        pattern: str,
-        path: Path = ".",
-        *,
-        exclude: str | Sequence[str] = (),
-        hidden: bool = False,
-        limit: int | None = None,
-    ) -> Globbed:
-        """The paths that match a pattern. `exclude` are globs of names, or with a slash of paths, to leave out."""
-        data = await self._do("glob", path, pattern=pattern, exclude=_globs(exclude), hidden=hidden, limit=limit)
-        matches = [results.match(match) for match in data["matches"]]
-        return Globbed(data["path"], matches, data["truncated"], data.get("note"))
+    async def glob(self, pattern: str, path: Path = ".", *, hidden: bool = False, limit: int | None = None) -> Globbed:
+        """The paths that match a pattern."""
+        return results.globbed(await self._do("glob", path, pattern=pattern, hidden=hidden, limit=limit))
 
     async def grep(
         self,
@@ -150,56 +143,61 @@ class AsyncFiles:
             hidden=hidden,
             limit=limit,
         )
-        lines = [results.line(line) for line in data["lines"]]
-        return Grepped(data["path"], lines, data["matches"], data["files"], data["truncated"], data.get("note"))
+        return results.grepped(data)
 
     async def mkdir(self, path: Path, *, parents: bool = True) -> Created:
         """Creates a directory, and its parents."""
         data = await self._do("mkdir", path, parents=parents)
-        return Created(data["path"], data["created"])
+        return Created(data.text("path"), data.flag("created"))
 
     async def remove(self, path: Path, *, recursive: bool = False, force: bool = False) -> Removed:
         """Removes a file, or with `recursive` a directory. With `force` there may be none."""
         data = await self._do("remove", path, recursive=recursive, force=force)
-        return Removed(data["path"], data["removed"], data["entries"])
+        return Removed(data.text("path"), data.flag("removed"), data.integer("entries"))
 
     async def move(self, source: Path, target: Path, *, overwrite: bool = False) -> Moved:
         """Gives a file or a directory another path."""
         data = await self._perform({"operation": "rename", **_both(source, target), "overwrite": overwrite})
-        return Moved(data["from"], data["to"])
+        return Moved(data.text("from"), data.text("to"))
 
     async def copy(self, source: Path, target: Path, *, recursive: bool = False, overwrite: bool = False) -> Copied:
         """Copies a file, or with `recursive` a directory."""
         data = await self._perform(
             {"operation": "copy", **_both(source, target), "recursive": recursive, "overwrite": overwrite}
         )
-        return Copied(data["from"], data["to"], data["entries"], data["bytes"])
+        return Copied(data.text("from"), data.text("to"), data.integer("entries"), data.integer("bytes"))
 
     async def exists(self, path: Path) -> bool:
         """Whether there is something with this path."""
-        return (await self._do("exists", path))["exists"]
+        return (await self._do("exists", path)).flag("exists")
 
     async def stat(self, path: Path) -> Stat:
         """What is known of a file."""
-        data = await self._do("stat", path)
-        return Stat(**{name: data.get(name) for name in Stat.__dataclass_fields__})
+        return results.stat(await self._do("stat", path))
 
     async def _large(self, path: Path, offset: int, limit: int | None, error: LimitExceeded) -> bytes:
         """A file of more than an operation reads."""
         if error.kind != "too_large" or offset or limit is not None:
             raise error
+        content = bytearray()
         async with self.stream(path) as parts:
-            return b"".join([part async for part in parts])
+            async for part in parts:
+                content += part
+                if len(content) > _LARGEST:
+                    raise error_of(
+                        "too_large", f"{path!r} has more than {_LARGEST} bytes", "read it with `files.stream`"
+                    )
+        return bytes(content)
 
-    async def _do(self, operation: OperationName, path: Path, **options: Any) -> Any:
+    async def _do(self, operation: OperationName, path: Path, **options: Any) -> Answer:
         given = {name: value for name, value in options.items() if value is not None}
         return await self._perform({"operation": operation, **path_members("path", path), **given})
 
-    async def _perform(self, operation: Json) -> Any:
-        envelope = await self._opened().operation(operation)
-        if not envelope["success"]:
-            raise results.failure(cast("Json", envelope["error"]), "operation")
-        return envelope["data"]
+    async def _perform(self, operation: Json) -> Answer:
+        envelope = Answer(await self._opened().operation(operation))
+        if not envelope.flag("success"):
+            raise results.failure(envelope.data.get("error"), "operation")
+        return Answer(envelope.data.get("data"))
 
 
 def _globs(exclude: str | Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -11,14 +10,16 @@ import secrets
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import httpx
 
+from .._core.answers import Answer, identifier, parsed, unexpected
 from .._core.limiter import Limiter, Slots
 from .._core.lines import Lines
-from .._core.requests import Path, Spec, path_bytes
+from .._core.requests import Path, Spec, encoded, path_bytes
 from .._core.waiting import AsyncPieces, async_pieces, async_result
 from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import Json
@@ -37,6 +38,7 @@ _TIMEOUT: Final = httpx.Timeout(_WAIT + 30, connect=10, pool=None)
 # For what is made up for after a cancellation.
 _CLEANUP: Final = httpx.Timeout(10, pool=None)
 _LONGEST_ANSWER: Final = 128 << 20
+_LONGEST_PROBLEM: Final = 1 << 20
 _LONGEST_EVENT: Final = 64 << 20
 _LONGEST_BODY: Final = 48 << 20
 _READING: Final = frozenset({"read", "view", "list", "glob", "grep", "exists", "stat"})
@@ -84,8 +86,9 @@ class AsyncHttpTransport:
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
             raise error_of("config", "token: it has characters that no token has")
         self._server = server
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._socket = server.removeprefix("unix:") if server.startswith("unix:") else None
+        # What is compressed has no bound before it is unpacked.
+        self._headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._socket = _socket(server)
         self._base = "http://localhost" if self._socket else _checked(server)
         self._sandbox = ""
         self._connect()
@@ -115,8 +118,6 @@ class AsyncHttpTransport:
                 answer = await self.json("POST", path, repeatable=repeatable, json=operation)
         except NotFound as error:
             raise self._gone(error) from error
-        if not isinstance(answer.get("success"), bool):
-            raise _unexpected("not an envelope")
         return answer
 
     async def start(self, request: wire.ExecutionRequest, *, events: bool) -> _AsyncExecution:
@@ -151,7 +152,7 @@ class AsyncHttpTransport:
                     "PUT", self._file(path), attempts=1, content=async_pieces(content), headers=_BYTES
                 ) as response,
             ):
-                return _json(await _body(response))
+                return Answer(parsed(await _body(response, _LONGEST_ANSWER))).data
         except NotFound as error:
             raise await self._missing(error) from error
 
@@ -164,11 +165,16 @@ class AsyncHttpTransport:
 
     async def document(self, path: str) -> Json:
         """Waits for the end of an execution."""
+        attempt = 0
         while True:
+            asked = monotonic()
             async with _slot(self._slots.executions):
                 document = await self.json("GET", path, params={"wait": _WAIT})
-            if document.get("status") not in {"queued", "running"}:
+            if document.get("status") not in ("queued", "running"):
                 return document
+            # A server that does not wait for the end is given more and more time.
+            attempt = attempt + 1 if monotonic() - asked < 1 else 1
+            await asyncio.sleep(_backoff(attempt))
 
     async def events(self, path: str) -> AsyncGenerator[Json]:
         """The events of an execution up to its end. A stream that breaks off is resumed after the last event."""
@@ -178,21 +184,23 @@ class AsyncHttpTransport:
             try:
                 headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
                 async with _slot(self._slots.executions), self._stream("GET", path, headers=headers) as response:
-                    data, lines = b"", Lines()
+                    data, lines = bytearray(), Lines()
                     async for piece in response.aiter_bytes():
                         for line in lines.push(piece):
                             if line.startswith(b"data:"):
-                                data += line[5:]
+                                data += line[5:] + b"\n"
                             elif not line and data:
-                                event, data = _json(data), b""
-                                if event["seq"] <= last:
+                                event = Answer(parsed(bytes(data)))
+                                data.clear()
+                                number = event.integer("seq")
+                                if number <= last:
                                     continue
-                                last, attempt = event["seq"], 1
-                                yield event
-                                if event["event"] == "end":
+                                last, attempt = number, 1
+                                yield event.data
+                                if event.text("event") == "end":
                                     return
                         if len(data) + lines.pending > _LONGEST_EVENT:
-                            raise _unexpected("an event is too long")
+                            raise unexpected("an event is too long")
             except SandboxError as error:
                 if not error.retryable:
                     raise
@@ -215,7 +223,7 @@ class AsyncHttpTransport:
         """The JSON of an answer. A request is made again where the server asks for that, and after a lost connection
         if it is repeatable."""
         if "json" in request:
-            body = json.dumps(request.pop("json"), ensure_ascii=False, allow_nan=False).encode()
+            body = encoded(request.pop("json"))
             if len(body) > _LONGEST_BODY:
                 raise error_of(
                     "too_large",
@@ -227,7 +235,7 @@ class AsyncHttpTransport:
         _, body = await self._send(
             method, path, whole=True, repeatable=repeatable, attempts=attempts, timeout=timeout, **request
         )
-        return _json(body) if body else {}
+        return Answer(parsed(body)).data if body else {}
 
     async def _send(
         self, method: str, path: str, *, whole: bool, repeatable: bool, attempts: int, **request: Any
@@ -242,12 +250,17 @@ class AsyncHttpTransport:
             pause: float | None = 0.0
             try:
                 response = await self._http.send(self._http.build_request(method, path, **request), stream=True)
-                if response.is_success and not whole:
-                    return response, b""
+                is_taken = False
                 try:
-                    body = await _body(response)
+                    if response.headers.get("content-encoding", "identity") != "identity":
+                        raise unexpected("it is compressed")
+                    is_taken = response.is_success and not whole
+                    if is_taken:
+                        return response, b""
+                    body = await _body(response, _LONGEST_ANSWER if response.is_success else _LONGEST_PROBLEM)
                 finally:
-                    await response.aclose()
+                    if not is_taken:
+                        await response.aclose()
                 if response.is_success:
                     return response, body
                 failure, pause = _refusal(response, body), _pause(response)
@@ -335,21 +348,29 @@ async def _slot(limiter: Limiter) -> AsyncGenerator[None]:
         limiter.release(ticket)
 
 
-async def _body(response: httpx.Response) -> bytes:
+async def _body(response: httpx.Response, longest: int) -> bytes:
     body = bytearray()
     async for part in response.aiter_bytes():
         body += part
-        if len(body) > _LONGEST_ANSWER:
-            raise error_of(
-                "too_large", f"an answer of more than {_LONGEST_ANSWER} bytes", "read it with `files.stream`"
-            )
+        if len(body) > longest:
+            raise error_of("too_large", f"an answer of more than {longest} bytes", "read it with `files.stream`")
     return bytes(body)
+
+
+def _socket(server: str) -> str | None:
+    """The path of a socket, if the server has one."""
+    if not server.startswith("unix:"):
+        return None
+    path = server.removeprefix("unix:")
+    if b"\0" in (path_bytes(path) or b"\0"):
+        raise error_of("config", f'server: "{server}" names no socket')
+    return path
 
 
 def _checked(server: str) -> str:
     try:
         url = httpx.URL(server)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise error_of("config", f'server: "{server}" is not a URL') from error
     if url.scheme not in {"http", "https"} or not url.host:
         raise error_of("config", f'server: "{server}" is neither http://…, https://… nor unix:PATH')
@@ -376,29 +397,24 @@ def _kept(spec: Spec) -> dict[str, Any]:
     return kept
 
 
-def _json(body: bytes | str) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except ValueError as error:
-        raise _unexpected("not JSON") from error
-    if not isinstance(value, dict):
-        raise _unexpected("not an object")
-    return cast("dict[str, Any]", value)
-
-
 def _id(answer: Json) -> str:
-    if isinstance(answer.get("id"), str):
-        return answer["id"]
-    raise _unexpected("it has no id")
+    return identifier(Answer(answer).text("id"))
 
 
 def _refusal(response: httpx.Response, body: bytes) -> SandboxError:
     """The error of an answer: a Problem Details document, or whatever a proxy sent instead."""
     status = response.status_code
-    with suppress(ValueError, KeyError, TypeError):
-        problem = json.loads(body)
-        owner = "operation" if problem["kind"] == "timeout" else "server"
-        error = error_of(problem["kind"], problem["detail"], problem.get("hint"), status=status, owner=owner)
+    # What is malformed is not one.
+    with suppress(SandboxError):
+        problem = Answer(parsed(body))
+        kind = problem.text("kind")
+        error = error_of(
+            kind,
+            problem.text("detail"),
+            problem.text_or_none("hint"),
+            status=status,
+            owner="operation" if kind == "timeout" else "server",
+        )
         error.retryable = error.retryable or status in {429, 503}
         return error
     text = body[:200].decode("utf-8", "replace").strip()
@@ -417,10 +433,6 @@ def _unreachable(server: str, why: str) -> SandboxError:
     )
 
 
-def _unexpected(why: str) -> SandboxError:
-    return error_of("internal", f"unexpected response from the server: {why}")
-
-
 def _pause(response: httpx.Response) -> float | None:
     """How long the server asks to wait before the same request, in seconds; None if it does not, or for too long."""
     after = response.headers.get("retry-after", "")
@@ -430,4 +442,4 @@ def _pause(response: httpx.Response) -> float | None:
 
 
 def _backoff(attempt: int) -> float:
-    return min(0.1 * 2 ** (attempt - 1), 5.0) * (0.5 + random.random() / 2)
+    return min(0.1 * 2 ** min(attempt - 1, 10), 5.0) * (0.5 + random.random() / 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import uuid
 from collections.abc import AsyncGenerator
@@ -10,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from .._core.answers import Answer, base64_bytes
 from .._core.channel import Channel
 from .._core.process import CHUNK_WINDOW, Call, Process, shared_process
 from .._core.requests import Path, Spec, path_members
@@ -77,7 +77,7 @@ class AsyncLocalTransport:
                 process.call("sandbox_destroy", {"containerId": name})
             raise
         self._process, self._name = process, name
-        return data["sandboxId"]
+        return Answer(data).text("dockerId")
 
     async def operation(self, operation: Json) -> Json:
         call = self._open().call("sandbox_operation", {"containerId": self._name, "operation": operation})
@@ -106,7 +106,7 @@ class AsyncLocalTransport:
         call = self._transfer("sandbox_download", path)
         try:
             async for chunk in _said(call):
-                yield base64.b64decode(chunk)
+                yield base64_bytes(chunk)
                 call.take(1)
             await async_result(call.answer)
         finally:
@@ -122,7 +122,8 @@ class AsyncLocalTransport:
                 async for piece in parts:
                     while credit == 0 and not channel.ended:
                         await async_result(channel.more())
-                        credit += channel.take() or 0
+                        more = channel.take()
+                        credit += more if isinstance(more, int) and more > 0 else 0
                     if channel.ended:
                         break
                     credit -= 1

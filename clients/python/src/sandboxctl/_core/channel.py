@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -87,9 +86,13 @@ def _size(item: Any) -> int:
     return _ITEM + (len(text) if isinstance(text, str) else 0)
 
 
-def _bytes(event: dict[str, Any]) -> int:
-    """The bytes that the listener of an event would get."""
-    text = event.get("text") or ""
-    dropped = len(base64.b64decode(text) if event.get("encoding") == "base64" else text.encode())
-    # What was dropped before is part of it.
-    return dropped + (event.get("bytes") or 0)
+def _bytes(item: Any) -> int:
+    """The bytes that the listener of an event would get, and those that were dropped before it."""
+    event = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+    text, before = event.get("text"), event.get("bytes")
+    dropped = before if isinstance(before, int) else 0
+    if not isinstance(text, str):
+        return dropped
+    if event.get("encoding") == "base64":
+        return dropped + len(text) // 4 * 3 - text[-2:].count("=")
+    return dropped + len(text.encode())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
-import json
 import os
 import re
 import selectors
@@ -23,9 +22,11 @@ from copy import copy
 from typing import Any, Final, cast
 
 from ..errors import SandboxError, error_of
+from .answers import Answer, parsed, unexpected
 from .binary import find_binary, version_mismatch
 from .channel import Channel
 from .limiter import Limiter, Slots
+from .requests import encoded
 from .version import PROTOCOL
 
 __all__ = ["CHUNK_WINDOW", "Call", "Process", "shared_process"]
@@ -364,7 +365,7 @@ class Process:
                 line = b"".join([*self._parts, line])
                 self._parts.clear()
                 self._length = 0
-            self._take(json.loads(line))
+            self._take(Answer(parsed(line)).data)
         if rest:
             self._parts.append(rest)
             self._length += len(rest)
@@ -374,14 +375,16 @@ class Process:
     def _take(self, line: dict[str, Any]) -> None:
         number = line.get("id")
         if not self.ready.done() and ("hello" in line or (number is None and "error" in line)):
-            self._greet(line.get("hello"))
+            self._greet(Answer(line["hello"]).data if "hello" in line else None)
             return
-        entry = self._calls.get(number) if isinstance(number, int) else None
+        entry = self._calls.get(number) if type(number) is int else None
         if entry is None:
             return
         call = entry[0]
-        for kind in ("event", "chunk", "more"):
+        for kind, expected in (("event", dict), ("chunk", str), ("more", int)):
             if kind in line:
+                if type(line[kind]) is not expected:
+                    raise unexpected(f"`{kind}` is {line[kind]!r:.200}")
                 if call.channel is not None:
                     call.channel.put(line[kind])
                 return
@@ -433,19 +436,16 @@ class _Broken(Exception):
 
 
 def _line(line: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-    except UnicodeEncodeError as error:
-        raise error_of("encoding", f"text that is no Unicode: {error.reason}", "give bytes") from error
+    return encoded(line) + b"\n"
 
 
 def _error(line: Mapping[str, Any]) -> SandboxError:
     """The error of a line `{"id", "error", "metadata"}`."""
-    metadata: Mapping[str, Any] = line.get("metadata") or {}
-    message = str(line["error"])
+    message, metadata = Answer(line).text("error"), Answer(line.get("metadata") or {})
     # The sandbox has ended, whatever the reason, which the message has: to a caller it is gone.
-    kind = "gone" if _GONE.match(message) else metadata.get("kind", "internal")
-    return error_of(kind, message, metadata.get("hint"), retryable=metadata.get("retryable"), owner="operation")
+    kind = "gone" if _GONE.match(message) else metadata.text_or_none("kind") or "internal"
+    retryable = metadata.flag("retryable") if "retryable" in metadata.data else None
+    return error_of(kind, message, metadata.text_or_none("hint"), retryable=retryable, owner="operation")
 
 
 def _environment() -> dict[str, str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from ..errors import error_of
 
 if TYPE_CHECKING:
     from . import wire
@@ -18,10 +21,12 @@ __all__ = [
     "Spec",
     "Text",
     "command_request",
+    "encoded",
     "path_bytes",
     "path_members",
     "script_request",
     "spec_of",
+    "text_bytes",
 ]
 
 Text: TypeAlias = "str | bytes"
@@ -58,15 +63,33 @@ def spec_of(
     name: str | None = None,
 ) -> Spec:
     """A sandbox of these arguments."""
-    if isinstance(network, str):
-        raise TypeError("network: a list of hosts is expected, not a str")
+    if isinstance(network, (str, bool, Mapping)):
+        raise TypeError(f'network: a list of hosts is expected, such as ["example.org:443"], not {_kind(network)}')
+    limits = None if limits is None else _mapping(limits, "limits")
     return Spec(image, None if io_dir is None else os.path.abspath(io_dir), limits, network, name)
+
+
+def encoded(value: object) -> bytes:
+    """What is sent, as JSON."""
+    try:
+        return text_bytes(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    except RecursionError as error:
+        raise ValueError("what is to be sent is nested too deeply") from error
+
+
+def text_bytes(text: str, errors: str = "strict") -> bytes:
+    """The bytes of a text. A text with half of a character, such as "\\ud83d", has none."""
+    try:
+        return text.encode("utf-8", errors)
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise error_of("encoding", f"text that is no Unicode: it has {half!r} alone", "give bytes") from error
 
 
 def path_bytes(path: Path) -> bytes:
     """The bytes of a path. In text, what `os` could not decode stands for itself."""
     path = os.fspath(path)
-    return path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+    return path if isinstance(path, bytes) else text_bytes(path, "surrogateescape")
 
 
 def path_members(name: str, path: Path) -> dict[str, str]:
@@ -78,11 +101,11 @@ def path_members(name: str, path: Path) -> dict[str, str]:
         return {f"{name}_b64": base64.b64encode(raw).decode()}
 
 
-def _content(value: object) -> wire.Content:
+def _content(value: object, name: str = "") -> wire.Content:
     if isinstance(value, str):
         return value
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"text or bytes are expected, not {type(value).__name__}")
+        raise TypeError(f"{name}{name and ': '}text or bytes are expected, not {type(value).__name__}")
     raw = bytes(cast("bytes", value))
     try:
         return raw.decode()
@@ -90,13 +113,23 @@ def _content(value: object) -> wire.Content:
         return {"b64": base64.b64encode(raw).decode()}
 
 
-def _contents(values: Mapping[str, Text]) -> dict[str, wire.Content]:
-    return {name: _content(value) for name, value in values.items()}
+def _contents(values: Mapping[str, Text], name: str) -> dict[str, wire.Content]:
+    return {key: _content(value, f"{name}[{key!r}]") for key, value in _mapping(values, name).items()}
+
+
+def _mapping(values: Any, name: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f'{name}: names and their values are expected, such as {{"a": 1}}, not {_kind(values)}')
+    return dict(cast("Mapping[str, Any]", values))
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
 
 
 def _common(secrets: Mapping[str, Text] | None, limits: Limits | None, timeout: float | None) -> wire.ExecutionRequest:
     request: wire.ExecutionRequest = {}
-    all_limits: dict[str, Any] = dict(limits or {})
+    all_limits = _mapping(limits or {}, "limits")
     if timeout is not None:
         if not timeout > 0:
             raise ValueError(f"timeout: seconds above 0 are expected, not {timeout!r}")
@@ -104,7 +137,7 @@ def _common(secrets: Mapping[str, Text] | None, limits: Limits | None, timeout: 
     if all_limits:
         request["limits"] = cast("wire.LimitsRequest", all_limits)
     if secrets:
-        request["secrets"] = _contents(secrets)
+        request["secrets"] = _contents(secrets, "secrets")
     return request
 
 
@@ -118,9 +151,9 @@ def script_request(
 ) -> wire.ExecutionRequest:
     """A script."""
     request = _common(secrets, limits, timeout)
-    request["script"] = _content(script)
+    request["script"] = _content(script, "script")
     if args is not None:
-        request["args"] = dict(args)
+        request["args"] = _mapping(args, "args")
     return request
 
 
@@ -137,18 +170,23 @@ def command_request(
 ) -> wire.ExecutionRequest:
     """A program with arguments, or a line for the shell."""
     what: wire.CommandRequest
+    if isinstance(command, (list, tuple)):
+        raise TypeError(
+            f"command: text is expected, not {_kind(command)}: the arguments of a program are `args`, "
+            'such as run("ls", ["-l"])'
+        )
     if args is None:
-        what = {"shell": _content(command)}
-    elif isinstance(args, (str, bytes)):
-        raise TypeError(f"args: a list is expected, not {type(args).__name__}")
+        what = {"shell": _content(command, "command")}
+    elif isinstance(args, (str, bytes, Mapping)):
+        raise TypeError(f"args: a list is expected, not {_kind(args)}")
     else:
-        what = {"program": _content(command), "args": [_content(arg) for arg in args]}
+        what = {"program": _content(command, "command"), "args": [_content(arg, "args") for arg in args]}
     if env:
-        what["env"] = _contents(env)
+        what["env"] = _contents(env, "env")
     if cwd is not None:
         what["cwd"] = _content(path_bytes(cwd))
     if stdin is not None:
-        what["stdin"] = _content(stdin)
+        what["stdin"] = _content(stdin, "stdin")
     request = _common(secrets, limits, timeout)
     request["command"] = what
     return request

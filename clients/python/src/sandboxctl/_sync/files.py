@@ -6,10 +6,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Generator, Iterator, Callable, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from .. import results
-from .._core.requests import Path, path_members
+from .._core.answers import Answer, base64_bytes
+from .._core.names import worded
+from .._core.requests import Path, path_members, text_bytes
 from .._core.waiting import Pieces
 from .._core.wire import OperationName
 from ..errors import LimitExceeded, error_of
@@ -23,8 +25,11 @@ Content: TypeAlias = "str | bytes | Pieces"
 
 # Content of more bytes than this is sent in pieces.
 _WHOLE: Final = 4 << 20
+# The most that is read of a file as a whole.
+_LARGEST: Final = 1 << 30
 
 
+@worded
 class Files:
     """The files of a sandbox. Paths are relative to the io dir, or absolute in it (`/io/…`) or in `/in`; as bytes where
     they are not UTF-8. Links are never followed.
@@ -39,7 +44,7 @@ class Files:
     def read(self, path: Path, *, offset: int = 0, limit: int | None = None) -> str:
         """The content of a file, or a range of its bytes, as text, which must be UTF-8 (else `encoding`)."""
         try:
-            return (self._do("read", path, encoding="utf-8", offset=offset, limit=limit))["content"]
+            return (self._do("read", path, encoding="utf-8", offset=offset, limit=limit)).text("content")
         except LimitExceeded as error:
             content = self._large(path, offset, limit, error)
         try:
@@ -53,7 +58,7 @@ class Files:
             data = self._do("read", path, encoding="base64", offset=offset, limit=limit)
         except LimitExceeded as error:
             return self._large(path, offset, limit, error)
-        return base64.b64decode(data["content"])
+        return base64_bytes(data.text("content"))
 
     @contextmanager
     def stream(self, path: Path) -> Generator[Iterator[bytes]]:
@@ -83,7 +88,7 @@ class Files:
         if isinstance(content, str):
             if len(content) <= _WHOLE or not plain:
                 return results.written(self._do("write", path, content=content, encoding="utf-8", **options))
-            content = content.encode()
+            content = text_bytes(content)
         if isinstance(content, (bytes, bytearray, memoryview)):
             if len(content) <= _WHOLE or not plain:
                 text = base64.b64encode(content).decode()
@@ -95,34 +100,22 @@ class Files:
             raise error_of(
                 "usage", "content in pieces replaces the file: mode, parents and atomic are for text and bytes"
             )
-        return results.written(self._opened().upload(path, content))
+        return results.written(Answer(self._opened().upload(path, content)))
 
     def edit(self, path: Path, old: str, new: str, *, count: int = 1) -> Edited:
         """Replaces a text that occurs exactly `count` times."""
         data = self._do("edit", path, old=old, new=new, count=count)
-        return Edited(data["path"], data["replacements"])
+        return Edited(data.text("path"), data.integer("replacements"))
 
     def list(
         self, path: Path = ".", *, recursive: bool = False, max_depth: int | None = None, limit: int | None = None
     ) -> Listed:
         """The entries of a directory, sorted by their paths."""
-        data = self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit)
-        entries = [results.entry(entry) for entry in data["entries"]]
-        return Listed(data["path"], entries, data["truncated"], data.get("note"))
+        return results.listed(self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit))
 
-    def glob(
-        self,
-        pattern: str,
-        path: Path = ".",
-        *,
-        exclude: str | Sequence[str] = (),
-        hidden: bool = False,
-        limit: int | None = None,
-    ) -> Globbed:
-        """The paths that match a pattern. `exclude` are globs of names, or with a slash of paths, to leave out."""
-        data = self._do("glob", path, pattern=pattern, exclude=_globs(exclude), hidden=hidden, limit=limit)
-        matches = [results.match(match) for match in data["matches"]]
-        return Globbed(data["path"], matches, data["truncated"], data.get("note"))
+    def glob(self, pattern: str, path: Path = ".", *, hidden: bool = False, limit: int | None = None) -> Globbed:
+        """The paths that match a pattern."""
+        return results.globbed(self._do("glob", path, pattern=pattern, hidden=hidden, limit=limit))
 
     def grep(
         self,
@@ -151,56 +144,61 @@ class Files:
             hidden=hidden,
             limit=limit,
         )
-        lines = [results.line(line) for line in data["lines"]]
-        return Grepped(data["path"], lines, data["matches"], data["files"], data["truncated"], data.get("note"))
+        return results.grepped(data)
 
     def mkdir(self, path: Path, *, parents: bool = True) -> Created:
         """Creates a directory, and its parents."""
         data = self._do("mkdir", path, parents=parents)
-        return Created(data["path"], data["created"])
+        return Created(data.text("path"), data.flag("created"))
 
     def remove(self, path: Path, *, recursive: bool = False, force: bool = False) -> Removed:
         """Removes a file, or with `recursive` a directory. With `force` there may be none."""
         data = self._do("remove", path, recursive=recursive, force=force)
-        return Removed(data["path"], data["removed"], data["entries"])
+        return Removed(data.text("path"), data.flag("removed"), data.integer("entries"))
 
     def move(self, source: Path, target: Path, *, overwrite: bool = False) -> Moved:
         """Gives a file or a directory another path."""
         data = self._perform({"operation": "rename", **_both(source, target), "overwrite": overwrite})
-        return Moved(data["from"], data["to"])
+        return Moved(data.text("from"), data.text("to"))
 
     def copy(self, source: Path, target: Path, *, recursive: bool = False, overwrite: bool = False) -> Copied:
         """Copies a file, or with `recursive` a directory."""
         data = self._perform(
             {"operation": "copy", **_both(source, target), "recursive": recursive, "overwrite": overwrite}
         )
-        return Copied(data["from"], data["to"], data["entries"], data["bytes"])
+        return Copied(data.text("from"), data.text("to"), data.integer("entries"), data.integer("bytes"))
 
     def exists(self, path: Path) -> bool:
         """Whether there is something with this path."""
-        return (self._do("exists", path))["exists"]
+        return (self._do("exists", path)).flag("exists")
 
     def stat(self, path: Path) -> Stat:
         """What is known of a file."""
-        data = self._do("stat", path)
-        return Stat(**{name: data.get(name) for name in Stat.__dataclass_fields__})
+        return results.stat(self._do("stat", path))
 
     def _large(self, path: Path, offset: int, limit: int | None, error: LimitExceeded) -> bytes:
         """A file of more than an operation reads."""
         if error.kind != "too_large" or offset or limit is not None:
             raise error
+        content = bytearray()
         with self.stream(path) as parts:
-            return b"".join([part for part in parts])
+            for part in parts:
+                content += part
+                if len(content) > _LARGEST:
+                    raise error_of(
+                        "too_large", f"{path!r} has more than {_LARGEST} bytes", "read it with `files.stream`"
+                    )
+        return bytes(content)
 
-    def _do(self, operation: OperationName, path: Path, **options: Any) -> Any:
+    def _do(self, operation: OperationName, path: Path, **options: Any) -> Answer:
         given = {name: value for name, value in options.items() if value is not None}
         return self._perform({"operation": operation, **path_members("path", path), **given})
 
-    def _perform(self, operation: Json) -> Any:
-        envelope = self._opened().operation(operation)
-        if not envelope["success"]:
-            raise results.failure(cast("Json", envelope["error"]), "operation")
-        return envelope["data"]
+    def _perform(self, operation: Json) -> Answer:
+        envelope = Answer(self._opened().operation(operation))
+        if not envelope.flag("success"):
+            raise results.failure(envelope.data.get("error"), "operation")
+        return Answer(envelope.data.get("data"))
 
 
 def _globs(exclude: str | Sequence[str]) -> list[str]:

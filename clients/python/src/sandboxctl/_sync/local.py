@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import uuid
 from collections.abc import Generator
@@ -11,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from .._core.answers import Answer, base64_bytes
 from .._core.channel import Channel
 from .._core.process import CHUNK_WINDOW, Call, Process, shared_process
 from .._core.requests import Path, Spec, path_members
@@ -78,7 +78,7 @@ class LocalTransport:
                 process.call("sandbox_destroy", {"containerId": name})
             raise
         self._process, self._name = process, name
-        return data["sandboxId"]
+        return Answer(data).text("dockerId")
 
     def operation(self, operation: Json) -> Json:
         call = self._open().call("sandbox_operation", {"containerId": self._name, "operation": operation})
@@ -107,7 +107,7 @@ class LocalTransport:
         call = self._transfer("sandbox_download", path)
         try:
             for chunk in _said(call):
-                yield base64.b64decode(chunk)
+                yield base64_bytes(chunk)
                 call.take(1)
             result(call.answer)
         finally:
@@ -123,7 +123,8 @@ class LocalTransport:
                 for piece in parts:
                     while credit == 0 and not channel.ended:
                         result(channel.more())
-                        credit += channel.take() or 0
+                        more = channel.take()
+                        credit += more if isinstance(more, int) and more > 0 else 0
                     if channel.ended:
                         break
                     credit -= 1

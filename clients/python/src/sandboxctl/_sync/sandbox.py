@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .. import results
+from .._core.names import named, worded
 from .._core.requests import Limits, Path, Spec, Text, command_request, script_request, spec_of
 from ..errors import SandboxError, error_of
 from ..results import CommandResult, Json, Listener, ScriptResult, checked
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CommandHandle", "Commands", "Sandbox", "exec", "run_script"]
 
 
+@worded
 class CommandHandle:
     """A command that was started."""
 
@@ -42,6 +44,7 @@ class CommandHandle:
         self._execution.kill()
 
 
+@worded
 class Commands:
     """The commands of a sandbox, which needs an image, or a root file system of the embedded engine."""
 
@@ -59,19 +62,27 @@ class Commands:
         secrets: Mapping[str, Text] | None = None,
         limits: Limits | None = None,
         timeout: float | None = None,
-        on_stdout: Callable[[bytes], object] | None = None,
-        on_stderr: Callable[[bytes], object] | None = None,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        on_stdout_bytes: Callable[[bytes], object] | None = None,
+        on_stderr_bytes: Callable[[bytes], object] | None = None,
     ) -> CommandHandle:
         """Starts a program with arguments, or without `args` a line for the shell of the image.
 
         `timeout` is in seconds. Secrets are environment variables, and are replaced in its output. The listeners get
-        output as it comes, from `wait`; of more than 64 MiB that wait for them the oldest is dropped: `missed` and
-        `missed_bytes` of the result say so.
+        output as it comes, from `wait`: as text, where a character is always whole and what is not UTF-8 is U+FFFD, or
+        as bytes. Of more than 64 MiB that wait for them the oldest is dropped: `missed` and `missed_bytes` of the
+        result say so.
         """
         request = command_request(
             command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
         )
-        listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+        listener = results.listener(
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_stdout_bytes=on_stdout_bytes,
+            on_stderr_bytes=on_stderr_bytes,
+        )
         execution = self._opened().start(request, events=listener is not None)
         return CommandHandle(execution, listener)
 
@@ -86,19 +97,27 @@ class Commands:
         secrets: Mapping[str, Text] | None = None,
         limits: Limits | None = None,
         timeout: float | None = None,
-        on_stdout: Callable[[bytes], object] | None = None,
-        on_stderr: Callable[[bytes], object] | None = None,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        on_stdout_bytes: Callable[[bytes], object] | None = None,
+        on_stderr_bytes: Callable[[bytes], object] | None = None,
         check: bool = False,
     ) -> CommandResult:
         """Runs a command to its end; see `start`. Whatever ends the wait ends the command."""
         request = command_request(
             command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
         )
-        listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+        listener = results.listener(
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_stdout_bytes=on_stdout_bytes,
+            on_stderr_bytes=on_stderr_bytes,
+        )
         execution = self._opened().start(request, events=listener is not None)
         return checked(results.command_result(_finish(execution, listener), listener), check)
 
 
+@worded
 class Sandbox:
     """A sandbox. It ends with `close`, or with its block.
 
@@ -206,6 +225,7 @@ class Sandbox:
         return self._transport
 
 
+@named
 def run_script(
     script: Text,
     args: Mapping[str, Any] | None = None,
@@ -231,6 +251,7 @@ def run_script(
     return checked(results.script_result(document, listener), check)
 
 
+@named
 def exec(
     command: Text,
     args: Sequence[Text] | None = None,
@@ -248,14 +269,21 @@ def exec(
     stdin: Text | None = None,
     secrets: Mapping[str, Text] | None = None,
     timeout: float | None = None,
-    on_stdout: Callable[[bytes], object] | None = None,
-    on_stderr: Callable[[bytes], object] | None = None,
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+    on_stdout_bytes: Callable[[bytes], object] | None = None,
+    on_stderr_bytes: Callable[[bytes], object] | None = None,
     check: bool = False,
 ) -> CommandResult:
     """Runs a command in a sandbox of its own; see `Sandbox.create` and `Commands.run`."""
     request = command_request(command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, timeout=timeout)
     spec = spec_of(image, io_dir, limits, network)
-    listener = results.listener(on_stdout=on_stdout, on_stderr=on_stderr)
+    listener = results.listener(
+        on_stdout=on_stdout,
+        on_stderr=on_stderr,
+        on_stdout_bytes=on_stdout_bytes,
+        on_stderr_bytes=on_stderr_bytes,
+    )
     document = _once(connect(server, token, binary, engine), spec, request, listener)
     return checked(results.command_result(document, listener), check)
 
@@ -275,6 +303,7 @@ def _document(execution: Execution, listener: Listener | None) -> Json:
         with closing(execution.events()) as events:
             for event in events:
                 listener(event)
+        listener.end()
     return execution.document()
 
 

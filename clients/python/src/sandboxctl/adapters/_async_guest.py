@@ -35,7 +35,14 @@ class AsyncGuest:
         """Runs a program to its end. With `capacity`, that many bytes of each output are kept, and not a million."""
         stdout, stderr = (None, None) if capacity is None else (Output(capacity), Output(capacity))
         result = await self.sandbox.commands.run(
-            program, args, cwd=cwd, env=env, stdin=stdin, timeout=timeout, on_stdout=stdout, on_stderr=stderr
+            program,
+            args,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            on_stdout_bytes=stdout,
+            on_stderr_bytes=stderr,
         )
         return ended(result, stdout, stderr)
 

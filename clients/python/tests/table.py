@@ -1,0 +1,103 @@
+"""The calls of the tables that the clients of all languages share: clients/conformance."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sandboxctl import AsyncSandbox, Sandbox
+
+TABLE = Path(__file__).parents[2] / "conformance"
+# Words that Python has for itself.
+OTHER = {"from": "source", "to": "target"}
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a table."""
+    return json.loads((TABLE / f"{name}.json").read_text())
+
+
+def given(value: Any) -> Any:
+    """Arguments of the table as this client has them."""
+    match value:
+        case {"b64": str(text)} if len(value) == 1:
+            return base64.b64decode(text)
+        case dict():
+            return {name: given(member) for name, member in value.items()}
+        case list():
+            return [given(each) for each in value]
+    return value
+
+
+def arguments(step: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a step, by their names here."""
+    args = {OTHER.get(name, name): given(value) for name, value in step["with"].items()}
+    if "timeout_ms" in args:
+        args["timeout"] = args.pop("timeout_ms") / 1000
+    if "pieces" in args:
+        args["content"] = args.pop("pieces")
+    return args
+
+
+def call(sandbox: Sandbox, step: dict[str, Any], **more: Any) -> Any:
+    """Makes a call of the table."""
+    args = arguments(step) | more
+    match step["call"]:
+        case "files.read_stream":
+            with sandbox.files.stream(**args) as parts:
+                return b"".join(parts)
+        case "files.write_stream":
+            return sandbox.files.write(**args)
+        case name:
+            target: Any = sandbox
+            for part in name.split("."):
+                target = getattr(target, part)
+            return target(**args)
+
+
+async def async_call(sandbox: AsyncSandbox, step: dict[str, Any], **more: Any) -> Any:
+    """Makes a call of the table."""
+    args = arguments(step) | more
+    match step["call"]:
+        case "files.read_stream":
+            async with sandbox.files.stream(**args) as parts:
+                return b"".join([part async for part in parts])
+        case "files.write_stream":
+            return await sandbox.files.write(**args)
+        case name:
+            target: Any = sandbox
+            for part in name.split("."):
+                target = getattr(target, part)
+            return await target(**args)
+
+
+def with_half_a_character(sandbox: Sandbox) -> list[Callable[[], object]]:
+    """Calls with text that has no bytes, for any transport."""
+    half = "\ud83d"
+    files, run = sandbox.files, sandbox.commands.run
+    return [
+        lambda: files.write("a", half),
+        lambda: files.write("a", "x" * (5 << 20) + half),
+        lambda: files.write(half, "x"),
+        lambda: files.write(half, [b"x"]),
+        lambda: files.read(half),
+        lambda: call(sandbox, {"call": "files.read_stream", "with": {"path": half}}),
+        lambda: files.edit("a", half, "x"),
+        lambda: files.edit("a", "x", half),
+        lambda: files.glob(half),
+        lambda: files.grep(half),
+        lambda: files.move("a", half),
+        lambda: run(half),
+        lambda: run("a", [half]),
+        lambda: run("a", env={"A": half}),
+        lambda: run("a", env={half: "a"}),
+        lambda: run("a", cwd=half),
+        lambda: run("a", stdin=half),
+        lambda: run("a", secrets={"A": half}),
+        lambda: sandbox.run_script(half),
+        lambda: sandbox.run_script("x", {"a": [half]}),
+        lambda: sandbox.run_script("x", {half: 1}),
+    ]
