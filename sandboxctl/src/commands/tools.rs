@@ -177,6 +177,7 @@ fn with_tools<T>(
         true => (vec!["/".into()], vec!["*".to_owned()]),
         false => (settings.allowed_out_paths(here)?, settings.allowed_images()),
     };
+    let config = context.controller(settings);
     let registry_settings = RegistrySettings {
         working_directory: here.clone(),
         allowed_out_paths,
@@ -186,10 +187,11 @@ fn with_tools<T>(
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
         any_host: unrestricted,
-        scripts,
-        programs,
+        limits,
+        ceiling: settings.ceiling(),
+        // Whoever starts this process for itself takes a name for the one sandbox that has it.
+        locked_names: unrestricted.then(|| config.state_dir.join("names")),
     };
-    let config = context.controller(settings);
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);

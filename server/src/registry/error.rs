@@ -14,6 +14,8 @@ pub enum Field {
     Handle,
     /// The image.
     Image,
+    /// The name of the container.
+    ContainerName,
     /// The directory on the host.
     HostDir,
     /// The mount point in the sandbox.
@@ -44,6 +46,12 @@ pub enum RegistryError {
     RegisteredDifferently {
         /// The handle.
         handle: String,
+    },
+    /// Another process of this user has a container of this name.
+    #[error("name '{}' is in use by another process", name.escape_debug())]
+    NameTaken {
+        /// The name.
+        name: String,
     },
     /// The maximum number of sandboxes is registered.
     #[error("{max} sandboxes are registered already")]
@@ -140,6 +148,7 @@ impl RegistryError {
             | Self::Invalid { .. }
             | Self::RegisteredDifferently { .. }
             | Self::HostDir { .. } => ErrorKind::InvalidRequest,
+            Self::NameTaken { .. } => ErrorKind::Conflict,
             Self::Full { .. } => ErrorKind::Busy,
             Self::ImageNotAllowed { .. } => ErrorKind::NotAllowed,
             // A retry does not help either.

@@ -7,12 +7,13 @@
 mod error;
 mod image_policy;
 mod mount_policy;
+mod name_lock;
 mod order;
 
 use std::collections::HashMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
@@ -26,6 +27,7 @@ pub(crate) use error::end_reason;
 pub use error::{Field, RegistryError};
 pub use image_policy::image_matches;
 use mount_policy::MountPolicy;
+use name_lock::{MAX_NAME_BYTES, NameLock};
 use order::Order;
 pub(crate) use order::{Scope, Ticket};
 
@@ -58,6 +60,9 @@ pub struct Settings {
     pub hosts: Allowlist,
     /// Whether a request may name any other host too.
     pub any_host: bool,
+    /// The directory of this user in which a container's name is locked, so that no other process has
+    /// one of that name. `None`: names are only shown.
+    pub locked_names: Option<PathBuf>,
 }
 
 /// A caller's request for a sandbox.
@@ -111,6 +116,7 @@ pub struct Registry {
     controller: Arc<Controller>,
     template: SandboxTemplate,
     mounts: MountPolicy,
+    locked_names: Option<PathBuf>,
     names: Mutex<Names>,
     /// Launches and removals, which continue when their callers are gone.
     tasks: Mutex<JoinSet<()>>,
@@ -186,6 +192,8 @@ struct Names {
     registered: HashMap<String, Arc<RegisteredSandbox>>,
     /// Sandboxes that are being removed, or whose removal failed.
     removals: HashMap<String, Removal>,
+    /// The names of containers that no other process may have.
+    locked: HashMap<String, NameLock>,
 }
 
 /// A sandbox that is being launched, is running, or is being removed.
@@ -322,13 +330,14 @@ impl Registry {
             pull,
             hosts,
             any_host,
+            locked_names,
         } = settings;
         let mounts = MountPolicy::new(&working_directory, &allowed_out_paths, &protected)?;
         let spec = sandbox.protected(protected);
         let template =
             SandboxTemplate { spec, allowed_images, pull, hosts, any_host, scripts, programs };
         let (names, tasks) = (Mutex::default(), Mutex::default());
-        Ok(Self { controller, template, mounts, names, tasks })
+        Ok(Self { controller, template, mounts, locked_names, names, tasks })
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -387,6 +396,9 @@ impl Registry {
         }
         if names.registered.len() >= MAX_SANDBOXES {
             return Err(RegistryError::Full { max: MAX_SANDBOXES });
+        }
+        if let (Some(directory), Some(name)) = (&self.locked_names, &request.container_name) {
+            names.lock(directory, name)?;
         }
         let handle = request.handle.clone();
         let spec = self.template.spec(&request);
@@ -532,6 +544,7 @@ impl Registry {
         if names.removals.get(sandbox.handle()).is_some_and(is_its) {
             names.removals.remove(sandbox.handle());
         }
+        names.unlock();
         outcome
     }
 
@@ -628,8 +641,37 @@ impl Names {
         let has_it = registered.is_some_and(|it| Arc::ptr_eq(it, sandbox));
         if has_it {
             self.registered.remove(sandbox.handle());
+            self.unlock();
         }
         has_it
+    }
+
+    /// Locks the name of a container, unless this process has it already.
+    fn lock(&mut self, directory: &Path, name: &str) -> Result<(), RegistryError> {
+        if self.locked.contains_key(name) {
+            return Ok(());
+        }
+        if !NameLock::is_valid(name) {
+            let problem = format!("it has 1 to {MAX_NAME_BYTES} bytes, and no control characters");
+            return Err(RegistryError::Invalid { field: Field::ContainerName, problem });
+        }
+        let unusable = |source| {
+            let path = directory.to_owned();
+            RegistryError::Controller(Arc::new(Error::State { path, source }))
+        };
+        match NameLock::take(directory, name).map_err(unusable)? {
+            Some(locked) => self.locked.insert(name.to_owned(), locked),
+            None => return Err(RegistryError::NameTaken { name: name.to_owned() }),
+        };
+        Ok(())
+    }
+
+    /// Gives up the names that no sandbox of this process has any more.
+    fn unlock(&mut self) {
+        let registered = &self.registered;
+        self.locked.retain(|name, _| {
+            registered.values().any(|it| it.request.container_name.as_ref() == Some(name))
+        });
     }
 }
 

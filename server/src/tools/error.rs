@@ -75,6 +75,7 @@ const fn argument(field: Field) -> &'static str {
     match field {
         Field::Handle => "containerId",
         Field::Image => "imageName",
+        Field::ContainerName => "containerName",
         Field::HostDir => "projectOutPath",
         Field::MountPath => "rootPath",
         Field::Hosts => "allow",
@@ -95,6 +96,14 @@ impl From<RegistryError> for ToolError {
             RegistryError::RegisteredDifferently { handle } => (
                 format!("Container '{handle}' is registered with other arguments already"),
                 Some("give them again, or sandbox_destroy it first".to_owned()),
+            ),
+            RegistryError::NameTaken { name } => (
+                format!("the name '{}' is in use by another process", name.escape_debug()),
+                Some(
+                    "only the process that made a sandbox finds it by its name: give another name, or \
+                     end the sandbox there"
+                        .to_owned(),
+                ),
             ),
             RegistryError::Full { max } => (
                 format!("{max} sandboxes are kept already"),

@@ -1138,3 +1138,33 @@ fn client_library_executes_streams_and_operates_over_lines() {
     assert!(answer(6)["error"].as_str().unwrap().contains("request.image"), "{told:#?}");
     assert_eq!(answer(7)["data"]["removed"], true);
 }
+
+#[test]
+fn name_that_another_process_has_is_refused_until_its_sandbox_ends() {
+    let place = Fixture::new();
+    let named = |name: &str| json!({"containerId": name, "containerName": name, "rootPath": "io"});
+    let mut first = Server::with(&place, &["--unrestricted"]);
+    let mut second = Server::with(&place, &["--unrestricted"]);
+    let one = first.data("sandbox_init", named("a/ü"));
+    assert_eq!(first.data("sandbox_init", named("a/ü")), one, "its own process finds it");
+    let (kind, message) = second.failure("sandbox_init", named("a/ü"));
+    let expected = "the name 'a/ü' is in use by another process";
+    assert_eq!((kind.as_str(), message.as_str()), ("conflict", expected));
+    second.data("sandbox_init", named("another"));
+    // It is free when its sandbox has ended, and when its process has.
+    first.data("sandbox_destroy", json!({"containerId": "a/ü"}));
+    second.data("sandbox_init", named("a/ü"));
+    assert_eq!(first.failure("sandbox_init", named("a/ü")).0, "conflict");
+    second.end_well();
+    first.data("sandbox_init", named("a/ü"));
+    // For a process that serves others a name is shown, and no more.
+    let mut shared = Server::new(&place);
+    let shown =
+        json!({"containerId": "x", "containerName": "a/ü", "projectOutPath": "sandbox-files"});
+    shared.data("sandbox_init", shown);
+    for (server, id) in [(&mut shared, "x"), (&mut first, "a/ü")] {
+        server.data("sandbox_destroy", json!({"containerId": id}));
+    }
+    shared.end_well();
+    first.end_well();
+}
