@@ -318,7 +318,7 @@ def faults(body: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "case",
-    {case["of"]: case for case in CASES if "success" not in case["answer"] or case["answer"]["success"]}.values(),
+    {case["of"]: case for case in CASES if case["answer"].get("success", True) and case["of"] != "output"}.values(),
     ids=lambda case: case["of"],
 )
 def test_answer_that_is_none_is_a_sandbox_error(
@@ -435,6 +435,7 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
 HELLO = '{"hello": {"protocol": 1, "version": "0.1.0", "engine": "embedded"}}'
 MADE = '{"id": 1, "data": {"dockerId": "d"}}'
 PROCESS = """#!/bin/sh
+[ "$1" != --version ] || exit
 read line; echo '{hello}'
 read line; echo '{made}'
 read line; cat "$0.said"

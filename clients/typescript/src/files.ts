@@ -1,7 +1,9 @@
 /** The files of a sandbox. */
-import { fromBase64, type Path, pathMembers, toBase64 } from "./core/bytes.js";
-import { errorOf, isObject } from "./core/errors.js";
+import { DATA, ENVELOPE, fromBase64, type Shape, shaped, unexpected } from "./core/answers.js";
+import { type Path, pathMembers, toBase64 } from "./core/bytes.js";
+import { errorOf } from "./core/errors.js";
 import { camel, snake } from "./core/names.js";
+import { expectOptions } from "./core/options.js";
 import type * as wire from "./core/wire.js";
 import type { Transport } from "./transport/transport.js";
 
@@ -102,16 +104,19 @@ export class Files {
 
   /** Reads a text in UTF-8. A file that is not UTF-8 is the error `encoding`. */
   async read(path: Path, options: { offset?: number; limit?: number } & Signal = {}): Promise<string> {
+    expectOptions(arguments, 2, ["offset", "limit", "signal"]);
     return (await this.#content(path, "utf-8", options)) as string;
   }
 
   /** Reads bytes. */
   async readBytes(path: Path, options: { offset?: number; limit?: number } & Signal = {}): Promise<Uint8Array> {
+    expectOptions(arguments, 2, ["offset", "limit", "signal"]);
     return fromBase64(await this.#content(path, "base64", options));
   }
 
   /** Reads a file of any size in pieces; all of them are of one file, even if it is replaced meanwhile. */
   readStream(path: Path, options: Signal = {}): AsyncIterable<Uint8Array> {
+    expectOptions(arguments, 2, ["signal"]);
     return this.#open().download(this.#id, path, options);
   }
 
@@ -124,6 +129,7 @@ export class Files {
     content: FileContent,
     options: { mode?: "overwrite" | "append" | "create_new"; parents?: boolean; atomic?: boolean } & Signal = {},
   ): Promise<Written> {
+    expectOptions(arguments, 3, ["mode", "parents", "atomic", "signal"]);
     const { signal, ...rest } = options;
     if (typeof content === "string" || content instanceof Uint8Array) {
       const body =
@@ -147,7 +153,7 @@ export class Files {
       });
     }
     const data = await this.#open().upload(this.#id, path, pieces(content), { signal });
-    return camel(data) as Written;
+    return camel(shaped(data, DATA.write as Shape)) as Written;
   }
 
   /** Replaces text that occurs exactly `count` times (once). */
@@ -157,6 +163,7 @@ export class Files {
     newText: string,
     options: { count?: number } & Signal = {},
   ): Promise<Named & { replacements: number }> {
+    expectOptions(arguments, 4, ["count", "signal"]);
     const { signal, ...rest } = options;
     const data = await this.#do("edit", path, { old: oldText, new: newText, ...rest }, signal);
     return data as unknown as Named & { replacements: number };
@@ -167,12 +174,14 @@ export class Files {
     path: Path = ".",
     options: { recursive?: boolean; maxDepth?: number; limit?: number } & Signal = {},
   ): Promise<Listing> {
+    expectOptions(arguments, 2, ["recursive", "maxDepth", "limit", "signal"]);
     const { signal, ...rest } = options;
     return (await this.#do("list", path, rest, signal)) as unknown as Listing;
   }
 
   /** Creates a directory, and its parents. */
   async mkdir(path: Path, options: { parents?: boolean } & Signal = {}): Promise<Named & { created: boolean }> {
+    expectOptions(arguments, 2, ["parents", "signal"]);
     const { signal, ...rest } = options;
     return (await this.#do("mkdir", path, rest, signal)) as unknown as Named & { created: boolean };
   }
@@ -182,6 +191,7 @@ export class Files {
     path: Path,
     options: { recursive?: boolean; force?: boolean } & Signal = {},
   ): Promise<Named & { removed: boolean; entries: number }> {
+    expectOptions(arguments, 2, ["recursive", "force", "signal"]);
     const { signal, ...rest } = options;
     const data = await this.#do("remove", path, rest, signal);
     return data as unknown as Named & { removed: boolean; entries: number };
@@ -193,6 +203,7 @@ export class Files {
     to: Path,
     options: { overwrite?: boolean } & Signal = {},
   ): Promise<{ from: string; to: string }> {
+    expectOptions(arguments, 3, ["overwrite", "signal"]);
     const { signal, ...rest } = options;
     const data = await this.#perform({ operation: "rename", ...pair(from, to), ...rest }, signal);
     return data as unknown as { from: string; to: string };
@@ -204,6 +215,7 @@ export class Files {
     to: Path,
     options: { recursive?: boolean; overwrite?: boolean } & Signal = {},
   ): Promise<{ from: string; to: string; entries: number; bytes: number }> {
+    expectOptions(arguments, 3, ["recursive", "overwrite", "signal"]);
     const { signal, ...rest } = options;
     const data = await this.#perform({ operation: "copy", ...pair(from, to), ...rest }, signal);
     return data as unknown as { from: string; to: string; entries: number; bytes: number };
@@ -211,11 +223,13 @@ export class Files {
 
   /** Whether a path exists. */
   async exists(path: Path, options: Signal = {}): Promise<boolean> {
+    expectOptions(arguments, 2, ["signal"]);
     return (await this.#do("exists", path, {}, options.signal)).exists === true;
   }
 
   /** What is known of a file. */
   async stat(path: Path, options: Signal = {}): Promise<FileStat> {
+    expectOptions(arguments, 2, ["signal"]);
     return (await this.#do("stat", path, {}, options.signal)) as unknown as FileStat;
   }
 
@@ -224,6 +238,7 @@ export class Files {
     pattern: string,
     options: { path?: Path; exclude?: readonly string[]; hidden?: boolean; limit?: number } & Signal = {},
   ): Promise<GlobResult> {
+    expectOptions(arguments, 2, ["path", "hidden", "limit", "signal"]);
     const { signal, path = ".", ...rest } = options;
     return (await this.#do("glob", path, { pattern, ...rest }, signal)) as unknown as GlobResult;
   }
@@ -244,6 +259,7 @@ export class Files {
       limit?: number;
     } & Signal = {},
   ): Promise<GrepResult> {
+    expectOptions(arguments, 2, ["path", "glob", "context", "ignoreCase", "hidden", "limit", "signal"]);
     const { signal, path = ".", ...rest } = options;
     return (await this.#do("grep", path, { pattern, ...rest }, signal)) as unknown as GrepResult;
   }
@@ -260,9 +276,13 @@ export class Files {
   }
 
   async #perform(operation: wire.Operation, signal: AbortSignal | undefined): Promise<Record<string, unknown>> {
-    const envelope = await this.#open().operation(this.#id, operation, { signal });
-    if (envelope.success && isObject(envelope.data)) return camel(envelope.data) as Record<string, unknown>;
-    const { kind, message, hint } = envelope.error ?? { kind: "internal", message: "an answer without data" };
+    const answer = await this.#open().operation(this.#id, operation, { signal });
+    const envelope = shaped(answer, ENVELOPE) as unknown as wire.Envelope;
+    if (envelope.success) {
+      return camel(shaped(envelope.data, DATA[operation.operation] as Shape)) as Record<string, unknown>;
+    }
+    if (!envelope.error) throw unexpected("a failure without an error");
+    const { kind, message, hint } = envelope.error;
     throw errorOf({ kind, message, hint: hint ?? undefined, owner: "operation" });
   }
 }

@@ -15,6 +15,7 @@ import {
   scriptRequest,
   scriptResult,
 } from "./core/executions.js";
+import { expectOptions } from "./core/options.js";
 import type * as wire from "./core/wire.js";
 import { Files } from "./files.js";
 import { connect } from "./transport/connect.js";
@@ -96,14 +97,14 @@ export class Sandbox implements AsyncDisposable {
 
   /** Creates a sandbox. */
   static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
-    expect(options, ...PLACE);
+    expectOptions(arguments, 1, PLACE);
     const transport = connect(options);
     return new Sandbox(transport, await transport.create(specOf(options), { signal: options.signal }));
   }
 
   /** Runs a Luau script. */
   async runScript(script: string | Uint8Array, options: RunScriptOptions = {}): Promise<ScriptResult> {
-    expect(options, ...SCRIPT);
+    expectOptions(arguments, 2, SCRIPT);
     const transport = this.#open();
     return runScriptWith((request, how) => transport.execute(this.id, request, how), script, options);
   }
@@ -132,12 +133,6 @@ const SCRIPT = [...START, "check", "onLog"];
 const COMMAND = [...START, "env", "cwd", "stdin"];
 const RUN = [...COMMAND, "check", "onStdout", "onStderr"];
 
-/** Refuses an option that would be ignored, which the types tell only programs in TypeScript. */
-function expect(options: object, ...names: readonly string[]): void {
-  const odd = Object.keys(options).find((name) => !names.includes(name));
-  if (odd !== undefined) throw new TypeError(`there is no option '${odd}': there are ${names.join(", ")}`);
-}
-
 type Execute = (
   request: wire.ExecutionRequest,
   options: {
@@ -165,7 +160,7 @@ async function execute(
   signal: AbortSignal | undefined,
 ): Promise<[wire.ExecutionDocument, boolean]> {
   if (!listener) return [await run(request, { signal }), false];
-  const read = outputReader();
+  const { read, end } = outputReader();
   let missed = false;
   const fault = new AbortController();
   const forward = () => fault.abort(signal?.reason);
@@ -184,6 +179,7 @@ async function execute(
   try {
     const document = await run(request, { signal: fault.signal, onEvent });
     if (fault.signal.aborted) throw fault.signal.reason;
+    for (const output of end()) listener(output);
     return [document, missed];
   } finally {
     signal?.removeEventListener("abort", forward);
@@ -231,14 +227,14 @@ export class Commands {
    * Runs a command to its end. With `args`, `command` is a program; without, it is a line for the shell of the image.
    */
   async run(command: string | Uint8Array, options: RunCommandOptions = {}): Promise<CommandResult> {
-    expect(options, ...RUN);
+    expectOptions(arguments, 2, RUN);
     const transport = this.#open();
     return runCommandWith((request, how) => transport.execute(this.#id, request, how), command, options);
   }
 
   /** Starts a command, and returns while it runs. */
   start(command: string | Uint8Array, options: CommandOptions & SignalOption = {}): CommandHandle {
-    expect(options, ...COMMAND);
+    expectOptions(arguments, 2, COMMAND);
     const transport = this.#open();
     return new CommandHandle((request, how) => transport.execute(this.#id, request, how), command, options);
   }
@@ -266,7 +262,7 @@ export class CommandHandle implements AsyncIterable<OutputEvent> {
 
   /** @internal */
   constructor(run: Execute, command: string | Uint8Array, options: CommandOptions & SignalOption) {
-    const read = outputReader();
+    const { read, end } = outputReader();
     const onEvent = (event: wire.ExecutionEvent) => {
       const output = read(event);
       if (!output) return;
@@ -276,7 +272,10 @@ export class CommandHandle implements AsyncIterable<OutputEvent> {
     };
     const how = { signal: options.signal, cancel: this.#cancel.signal, onEvent };
     this.#result = run(commandRequest(command, options), how)
-      .then((document) => commandResult(document, this.#missed))
+      .then((document) => {
+        for (const output of end()) this.#keep(output);
+        return commandResult(document, this.#missed);
+      })
       .finally(() => {
         this.#ended = true;
         this.#notify();
@@ -287,6 +286,7 @@ export class CommandHandle implements AsyncIterable<OutputEvent> {
 
   /** Waits for its end. Rejects if the sandbox failed, or the signal of the start was aborted. */
   async wait(options: { check?: boolean } = {}): Promise<CommandResult> {
+    expectOptions(arguments, 1, ["check"]);
     return checked(await this.#result, options.check);
   }
 
@@ -359,7 +359,7 @@ export async function runScript(
   script: string | Uint8Array,
   options: SandboxOptions & RunScriptOptions = {},
 ): Promise<ScriptResult> {
-  expect(options, ...PLACE, ...SCRIPT);
+  expectOptions(arguments, 2, [...PLACE, ...SCRIPT]);
   const transport = connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });
@@ -371,7 +371,7 @@ export async function exec(
   command: string | Uint8Array,
   options: SandboxOptions & RunCommandOptions = {},
 ): Promise<CommandResult> {
-  expect(options, ...PLACE, ...RUN);
+  expectOptions(arguments, 2, [...PLACE, ...RUN]);
   const transport = connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });

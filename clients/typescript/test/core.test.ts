@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { pathMembers, pathSegment, toContent } from "../src/core/bytes.js";
+import { fromBase64 } from "../src/core/answers.js";
+import { encoded, pathMembers, pathSegment, toContent } from "../src/core/bytes.js";
 import {
   errorOf,
   LimitExceeded,
@@ -109,7 +110,23 @@ test("every operation has a method, but the one for people", async () => {
   const asked: string[] = [];
   const operation = async (_: string, { operation }: { operation: string }) => {
     asked.push(operation);
-    return { success: true, data: { content: "" }, error: null, metadata: { duration_ms: 0 } };
+    const named = {
+      path: "",
+      from: "",
+      to: "",
+      content: "",
+      type: "file",
+      permissions: "",
+      mode: "",
+      owner: "",
+      group: "",
+    };
+    const counted = { bytes_written: 0, replacements: 0, matches: 0, files: 0, size: 0, uid: 0, gid: 0, bytes: 0 };
+    const told = { created: true, removed: true, exists: true, truncated: false };
+    const found = { entries: operation === "list" ? [] : 0, lines: [] };
+    const matches = operation === "glob" ? { matches: [] } : {};
+    const times = operation === "stat" ? { created: null } : {};
+    return { success: true, data: { ...named, ...counted, ...told, ...found, ...matches, ...times }, error: null };
   };
   const files = new Files(() => ({ operation }) as unknown as Transport, "id");
   await files.read("a");
@@ -187,7 +204,7 @@ test("a failure says how it ended, and whose timeout it was", () => {
 });
 
 test("output that splits a character stays whole as text", () => {
-  const read = outputReader();
+  const { read, end } = outputReader();
   const piece = (b64: string) =>
     read({ seq: 1, time: "", event: "output", stream: "stdout", encoding: "base64", text: b64 });
   const texts = ["w6", "pA=="].map((_, i) => piece(Buffer.from([i === 0 ? 0xc3 : 0xa4]).toString("base64")));
@@ -195,6 +212,29 @@ test("output that splits a character stays whole as text", () => {
     texts.map((event) => event?.type === "stdout" && event.text),
     ["", "ä"],
   );
+  // A character that is never whole is one that is not UTF-8.
+  assert.equal((piece(Buffer.from([0x61, 0xe2]).toString("base64")) as { text: string }).text, "a");
+  assert.deepEqual(end(), [{ type: "stdout", text: "\ufffd", bytes: new Uint8Array() }]);
+  assert.deepEqual(end(), []);
+});
+
+test("text with half of a character is the error encoding, and one with its escape is not", () => {
+  for (const value of ["\ud83d", { a: ["x\ude00"] }, { "\ud800": 1 }, { a: "\\ud83d\ud83d" }]) {
+    assert.throws(() => encoded(value), { kind: "encoding" });
+  }
+  for (const value of ["\\ud83d", { "\\ud800": "😀" }, ["\\\\udfff"]]) {
+    assert.deepEqual(JSON.parse(encoded(value)), value);
+  }
+  assert.throws(() => pathSegment("a\ud800"), { kind: "encoding" });
+});
+
+test("base64 is read strictly", () => {
+  for (const text of ["x", "eA", "eA=", "e A=", "eA==eA==", "e\n==", "\u00e9A=="]) {
+    assert.throws(() => fromBase64(text), { kind: "internal" }, text);
+  }
+  for (const bytes of [[], [1], [1, 2], [1, 2, 3], [255, 254, 253, 252]]) {
+    assert.deepEqual([...fromBase64(Buffer.from(bytes).toString("base64"))], bytes);
+  }
 });
 
 test("names of the wire are snake_case, and those of this package camelCase", () => {

@@ -8,8 +8,11 @@ const DOCUMENT = {
   status: "ok",
   exit_code: 0,
   stdout: "",
+  stdout_truncated: false,
   stderr: "",
+  stderr_truncated: false,
   files_touched: [],
+  files_touched_truncated: false,
   error: null,
 } as unknown as wire.ExecutionDocument;
 

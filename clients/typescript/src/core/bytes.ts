@@ -1,4 +1,5 @@
-/** Bytes, text and base64, and names in either of two spellings. */
+/** Bytes, text and base64, and what is sent of them. */
+import { errorOf } from "./errors.js";
 import type { Content } from "./wire.js";
 
 /** A path: text, or the bytes of one that is not UTF-8. */
@@ -10,12 +11,6 @@ const lossy = new TextDecoder("utf-8", { ignoreBOM: true });
 /** Base64 in the standard alphabet, padded. */
 export function toBase64(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
-}
-
-/** The bytes of base64. */
-export function fromBase64(text: string): Uint8Array {
-  const buffer = Buffer.from(text, "base64");
-  return new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength);
 }
 
 /** Text of bytes; what is not UTF-8 becomes U+FFFD. */
@@ -37,10 +32,32 @@ export function toBytes(text: string): Uint8Array {
   return new Uint8Array(Buffer.from(text, "utf8"));
 }
 
-/** Text, or bytes as `{"b64"}`. Text that is no Unicode (a lone surrogate) cannot be sent. */
-export function toContent(value: string | Uint8Array): Content {
+/** What is sent, as JSON. */
+export function encoded(value: unknown): string {
+  const text = JSON.stringify(value);
+  // An escape is half of a character, or the backslash and the letters themselves.
+  if (text.includes("\\ud")) {
+    JSON.stringify(value, (name, member: unknown) => {
+      wellFormed(name);
+      return typeof member === "string" ? wellFormed(member) : member;
+    });
+  }
+  return text;
+}
+
+/** Text in which no character is only a half, such as "\ud83d": such a text has no bytes. */
+function wellFormed(text: string): string {
+  const half = /\p{Surrogate}/u.exec(text)?.[0];
+  if (half === undefined) return text;
+  const message = `text that is no Unicode: it has ${JSON.stringify(half)} alone`;
+  throw errorOf({ kind: "encoding", message, hint: "give bytes" });
+}
+
+/** Text, or bytes as `{"b64"}`. */
+export function toContent(value: string | Uint8Array, name = ""): Content {
   if (typeof value !== "string" && !(value instanceof Uint8Array)) {
-    throw new TypeError(`text or bytes are expected, not ${typeof value}`);
+    const given = Array.isArray(value) ? "a list" : typeof value;
+    throw new TypeError(`${name}${name && ": "}text or bytes are expected, not ${given}`);
   }
   return typeof value === "string" ? value : (textOf(value) ?? { b64: toBase64(value) });
 }
@@ -48,13 +65,18 @@ export function toContent(value: string | Uint8Array): Content {
 /** The members that name a path in a request: `path`, or `path_b64` if it is not UTF-8. */
 export function pathMembers(name: string, path: Path): Record<string, string> {
   if (typeof path === "string") return { [name]: path };
-  const plain = textOf(path);
+  const plain = textOf(bytesOf(path));
   return plain === undefined ? { [`${name}_b64`]: toBase64(path) } : { [name]: plain };
+}
+
+function bytesOf(path: Uint8Array): Uint8Array {
+  if (path instanceof Uint8Array) return path;
+  throw new TypeError(`path: text or bytes are expected, not ${typeof path}`);
 }
 
 /** Percent-encodes a path byte by byte as one segment, so that no URL parser resolves its dots. */
 export function pathSegment(path: Path): string {
-  const bytes = typeof path === "string" ? Buffer.from(path, "utf8") : path;
+  const bytes = typeof path === "string" ? toBytes(wellFormed(path)) : bytesOf(path);
   let out = "";
   for (const byte of bytes) {
     const char = String.fromCharCode(byte);

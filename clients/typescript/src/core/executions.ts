@@ -1,6 +1,7 @@
 /** Requests for scripts and commands, and what they come back as. */
-import { fromBase64, toBytes, toContent, toText } from "./bytes.js";
-import { type ErrorDetails, errorOf, isObject, type SandboxError } from "./errors.js";
+import { DOCUMENTS, fromBase64, shaped, unexpected } from "./answers.js";
+import { toBytes, toContent, toText } from "./bytes.js";
+import { type ErrorDetails, errorOf, type SandboxError } from "./errors.js";
 import { type Camel, camel, snake } from "./names.js";
 import type * as wire from "./wire.js";
 
@@ -116,13 +117,19 @@ export interface CommandOptions {
 }
 
 type Texts = Record<string, string | Uint8Array>;
-const contents = (texts: Texts) => Object.fromEntries(Object.entries(texts).map(([k, v]) => [k, toContent(v)]));
+
+function contents(texts: Texts, name: string) {
+  if (typeof texts !== "object" || Array.isArray(texts)) {
+    throw new TypeError(`${name}: names and their values are expected, such as { A: "1" }`);
+  }
+  return Object.fromEntries(Object.entries(texts).map(([k, v]) => [k, toContent(v, `${name}.${k}`)]));
+}
 
 function common(options: ScriptOptions | CommandOptions): wire.ExecutionRequest {
   const request: wire.ExecutionRequest = {};
   const limits = limitsRequest(options.limits, options.timeoutMs);
   if (limits) request.limits = limits;
-  if (options.secrets) request.secrets = contents(options.secrets);
+  if (options.secrets) request.secrets = contents(options.secrets, "secrets");
   return request;
 }
 
@@ -134,36 +141,40 @@ export function limitsRequest(limits: Limits | undefined, timeoutMs?: number): w
 
 /** The request for a script. */
 export function scriptRequest(script: string | Uint8Array, options: ScriptOptions): wire.ExecutionRequest {
-  const request: wire.ExecutionRequest = { script: toContent(script), ...common(options) };
+  const request: wire.ExecutionRequest = { script: toContent(script, "script"), ...common(options) };
   if (options.args) request.args = options.args;
   return request;
 }
 
 /** The request for a command: a program with arguments, or a line for the shell. */
 export function commandRequest(command: string | Uint8Array, options: CommandOptions): wire.ExecutionRequest {
+  if (Array.isArray(command)) {
+    throw new TypeError('command: text is expected, not a list: a program has `args`, as run("ls", { args: ["-l"] })');
+  }
+  if (options.args !== undefined && !Array.isArray(options.args)) throw new TypeError("args: a list is expected");
   const what: wire.CommandRequest =
     options.args === undefined
-      ? { shell: toContent(command) }
-      : { program: toContent(command), args: options.args.map(toContent) };
-  if (options.env) what.env = contents(options.env);
-  if (options.cwd !== undefined) what.cwd = toContent(options.cwd);
-  if (options.stdin !== undefined) what.stdin = toContent(options.stdin);
+      ? { shell: toContent(command, "command") }
+      : { program: toContent(command, "command"), args: options.args.map((arg) => toContent(arg, "args")) };
+  if (options.env) what.env = contents(options.env, "env");
+  if (options.cwd !== undefined) what.cwd = toContent(options.cwd, "cwd");
+  if (options.stdin !== undefined) what.stdin = toContent(options.stdin, "stdin");
   return { command: what, ...common(options) };
 }
 
-/** A finished document, or an `unexpected response` error. */
+/** The document of a finished execution. */
 export function parseDocument(data: unknown): wire.ExecutionDocument {
-  if (isObject(data) && (data.schema === "sandboxctl.result/1" || data.schema === "sandboxctl.exec/1")) {
-    return data as unknown as wire.ExecutionDocument;
-  }
-  throw errorOf({ kind: "internal", message: "the answer is not the document of an execution" });
+  const schema = shaped(data, { schema: "text" }).schema as string;
+  const shape = Object.hasOwn(DOCUMENTS, schema) ? DOCUMENTS[schema] : undefined;
+  if (!shape) throw unexpected("not the document of an execution");
+  return shaped(data, shape) as unknown as wire.ExecutionDocument;
 }
 
 function execution(document: wire.ExecutionDocument, missed: boolean): Execution {
   return {
     id: document.id,
     status: document.status as Status,
-    error: document.error === null ? null : ({ ...document.error } as Camel<wire.Failure>),
+    error: document.error ? ({ ...document.error } as Camel<wire.Failure>) : null,
     filesTouched: camel(document.files_touched) as Execution["filesTouched"],
     filesTouchedTruncated: document.files_touched_truncated,
     engine: document.engine,
@@ -181,7 +192,7 @@ function execution(document: wire.ExecutionDocument, missed: boolean): Execution
 export function scriptResult(data: unknown, missed = false): ScriptResult {
   const document = parseDocument(data);
   if (document.schema !== "sandboxctl.result/1") {
-    throw errorOf({ kind: "internal", message: "the answer is the document of a command, not of a script" });
+    throw unexpected("the document of a command, not of a script");
   }
   return {
     ...execution(document, missed),
@@ -191,13 +202,17 @@ export function scriptResult(data: unknown, missed = false): ScriptResult {
   };
 }
 
-const output = (text: string, encoding: string) => (encoding === "base64" ? fromBase64(text) : toBytes(text));
+function output(text: string, encoding: string | null | undefined): Uint8Array {
+  if (encoding === "base64") return fromBase64(text);
+  if ((encoding ?? "utf-8") === "utf-8") return toBytes(text);
+  throw unexpected("an output in another encoding");
+}
 
 /** The result of a command. `missed` says whether its events had a gap. */
 export function commandResult(data: unknown, missed = false): CommandResult {
   const document = parseDocument(data);
   if (document.schema !== "sandboxctl.exec/1") {
-    throw errorOf({ kind: "internal", message: "the answer is the document of a script, not of a command" });
+    throw unexpected("the document of a script, not of a command");
   }
   const stdoutBytes = output(document.stdout, document.stdout_encoding);
   const stderrBytes = output(document.stderr, document.stderr_encoding);
@@ -234,16 +249,25 @@ function ended(result: ScriptResult | CommandResult): string {
   return `the command ${how}${last ? `: ${last}` : ""}`;
 }
 
-/** Turns the events of the wire into output; text stays whole where a character is split between two. */
-export function outputReader(): (event: wire.ExecutionEvent) => OutputEvent | undefined {
-  const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
-  return (event) => {
+/**
+ * Turns the events of the wire into output; text stays whole where a character is split between two. The end of the
+ * output, without an event, is the rest of what was split.
+ */
+export function outputReader(): {
+  read: (event: wire.ExecutionEvent) => OutputEvent | undefined;
+  end: () => OutputEvent[];
+} {
+  const decoders = {
+    stdout: new TextDecoder("utf-8", { ignoreBOM: true }),
+    stderr: new TextDecoder("utf-8", { ignoreBOM: true }),
+  };
+  const read = (event: wire.ExecutionEvent): OutputEvent | undefined => {
     switch (event.event) {
       case "start":
         return { type: "start" };
       case "output": {
         const stream = event.stream === "stderr" ? "stderr" : "stdout";
-        const bytes = output(event.text ?? "", event.encoding ?? "utf-8");
+        const bytes = output(event.text ?? "", event.encoding);
         return { type: stream, bytes, text: decoders[stream].decode(bytes, { stream: true }) };
       }
       case "log":
@@ -258,4 +282,10 @@ export function outputReader(): (event: wire.ExecutionEvent) => OutputEvent | un
         return undefined;
     }
   };
+  const end = () =>
+    (["stdout", "stderr"] as const).flatMap((type) => {
+      const text = decoders[type].decode();
+      return text === "" ? [] : [{ type, text, bytes: new Uint8Array() }];
+    });
+  return { read, end };
 }

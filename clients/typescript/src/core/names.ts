@@ -1,5 +1,5 @@
 /** `snake_case` of the wire to `camelCase` of this package, and back. */
-import { fromBase64 } from "./bytes.js";
+import { fromBase64, unexpected } from "./answers.js";
 
 type CamelName<S extends string> = S extends `${infer A}_${infer B}` ? `${A}${Capitalize<CamelName<B>>}` : S;
 
@@ -9,6 +9,9 @@ export type Camel<T> = T extends (infer E)[]
   : T extends object
     ? { [K in keyof T as K extends string ? CamelName<K> : K]: Camel<T[K]> }
     : T;
+
+/** How deep data of the API's own may be. */
+const DEPTH = 64;
 
 /** A name in `camelCase`. */
 export function camelName(name: string): string {
@@ -24,15 +27,16 @@ export function snakeName(name: string): string {
  * Data with names in `camelCase`. A member `x_b64` becomes `xBytes`. It is for the API's own data alone: a script's
  * result keeps its names.
  */
-export function camel(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(camel);
+export function camel(value: unknown, depth = 0): unknown {
+  if (depth > DEPTH) throw unexpected("it is nested too deeply");
+  if (Array.isArray(value)) return value.map((each) => camel(each, depth + 1));
   if (typeof value !== "object" || value === null) return value;
   const out: Record<string, unknown> = {};
   for (const [name, member] of Object.entries(value)) {
     if (name.endsWith("_b64") && typeof member === "string") {
       out[`${camelName(name.slice(0, -4))}Bytes`] = fromBase64(member);
     } else {
-      out[camelName(name)] = camel(member);
+      out[camelName(name)] = camel(member, depth + 1);
     }
   }
   return out;

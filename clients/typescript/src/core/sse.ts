@@ -1,4 +1,5 @@
 /** Server-sent events out of the pieces of a body. */
+import { unexpected } from "./answers.js";
 
 /** One event. */
 export interface ServerEvent {
@@ -16,11 +17,12 @@ export class EventParser {
   #length = 0;
   #id = "";
   #data: string[] = [];
+  #dataLength = 0;
 
   /** The events that this piece completes. */
   push(piece: string): ServerEvent[] {
     this.#length += piece.length;
-    if (this.#length > MAX_EVENT) throw new Error("a server-sent event is too long");
+    if (this.#length + this.#dataLength > MAX_EVENT) throw unexpected("an event is too long");
     this.#parts.push(piece);
     if (!piece.includes("\n")) return [];
     const events: ServerEvent[] = [];
@@ -33,14 +35,17 @@ export class EventParser {
       if (line === "") {
         if (this.#data.length > 0) events.push({ id: this.#id, data: this.#data.join("\n") });
         this.#data = [];
+        this.#dataLength = 0;
         continue;
       }
       const colon = line.indexOf(":");
       if (colon === 0) continue;
       const field = colon < 0 ? line : line.slice(0, colon);
       const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-      if (field === "data") this.#data.push(value);
-      else if (field === "id") this.#id = value;
+      if (field === "data") {
+        this.#data.push(value);
+        this.#dataLength += value.length + 1;
+      } else if (field === "id") this.#id = value;
     }
     return events;
   }

@@ -21,14 +21,7 @@ export type {
 } from "./generated.js";
 
 /** What a server adds to a document. Lines have it not, and neither do events. */
-type OfServer =
-  | "created_at"
-  | "started_at"
-  | "ended_at"
-  | "metadata"
-  | "sandbox"
-  | "generation"
-  | "restarted";
+type OfServer = "created_at" | "started_at" | "ended_at" | "metadata" | "sandbox" | "generation" | "restarted";
 
 /** The document of a script. */
 export type ResultDocument = Omit<api.ResultExecution, OfServer> & Partial<Pick<api.ResultExecution, OfServer>>;

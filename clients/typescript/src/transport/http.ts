@@ -1,6 +1,7 @@
 /** Calls over HTTP, with `fetch`. */
 import { randomUUID } from "node:crypto";
-import { type Path, pathSegment } from "../core/bytes.js";
+import { eventOf, identifier, parsed, shaped, unexpected } from "../core/answers.js";
+import { encoded, type Path, pathSegment, textOf } from "../core/bytes.js";
 import { errorOf, isObject, NotFound, problemError, SandboxError, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
 import { Slots } from "../core/limiter.js";
@@ -21,6 +22,8 @@ const ANSWER_MS = 300_000;
 const CANCEL_MS = 10_000;
 /** The most bytes of an answer that is kept whole. */
 const MAX_ANSWER = 128 * 1024 * 1024;
+/** The most bytes of the reason of a refusal. */
+const MAX_PROBLEM = 1024 * 1024;
 /** The most bytes of a body that a server takes. */
 const MAX_BODY = 48 * 1024 * 1024;
 /** Operations that change nothing, and may be made again. */
@@ -68,22 +71,21 @@ export class HttpTransport implements Transport {
       throw errorOf({ kind: "config", message: "token: it has characters that no token has" });
     }
     this.#base = url.href.replace(/\/+$/, "");
-    this.#headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    // What is compressed has no bound before it is unpacked.
+    const identity = { "accept-encoding": "identity" };
+    this.#headers = token === undefined ? identity : { ...identity, authorization: `Bearer ${token}` };
   }
 
   async create(spec: SandboxSpec, { signal }: CallOptions): Promise<string> {
     // With a name the request can be repeated: it finds the sandbox that it has created.
     const body = { name: spec.name ?? `client-${randomUUID()}`, spec: kept(spec) };
-    const view = await this.#operate("POST", "/v1/sandboxes", body, true, signal);
-    if (!isObject(view) || typeof view.id !== "string") throw unexpected("it has no id");
-    return view.id;
+    return identifier(await this.#operate("POST", "/v1/sandboxes", body, true, signal));
   }
 
   async operation(id: string, operation: wire.Operation, { signal }: CallOptions): Promise<wire.Envelope> {
     const replay = READING.has(operation.operation);
     const answer = await this.#operate("POST", `/v1/sandboxes/${id}/operations`, operation, replay, signal);
-    if (!isObject(answer) || typeof answer.success !== "boolean") throw unexpected("not an envelope");
-    return answer as unknown as wire.Envelope;
+    return answer as wire.Envelope;
   }
 
   async execute(id: string, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument> {
@@ -101,12 +103,13 @@ export class HttpTransport implements Transport {
   }
 
   async *download(id: string, path: Path, options: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
+    const url = filePath(id, path);
     const release = await this.#slots.downloads.acquire(options.signal);
     const stop = new AbortController();
     const { signal, release: detach } = linked([options.signal, stop.signal]);
     try {
-      const response = await this.#send({ method: "GET", path: filePath(id, path), replay: true, signal });
-      if (!response.ok) throw await this.#refusal(response);
+      const response = await this.#send({ method: "GET", path: url, replay: true, signal });
+      if (!response.ok) throw await refusal(response);
       if (response.body) for await (const piece of response.body) yield piece as Uint8Array;
     } catch (error) {
       throw this.#named(error, options.signal);
@@ -123,6 +126,7 @@ export class HttpTransport implements Transport {
     content: AsyncIterable<Uint8Array>,
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
+    const url = this.#base + filePath(id, path);
     const release = await this.#slots.uploads.acquire(signal);
     let fault: { error: unknown } | undefined;
     async function* watched() {
@@ -142,11 +146,9 @@ export class HttpTransport implements Transport {
         redirect: "error",
         signal: signal ?? null,
       };
-      const response = await fetch(this.#base + filePath(id, path), init as unknown as RequestInit);
-      if (!response.ok) throw await this.#refusal(response);
-      const data: unknown = JSON.parse(await readText(response));
-      if (!isObject(data) || typeof data.bytes_written !== "number") throw unexpected("nothing is written");
-      return data as unknown as wire.WriteData;
+      const response = plain(await fetch(url, init as unknown as RequestInit));
+      if (!response.ok) throw await refusal(response);
+      return parsed(await readText(response, MAX_ANSWER)) as wire.WriteData;
     } catch (error) {
       // What the caller's own source threw is not a failure of the connection.
       if (fault) throw fault.error;
@@ -165,21 +167,23 @@ export class HttpTransport implements Transport {
   }
 
   async #operate(method: string, path: string, body: unknown, replay: boolean, signal?: AbortSignal): Promise<unknown> {
+    const text = encoded(body);
     const release = await this.#slots.operations.acquire(signal);
     try {
-      return await this.#json({ method, path, body: JSON.stringify(body), replay, signal });
+      return await this.#json({ method, path, body: text, replay, signal });
     } finally {
       release();
     }
   }
 
   async #run(path: string, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument> {
+    const body = encoded(request);
     const release = await this.#slots.executions.acquire(options.signal);
     const stop = linked([options.signal, options.cancel]);
     const submission = {
       method: "POST",
       path,
-      body: JSON.stringify(request),
+      body,
       headers: { "idempotency-key": randomUUID() },
       replay: true,
     };
@@ -190,15 +194,15 @@ export class HttpTransport implements Transport {
     try {
       const query = follower ? undefined : { wait: WAIT_S };
       const answer = await this.#json({ ...submission, query, signal: stop.signal });
-      if (finished(answer)) return parseDocument(answer);
-      id = idOf(answer);
+      if (hasEnded(answer)) return parseDocument(answer);
+      id = identifier(answer);
       return await end(id, stop.signal);
     } catch (error) {
       if (!stop.signal.aborted) throw error;
       // The answer that had its id may be lost: the same key finds it.
       const limit = linked([], { ms: CANCEL_MS, reason: () => clientTimeout("the cancellation") });
       try {
-        id ??= idOf(await this.#json({ ...submission, signal: limit.signal }));
+        id ??= identifier(await this.#json({ ...submission, signal: limit.signal }));
         await this.#json({ method: "DELETE", path: `/v1/executions/${id}`, replay: true, signal: limit.signal });
       } catch (failure) {
         if (!options.signal?.aborted) throw failure;
@@ -214,10 +218,14 @@ export class HttpTransport implements Transport {
   }
 
   async #wait(id: string, signal?: AbortSignal): Promise<wire.ExecutionDocument> {
-    for (;;) {
+    for (let attempt = 1; ; attempt += 1) {
       const query = { wait: WAIT_S };
+      const asked = performance.now();
       const answer = await this.#json({ method: "GET", path: `/v1/executions/${id}`, query, signal, replay: true });
-      if (finished(answer)) return parseDocument(answer);
+      if (hasEnded(answer)) return parseDocument(answer);
+      // A server that does not wait for the end is given more and more time.
+      if (performance.now() - asked > 1_000) attempt = 1;
+      await pause(backoff(attempt), signal);
     }
   }
 
@@ -235,13 +243,13 @@ export class HttpTransport implements Transport {
       let fault: unknown;
       try {
         const response = await this.#send({ method: "GET", path, headers, replay: true, signal: both });
-        if (!response.ok) throw await this.#refusal(response);
+        if (!response.ok) throw await refusal(response);
         const parser = new EventParser();
-        const decoder = new TextDecoder();
+        const text = decoder();
         if (response.body) {
           for await (const piece of response.body) {
-            for (const { data } of parser.push(decoder.decode(piece as Uint8Array, { stream: true }))) {
-              const event = JSON.parse(data) as wire.ExecutionEvent;
+            for (const { data } of parser.push(text(piece as Uint8Array))) {
+              const event = eventOf(parsed(data)) as unknown as wire.ExecutionEvent;
               if (event.seq <= follower.last) continue;
               follower.last = event.seq;
               attempt = 1;
@@ -255,7 +263,9 @@ export class HttpTransport implements Transport {
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         fault = error;
-        if (!(error instanceof TypeError) && !(error instanceof SandboxError && error.retryable)) throw error;
+        if (!(error instanceof TypeError) && !(error instanceof SandboxError && error.retryable)) {
+          throw this.#named(error, signal);
+        }
       } finally {
         release();
         stop.abort();
@@ -272,9 +282,9 @@ export class HttpTransport implements Transport {
       for (let attempt = 1; ; attempt += 1) {
         const response = await this.#send({ ...request, signal: limit.signal });
         try {
-          if (!response.ok) throw await this.#refusal(response);
-          const body = await readText(response);
-          return body === "" ? undefined : JSON.parse(body);
+          if (!response.ok) throw await refusal(response);
+          const body = await readText(response, MAX_ANSWER);
+          return body === "" ? undefined : parsed(body);
         } catch (error) {
           // The connection was lost in the middle of the answer.
           const again = error instanceof TypeError && request.replay && attempt < ATTEMPTS && !limit.signal.aborted;
@@ -311,7 +321,7 @@ export class HttpTransport implements Transport {
     for (let attempt = 1; ; attempt += 1) {
       let wait: number;
       try {
-        const response = await fetch(this.#base + request.path + query, init);
+        const response = plain(await fetch(this.#base + request.path + query, init));
         const asked = pauseAsked(response);
         if (asked === undefined || asked > MAX_PAUSE_MS || attempt >= ATTEMPTS) return response;
         await response.body?.cancel();
@@ -327,18 +337,12 @@ export class HttpTransport implements Transport {
     }
   }
 
-  async #refusal(response: Response): Promise<SandboxError> {
-    const error = problemError(response.status, await readText(response).catch(() => ""));
-    return error;
-  }
-
   /** The error as the caller gets it. */
   #named(error: unknown, signal?: AbortSignal): unknown {
     if (signal?.aborted) return signal.reason;
     if (error instanceof SandboxError) return error;
     const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
     const detail = isObject(cause) && typeof cause.code === "string" ? cause.code : String((cause as Error).message);
-    if (error instanceof SyntaxError) return unexpected("not JSON");
     return errorOf({
       kind: "unavailable",
       message: `no connection to ${this.#base}: ${detail}`,
@@ -369,9 +373,6 @@ const filePath = (id: string, path: Path) => `/v1/sandboxes/${id}/files/${pathSe
 
 const backoff = (attempt: number) => Math.min(100 * 2 ** (attempt - 1), 5_000) * (0.5 + Math.random() / 2);
 
-const unexpected = (why: string) =>
-  errorOf({ kind: "internal", message: `unexpected response from the server: ${why}` });
-
 const clientTimeout = (what: string) =>
   errorOf({ kind: "timeout", message: `timed out waiting for ${what}`, owner: "client", retryable: true });
 
@@ -386,23 +387,43 @@ function pauseAsked(response: Response): number | undefined {
 const neverSent = (error: unknown) =>
   error instanceof TypeError && isObject(error.cause) && error.cause.code === "ECONNREFUSED";
 
-const finished = (answer: unknown) =>
-  isObject(answer) && typeof answer.schema === "string" && answer.status !== "queued" && answer.status !== "running";
+const hasEnded = (answer: unknown) =>
+  !["queued", "running"].includes(shaped(answer, { status: "text" }).status as string);
 
-function idOf(answer: unknown): string {
-  if (isObject(answer) && typeof answer.id === "string") return answer.id;
-  throw unexpected("it has no id");
+/** A response as it was asked for. */
+function plain(response: Response): Response {
+  if ((response.headers.get("content-encoding") ?? "identity") === "identity") return response;
+  void response.body?.cancel().catch(() => {});
+  throw unexpected("it is compressed");
 }
 
-/** The text of a body, within the bound. */
-async function readText(response: Response): Promise<string> {
+async function refusal(response: Response): Promise<SandboxError> {
+  return problemError(response.status, await readText(response, MAX_PROBLEM).catch(() => ""));
+}
+
+/** Text of pieces, as they come. */
+function decoder(): (piece: Uint8Array) => string {
+  const strict = new TextDecoder("utf-8", { fatal: true });
+  return (piece) => {
+    try {
+      return strict.decode(piece, { stream: true });
+    } catch {
+      throw unexpected("not UTF-8");
+    }
+  };
+}
+
+/** The text of a body, within a bound. */
+async function readText(response: Response, most: number): Promise<string> {
   if (!response.body) return "";
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of response.body) {
     bytes += (piece as Uint8Array).byteLength;
-    if (bytes > MAX_ANSWER) throw unexpected("it is too long");
+    if (bytes > most) throw unexpected("it is too long");
     pieces.push(piece as Uint8Array);
   }
-  return Buffer.concat(pieces).toString("utf8");
+  const text = textOf(Buffer.concat(pieces));
+  if (text === undefined) throw unexpected("not UTF-8");
+  return text;
 }

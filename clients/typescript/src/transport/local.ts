@@ -2,8 +2,9 @@
 import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { isMainThread } from "node:worker_threads";
-import { fromBase64, type Path, pathMembers, toBase64 } from "../core/bytes.js";
-import { errorOf, isObject, NotFound, SandboxGone } from "../core/errors.js";
+import { eventOf, fromBase64, unexpected } from "../core/answers.js";
+import { type Path, pathMembers, toBase64 } from "../core/bytes.js";
+import { errorOf, NotFound, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
 import { type Limiter, Slots } from "../core/limiter.js";
 import type * as wire from "../core/wire.js";
@@ -69,18 +70,16 @@ export class LocalTransport implements Transport {
   }
 
   async operation(id: string, operation: wire.Operation, options: CallOptions): Promise<wire.Envelope> {
-    const { process, containerId } = this.#of(id);
-    const args = { containerId, operation };
-    const data = await this.#call(process, this.#slots.operations, "sandbox_operation", args, options);
-    if (!isObject(data) || typeof data.success !== "boolean") throw unexpected();
-    return data as unknown as wire.Envelope;
+    const args = { containerId: id, operation };
+    const data = await this.#call(this.#of(id), this.#slots.operations, "sandbox_operation", args, options);
+    return data as wire.Envelope;
   }
 
   async execute(id: string, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument> {
     const { onEvent } = options;
-    const onLine = onEvent && ((line: Record<string, unknown>) => onEvent(line.event as wire.ExecutionEvent));
-    const { process, containerId } = this.#of(id);
-    const args = { containerId, request };
+    const onLine =
+      onEvent && ((line: Record<string, unknown>) => onEvent(eventOf(line.event) as unknown as wire.ExecutionEvent));
+    const args = { containerId: id, request };
     const how = { ...options, onLine };
     return parseDocument(await this.#call(process, this.#slots.executions, "sandbox_execute", args, how));
   }
@@ -100,7 +99,8 @@ export class LocalTransport implements Transport {
   }
 
   async *download(id: string, path: Path, { signal }: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
-    const { process, containerId } = this.#of(id);
+    const process = this.#of(id);
+    const args = { containerId: id, ...pathMembers("path", path) };
     const release = await this.#slots.downloads.acquire(signal);
     const chunks: Uint8Array[] = [];
     let wake = () => {};
@@ -109,24 +109,21 @@ export class LocalTransport implements Transport {
       end ??= result;
       wake();
     };
-    const call = process.send(
-      "sandbox_download",
-      { containerId, ...pathMembers("path", path) },
-      {
-        onLine: (line) => {
-          if (typeof line.chunk === "string") chunks.push(fromBase64(line.chunk));
-          wake();
-        },
-        resolve: () => {
-          release();
-          finish({});
-        },
-        reject: (error) => {
-          release();
-          finish({ error });
-        },
+    const call = process.send("sandbox_download", args, {
+      onLine: (line) => {
+        if (typeof line.chunk !== "string") throw unexpected("a chunk is no text");
+        chunks.push(fromBase64(line.chunk));
+        wake();
       },
-    );
+      resolve: () => {
+        release();
+        finish({});
+      },
+      reject: (error) => {
+        release();
+        finish({ error });
+      },
+    });
     const abort = () => finish({ error: signal?.reason });
     signal?.addEventListener("abort", abort, { once: true });
     try {
@@ -157,7 +154,8 @@ export class LocalTransport implements Transport {
     content: AsyncIterable<Uint8Array>,
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
-    const { process, containerId } = this.#of(id);
+    const process = this.#of(id);
+    const args = { containerId: id, ...pathMembers("path", path) };
     const release = await this.#slots.uploads.acquire(signal);
     let credit = WINDOW;
     let wake = () => {};
@@ -171,24 +169,21 @@ export class LocalTransport implements Transport {
       wake();
       told();
     };
-    const call = process.send(
-      "sandbox_upload",
-      { containerId, ...pathMembers("path", path) },
-      {
-        onLine: (line) => {
-          if (typeof line.more === "number") credit += line.more;
-          wake();
-        },
-        resolve: (data) => {
-          release();
-          finish({ data });
-        },
-        reject: (error) => {
-          release();
-          finish({ error });
-        },
+    const call = process.send("sandbox_upload", args, {
+      onLine: (line) => {
+        if (typeof line.more !== "number" || line.more < 1) throw unexpected("there are no more chunks");
+        credit += line.more;
+        wake();
       },
-    );
+      resolve: (data) => {
+        release();
+        finish({ data });
+      },
+      reject: (error) => {
+        release();
+        finish({ error });
+      },
+    });
     const changed = () =>
       new Promise<void>((resolve) => {
         wake = resolve;
@@ -314,5 +309,3 @@ export class LocalTransport implements Transport {
     });
   }
 }
-
-const unexpected = () => errorOf({ kind: "internal", message: "unexpected response from the process" });

@@ -1,6 +1,7 @@
 /** The process `sandboxctl tools --stdio`: its lines, its calls, and its end. */
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
+import { encoded } from "../core/bytes.js";
 import { errorOf, isObject, lineError, type SandboxError } from "../core/errors.js";
 import { LineSplitter } from "../core/lines.js";
 import { VERSION } from "../core/version.js";
@@ -119,7 +120,13 @@ export class ToolsProcess {
       call.reject(this.#end);
       return id;
     }
-    const line = JSON.stringify(stream ? { id, tool, args, stream: true } : { id, tool, args });
+    let line: string;
+    try {
+      line = encoded(stream ? { id, tool, args, stream: true } : { id, tool, args });
+    } catch (error) {
+      call.reject(error);
+      return id;
+    }
     if (Buffer.byteLength(line) > MAX_LINE) {
       const hint = "write large files in pieces: `files.write` takes an async iterator";
       call.reject(errorOf({ kind: "too_large", message: `a request of more than ${MAX_LINE} bytes`, hint }));
@@ -166,7 +173,7 @@ export class ToolsProcess {
   #receive(text: string): void {
     const line: unknown = JSON.parse(text);
     if (!isObject(line)) throw new Error("a line is not an object");
-    if (this.#hello && (isObject(line.hello) || (line.id === null && line.error !== undefined))) {
+    if (this.#hello && (line.hello !== undefined || (line.id === null && line.error !== undefined))) {
       this.#greet(isObject(line.hello) ? line.hello : undefined);
       return;
     }
