@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -222,6 +222,25 @@ pub fn open_file(file: &Path) -> io::Result<File> {
     match opened.metadata()?.is_file() {
         true => Ok(opened),
         false => Err(io::Error::other("not a regular file; `-` takes what a pipe has, from stdin")),
+    }
+}
+
+/// Reads a file that may come from others, up to one byte more than `most`. A pipe that nobody writes to
+/// is not waited for.
+///
+/// # Errors
+///
+/// If it cannot be read, or is such a pipe.
+pub fn read_at_once(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let opened = open_at_once(file)?;
+    let is_pipe = opened.metadata()?.file_type().is_fifo();
+    // Whoever has opened it by now is waited for.
+    rustix::fs::fcntl_setfl(&opened, OFlags::empty())?;
+    match read_bounded(opened, most)? {
+        bytes if bytes.is_empty() && is_pipe => {
+            Err(io::Error::other("it is a pipe, and nobody writes to it"))
+        }
+        bytes => Ok(bytes),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{
     DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _,
+    KeypairBytes,
 };
 use ed25519_dalek::{Signature, Signer as _};
 
@@ -42,7 +43,8 @@ impl SigningKey {
         Ok(Self(ed25519_dalek::SigningKey::from_bytes(&secret)))
     }
 
-    /// Reads PKCS #8, as `openssl genpkey -algorithm ed25519` writes it.
+    /// Reads PKCS #8, as `openssl genpkey -algorithm ed25519` writes it: version 1, or version 2 with the
+    /// public key.
     ///
     /// # Errors
     ///
@@ -52,10 +54,11 @@ impl SigningKey {
         key.map(Self).map_err(|_| KeyError { expected: "private" })
     }
 
-    /// PKCS #8.
+    /// PKCS #8, version 1: OpenSSL before 3.2, Node and Python's `cryptography` read no other.
     #[must_use]
     pub fn to_pem(&self) -> String {
-        let pem = self.0.to_pkcs8_pem(LineEnding::LF);
+        let alone = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
+        let pem = alone.to_pkcs8_pem(LineEnding::LF);
         pem.map_or_else(|_| unreachable!("its length is fixed"), |pem| (*pem).clone())
     }
 
@@ -119,6 +122,18 @@ mod tests {
         assert!(!other.public().has_signed(b"message", &signature));
         assert!(!public.has_signed(b"message", &signature[..63]));
         assert_ne!(public.id(), other.public().id());
+    }
+
+    #[test]
+    fn key_is_written_as_version_1_and_version_2_is_read() {
+        let key = SigningKey::generate().unwrap();
+        let version_2 = key.0.to_pkcs8_pem(LineEnding::LF).unwrap();
+        assert_eq!(SigningKey::from_pem(&version_2).unwrap().public(), key.public());
+        // The same length and content as OpenSSL's, whose version is the third byte of three.
+        let pem = key.to_pem();
+        let first = pem.lines().nth(1).unwrap();
+        assert!(first.starts_with("MC4CAQAwBQYDK2VwBCIEI") && first.len() == 64, "{pem}");
+        assert_eq!(pem.lines().count(), 3, "{pem}");
     }
 
     #[test]

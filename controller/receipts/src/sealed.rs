@@ -58,6 +58,9 @@ pub enum ReceiptError {
     /// It was changed, or signed with another key.
     #[error("no signature of the receipt is by this key: it was changed, or another key signed it")]
     Signature,
+    /// The key signed it, and its `keyid`, which the signature does not cover, names another one.
+    #[error("the key signed the receipt, but its keyid is that of another key: it was changed")]
+    KeyId,
 }
 
 /// Signs a statement.
@@ -204,14 +207,8 @@ impl Opened {
         self.envelopes.iter().all(is_signed)
     }
 
-    /// The ids of the keys that its signatures name. Nothing signs them.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        let signatures = self.envelopes.iter().flatten().flat_map(|it| &it.signatures);
-        let mut seen = HashSet::new();
-        signatures.filter_map(|it| it.keyid.as_deref()).filter(move |key| seen.insert(*key))
-    }
-
-    /// Checks that this key signed all of it.
+    /// Checks that this key signed all of it, and that it names no other one: the id of a key is beside
+    /// what is signed.
     ///
     /// # Errors
     ///
@@ -222,8 +219,10 @@ impl Opened {
         }
         for Envelope { payload_type, payload, signatures } in self.envelopes.iter().flatten() {
             let message = encoded(*payload_type, &payload.0);
-            if !signatures.iter().any(|it| key.has_signed(&message, &it.sig.0)) {
-                return Err(ReceiptError::Signature);
+            let mut by_key = signatures.iter().filter(|it| key.has_signed(&message, &it.sig.0));
+            let signature = by_key.next().ok_or(ReceiptError::Signature)?;
+            if signature.keyid.as_ref().is_some_and(|keyid| *keyid != key.id()) {
+                return Err(ReceiptError::KeyId);
             }
         }
         Ok(())

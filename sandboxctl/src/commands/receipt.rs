@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -157,6 +157,12 @@ impl Issuer {
         }
         if let Some(key) = args.key_file() {
             check_key(key, spec)?;
+            if key.metadata().is_ok_and(|it| it.is_file() && it.mode() & 0o077 != 0) {
+                let key = key.display();
+                context
+                    .output
+                    .caution(&format!("{key} signs receipts, and others can read it: chmod 600"));
+            }
         }
         let place = Place::outside("--receipt", file, spec.io_dir.as_deref())?;
         let started = sandbox_api::time::now();
@@ -492,10 +498,7 @@ fn moment(seconds: u64) -> Option<String> {
 
 fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
     let refuse = |why: &str| Error::usage(what, format!("{}: {why}", file.display()));
-    let mut text = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(most + 1).read_to_end(&mut text))
-        .map_err(|error| refuse(&input::reason(&error)))?;
+    let text = input::read_at_once(file, most).map_err(|error| refuse(&input::reason(&error)))?;
     match text.len() as u64 > most {
         true => Err(refuse("it is too large")),
         false => Ok(text),

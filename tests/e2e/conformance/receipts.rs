@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::exec_cli::Commands;
-use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, finish, sandboxctl, spawn, wait};
 
 const SCRIPT: &str = "local sum = 0
 for line in io.lines('/in/sales.csv') do sum += tonumber(line) or 0 end
@@ -166,6 +166,54 @@ fn second_job_verifies_and_replays_what_the_first_one_published() {
     replay(&second, &again).assert_code(1);
     second.write("receipt.json", first.read("receipt.json").replacen("a", "b", 40));
     assert_ne!(verify(&second, &BY_KEY[..2]).code, 0);
+}
+
+#[test]
+fn private_key_is_read_by_openssl_and_node_and_signs_for_its_public_key() {
+    let place = job();
+    let public = place.read("release.key.pub");
+    let mut openssl = Command::new("openssl");
+    openssl.args(["pkey", "-in", "release.key", "-pubout"]).current_dir(place.work());
+    assert_eq!(finish(openssl).assert_code(0).stdout, public);
+    let mut node = Command::new("node");
+    let program = "const {createPrivateKey, createPublicKey} = require('crypto');
+        const key = createPrivateKey(require('fs').readFileSync('release.key'));
+        process.stdout.write(createPublicKey(key).export({type: 'spki', format: 'pem'}));";
+    node.args(["-e", program]).current_dir(place.work());
+    assert_eq!(finish(node).assert_code(0).stdout, public);
+    // One of an earlier version, which has the public key in it, is read all the same.
+    place.write(
+        "v2.key",
+        "-----BEGIN PRIVATE KEY-----\n\
+         MFECAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+         gSEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n\
+         -----END PRIVATE KEY-----\n",
+    );
+    place.write("script.luau", "return 1");
+    let run = ["run", "script.luau", "--no-io", "--receipt", "v2.json", "--sign", "v2.key"];
+    place.sandboxctl(run).assert_code(0).assert_stderr_has("others can read it: chmod 600");
+}
+
+#[test]
+fn receipt_that_is_a_pipe_nobody_writes_to_is_not_waited_for() {
+    let place = job();
+    for (name, fifo) in [("receipt.json", "r"), ("release.key.pub", "k")] {
+        let mut mkfifo = Command::new("mkfifo");
+        mkfifo.arg(fifo).current_dir(place.work());
+        finish(mkfifo).assert_code(0);
+        let named = |file: &str| if file == name { fifo } else { file }.to_owned();
+        let [receipt, key] = ["receipt.json", "release.key.pub"].map(named);
+        let verify = ["receipt", "verify", &receipt, "--key", &key];
+        place.sandboxctl(verify).assert_code(2).assert_stderr_has("nobody writes to it");
+        let again = ["replay", &receipt, "--key", &key, "--script", "script.luau"];
+        place.sandboxctl(again).assert_code(2).assert_stderr_has("nobody writes to it");
+    }
+    // What a shell makes of `<(…)` is one that somebody writes to.
+    let mut bash = Command::new("bash");
+    let verify = r#"exec "$0" receipt verify <(cat receipt.json) --key <(cat release.key.pub)"#;
+    bash.args(["-c", verify]).arg(sandboxctl());
+    place.equip(&mut bash);
+    finish(bash).assert_code(0);
 }
 
 #[test]
