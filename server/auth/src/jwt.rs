@@ -126,6 +126,9 @@ impl std::fmt::Debug for JwtKeys {
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
+    /// One issuer: the library takes a list of several for it too.
+    #[serde(rename = "iss")]
+    _iss: String,
     #[serde(default)]
     scope: Option<String>,
     #[serde(default)]
@@ -190,7 +193,7 @@ impl JwtKeys {
         validation.validate_nbf = true;
         validation.validate_aud = true;
         validation.leeway = LEEWAY_SECONDS;
-        let Claims { sub, scope, scopes } =
+        let Claims { sub, scope, scopes, .. } =
             decode::<Claims>(token, &key.key, &validation).map_err(|error| refusal(&error))?.claims;
         let subject = Subject::new(sub).map_err(|_| JwtRefusal::Subject)?;
         // An issuer names its own users, and not the server's.

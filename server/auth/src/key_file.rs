@@ -32,7 +32,7 @@ pub enum KeyFileError {
         path: PathBuf,
     },
     /// Others can read a secret.
-    #[error("the secret file {} is open to others", path.display())]
+    #[error("{} has a secret and is open to others", path.display())]
     OpenToOthers {
         /// The file.
         path: PathBuf,
@@ -66,6 +66,15 @@ impl KeyFileError {
             Self::Read { .. } | Self::TooLarge { .. } => None,
         }
     }
+}
+
+/// Reads a private key: a file of the server's user, or root, that nobody else may read.
+///
+/// # Errors
+///
+/// [`KeyFileError`].
+pub fn read_private(path: &Path) -> Result<Vec<u8>, KeyFileError> {
+    read(path, Readers::OwnerAlone)
 }
 
 /// Who may read the file.

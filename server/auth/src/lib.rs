@@ -14,7 +14,7 @@ mod token;
 pub use caller::{Caller, Scope, UnknownScope};
 pub use failures::Failures;
 pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
-pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES};
+pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
 pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
 
 /// The caller behind the peer of a socket: the user that the server runs as has every scope, and

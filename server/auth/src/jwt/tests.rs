@@ -135,9 +135,21 @@ fn claims_that_are_missing_or_wrong_are_refused() {
     assert_eq!(set("sub", json!("a\nb")), JwtRefusal::Subject);
     // The user of the server's socket.
     assert_eq!(set("sub", json!("local")), JwtRefusal::Subject);
-    for odd in [set("sub", json!(1)), set("exp", json!("soon")), set("scope", json!(7))] {
+    let one = "https://issuer.example.org";
+    for odd in [
+        set("sub", json!(1)),
+        set("sub", json!(["alice"])),
+        set("exp", json!("soon")),
+        set("scope", json!(7)),
+        // A token is of one issuer: the library takes a list too.
+        set("iss", json!([one])),
+        set("iss", json!([one, one])),
+    ] {
         assert_eq!(odd, JwtRefusal::Claims);
     }
+    // Of audiences there may be several.
+    let listed = claims(|it| _ = it.insert("aud".into(), json!(["others", "sandboxes"])));
+    keys.check(&issuer.sign("ed", &listed)).unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls_pki_types::pem::{self, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use sandbox_auth::{KeyFileError, read_private};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::{self, ServerConfig};
@@ -33,6 +34,9 @@ pub enum TlsError {
         #[source]
         source: pem::Error,
     },
+    /// The key cannot be read, or others can read it.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
     /// The file has no certificate.
     #[error("{} has no certificate", path.display())]
     NoCertificate {
@@ -48,18 +52,22 @@ impl TlsError {
     /// A suggested next step.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
+        const FILES: &str = "--tls-cert is a chain in PEM, the server's own certificate first; \
+                             --tls-key its private key in PEM";
         match self {
-            Self::Read { .. } | Self::NoCertificate { .. } => {
-                "--tls-cert is a chain in PEM, the server's own certificate first; --tls-key its \
-                 private key in PEM"
-            }
+            Self::Key(error) => match error.hint() {
+                Some(hint) => hint,
+                None => FILES,
+            },
+            Self::Read { .. } | Self::NoCertificate { .. } => FILES,
             Self::Unusable(_) => "the key must be that of the first certificate of the chain",
         }
     }
 }
 
 impl Tls {
-    /// Reads a certificate chain and its private key, both PEM.
+    /// Reads a certificate chain and its private key, both PEM. Nobody but this user, or root, may read
+    /// the key.
     ///
     /// # Errors
     ///
@@ -105,7 +113,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     if chain.is_empty() {
         return Err(TlsError::NoCertificate { path: certificate.to_owned() });
     }
-    let key = PrivateKeyDer::from_pem_file(key).map_err(failed(key))?;
+    let key = PrivateKeyDer::from_pem_slice(&read_private(key)?).map_err(failed(key))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
