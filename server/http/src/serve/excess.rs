@@ -1,4 +1,5 @@
-//! Connections beyond those that one address may have: refused with 503, as long as that costs little.
+//! Connections that are refused before they have a request: those beyond the share of their address, as long
+//! as that costs little, and those without TLS where it is spoken.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +32,10 @@ impl Excess {
     }
 }
 
-/// Answers a connection that nothing was read of, and closes it.
-pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+/// Answers a connection that nothing was read of so, and closes it.
+pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: String) {
     let refused = async {
-        stream.write_all(answer().as_bytes()).await?;
+        stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(MAX_READ), &mut tokio::io::sink()).await
     };
@@ -42,15 +43,25 @@ pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     _ = tokio::time::timeout(TIMEOUT, refused).await;
 }
 
-fn answer() -> String {
-    let detail = "your address has as many connections as it may";
-    let problem = Problem::new(ProblemKind::Full, detail);
-    let problem = problem.hint(Some("close some, or send requests over those that are open"));
+/// For one beyond the share of its address.
+pub(super) fn too_many() -> String {
+    let problem = Problem::new(ProblemKind::Full, "your address has as many connections as it may");
+    let hint = "close some, or send requests over those that are open";
+    answer("503 Service Unavailable\r\nretry-after: 1", &problem.hint(Some(hint)))
+}
+
+/// For one that speaks HTTP without TLS.
+pub(super) fn without_tls() -> String {
+    let problem = Problem::new(ProblemKind::Malformed, "this port speaks HTTPS");
+    answer("400 Bad Request", &problem.hint(Some("use https:// in place of http://")))
+}
+
+fn answer(status: &str, problem: &Problem) -> String {
     // Its members are texts and numbers, which JSON can represent.
-    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let body = serde_json::to_string(problem).unwrap_or_default();
     format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
         body.len()
     )
 }

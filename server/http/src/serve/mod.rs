@@ -150,7 +150,7 @@ impl Server {
                     let kill = self.kill.clone();
                     tasks.spawn(async move {
                         tokio::select! {
-                            () = excess::refuse(stream) => {}
+                            () = excess::refuse(stream, excess::too_many()) => {}
                             () = kill.cancelled() => {}
                         }
                         drop(turn);
@@ -176,7 +176,16 @@ impl Server {
                 self.requests(StallGuard::new(stream), peer, Version::Any).await
             }
             (Accepted::Tcp(stream), Some(tls)) => {
-                let handshake = tls.acceptor().accept(StallGuard::new(stream));
+                let handshake = async {
+                    let mut first = [0];
+                    stream.peek(&mut first).await?;
+                    // A method: a handshake begins with no letter.
+                    if first[0].is_ascii_uppercase() {
+                        excess::refuse(stream, excess::without_tls()).await;
+                        return Err(io::Error::other("plain HTTP, where TLS is spoken"));
+                    }
+                    tls.acceptor().accept(StallGuard::new(stream)).await
+                };
                 match timeout(HEADER_TIMEOUT, handshake).await {
                     Ok(Ok(stream)) => {
                         // Whoever asks for nothing gets what every client speaks.

@@ -1,5 +1,7 @@
 //! Real connections: versions, TLS, UNIX sockets, and what a peer can take of the server.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -342,6 +344,12 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/tls").join(name)
 }
 
+/// Copies a private key, and gives it this mode.
+fn copy_key(name: &str, to: &Path, mode: u32) {
+    std::fs::copy(fixture(name), to).unwrap();
+    std::fs::set_permissions(to, Permissions::from_mode(mode)).unwrap();
+}
+
 /// A client that trusts this certificate alone.
 fn trusting(certificate: &str, protocol: &[u8]) -> TlsConnector {
     use rustls_pki_types::pem::PemObject as _;
@@ -364,7 +372,7 @@ async fn certificate_is_read_again_while_the_server_runs() {
     let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
     let put = |name: &str| {
         std::fs::copy(fixture(&format!("{name}.cert.pem")), &certificate).unwrap();
-        std::fs::copy(fixture(&format!("{name}.key.pem")), &key).unwrap();
+        copy_key(&format!("{name}.key.pem"), &key, 0o600);
     };
     put("one");
     let tls = Arc::new(Tls::load(&certificate, &key).unwrap());
@@ -382,8 +390,17 @@ async fn certificate_is_read_again_while_the_server_runs() {
     let two = ask_http2(connect("one.cert.pem", b"h2").await.unwrap()).await;
     assert_eq!((two.status(), two.version()), (StatusCode::OK, Version::HTTP_2));
     assert!(connect("two.cert.pem", b"h2").await.is_err());
-    // Plain HTTP is not answered.
-    assert!(!server.exchange(GET_HEALTH.as_bytes()).await.contains("200 OK"));
+    // Whoever speaks plain HTTP is told so in that.
+    for request in [GET_HEALTH.to_owned(), format!("POST / HTTP/1.1\r\n\r\n{}", "x".repeat(50_000))]
+    {
+        let told = server.exchange(request.as_bytes()).await;
+        assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{told}");
+        let problem = told.split_once("\r\n\r\n").unwrap().1;
+        let problem: sandbox_api::Problem = serde_json::from_str(problem).unwrap();
+        assert!(problem.hint.unwrap().contains("https://"), "{told}");
+    }
+    // What is neither is not answered as either.
+    assert!(!server.exchange(b"\x80\x2e\x01\x03\x01").await.contains("HTTP"));
     std::fs::copy(fixture("two.cert.pem"), &certificate).unwrap();
     let error = tls.reload().unwrap_err();
     assert!(error.to_string().contains("cannot be used"), "{error}");
@@ -399,7 +416,10 @@ async fn certificate_is_read_again_while_the_server_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_handshake_is_cut_off() {
-    let tls = Tls::load(&fixture("one.cert.pem"), &fixture("one.key.pem")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    copy_key("one.key.pem", &key, 0o600);
+    let tls = Tls::load(&fixture("one.cert.pem"), &key).unwrap();
     let endpoint = "127.0.0.1:0".parse().unwrap();
     let server = serve_at(&endpoint, ConnectionLimits::default(), Some(Arc::new(tls)));
     let start = Instant::now();
@@ -411,15 +431,21 @@ async fn silent_handshake_is_cut_off() {
 #[test]
 fn certificate_that_is_none_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let empty = dir.path().join("empty");
+    let [empty, one, two, open] = ["empty", "one", "two", "open"].map(|name| dir.path().join(name));
     std::fs::write(&empty, "").unwrap();
+    std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
+    copy_key("one.key.pem", &one, 0o600);
+    copy_key("two.key.pem", &two, 0o400);
+    copy_key("one.key.pem", &open, 0o640);
     let load = |certificate: &Path, key: &Path| {
         let error = Tls::load(certificate, key).unwrap_err();
         assert!(!error.hint().is_empty());
         error.to_string()
     };
-    assert!(load(&empty, &fixture("one.key.pem")).contains("has no certificate"));
+    assert!(load(&empty, &one).contains("has no certificate"));
     assert!(load(&dir.path().join("none"), &empty).starts_with("cannot read "));
     assert!(load(&fixture("one.cert.pem"), &empty).starts_with("cannot read "));
-    assert!(load(&fixture("one.cert.pem"), &fixture("two.key.pem")).contains("cannot be used"));
+    assert!(load(&fixture("one.cert.pem"), &two).contains("cannot be used"));
+    let told = load(&fixture("one.cert.pem"), &open);
+    assert!(told.contains("open has a secret and is open to others"), "{told}");
 }
