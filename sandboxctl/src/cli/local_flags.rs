@@ -53,6 +53,7 @@ const EVERYWHERE: &[&str] = &[
     // Where it runs, and what holds anyway.
     "server",
     "token_file",
+    "ca_file",
     "rm",
     "network",
 ];

@@ -8,14 +8,19 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueHint};
 use sandbox_env::Environment;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use super::values::text;
-use crate::config::{SERVER_VARIABLE, TOKEN_VARIABLE};
+use crate::config::{CA_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE};
 use crate::error::Error;
-use crate::input::reason;
+use crate::input::{read_at_once, reason};
 use crate::remote::{Client, MAX_TOKEN_BYTES, ServerAddress, Token};
 
-/// A service: `--server` and `--token-file`.
+/// The most bytes of a file with certificates: more than a whole machine trusts.
+const MAX_CA_BYTES: u64 = 4 << 20;
+
+/// A service: `--server`, `--token-file` and `--ca-file`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Service")]
 pub struct RemoteArgs {
@@ -27,6 +32,11 @@ pub struct RemoteArgs {
     /// Read the token for the service from this file [default: SANDBOXCTL_TOKEN]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, global = true)]
     token_file: Option<PathBuf>,
+
+    /// Trust the certificates in this file for the service, and no others: its own, or that of the
+    /// authority that signed it, as PEM [default: SANDBOXCTL_CA_FILE, or those of this machine]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, global = true)]
+    ca_file: Option<PathBuf>,
 
     /// The ids of all arguments of the command line.
     #[arg(skip)]
@@ -49,7 +59,7 @@ impl RemoteArgs {
     pub fn client(&self, environment: &Environment) -> Result<Option<Client>, Error> {
         let Some(address) = self.address(environment)? else { return Ok(None) };
         let token = self.token(environment)?;
-        Ok(Some(Client::new(address, token)))
+        Ok(Some(Client::new(address, token).trusting(self.certificates(environment)?)))
     }
 
     /// The service, for commands that need one.
@@ -79,6 +89,32 @@ impl RemoteArgs {
             return Ok(None);
         };
         Token::parse(&text).map(Some).map_err(|why| Error::usage(what, why))
+    }
+
+    /// The certificates to trust; `None` for those of this machine.
+    fn certificates(
+        &self,
+        environment: &Environment,
+    ) -> Result<Option<Vec<CertificateDer<'static>>>, Error> {
+        let (what, file) = match (&self.ca_file, environment.variable(CA_VARIABLE)) {
+            (Some(file), _) => ("--ca-file", file.clone()),
+            (None, Some(file)) => (CA_VARIABLE, environment.working_directory.join(file)),
+            (None, None) => return Ok(None),
+        };
+        let refuse = |why: String| {
+            let error = Error::usage(what, format!("{}: {why}", file.display()));
+            error.with_hint("it has certificates as PEM: -----BEGIN CERTIFICATE-----")
+        };
+        let pem = read_at_once(&file, MAX_CA_BYTES).map_err(|error| refuse(reason(&error)))?;
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        match found {
+            _ if pem.len() as u64 > MAX_CA_BYTES => Err(refuse("it is too large".to_owned())),
+            Ok(found) if found.is_empty() => {
+                Err(refuse("there is no certificate in it".to_owned()))
+            }
+            Ok(found) => Ok(Some(found)),
+            Err(error) => Err(refuse(error.to_string())),
+        }
     }
 
     fn address(&self, environment: &Environment) -> Result<Option<ServerAddress>, Error> {
@@ -136,6 +172,7 @@ pub(super) mod tests {
         let args = |file: Option<&Path>| RemoteArgs {
             server: None,
             token_file: file.map(Path::to_owned),
+            ca_file: None,
             given: Vec::new(),
         };
         let header = |file| args(file).token(&environment).unwrap().unwrap().header();
@@ -144,5 +181,31 @@ pub(super) mod tests {
         let none = Environment::new(folder.path(), 1000, &[]);
         assert!(args(None).token(&none).unwrap().is_none());
         assert!(args(Some(folder.path())).token(&none).is_err());
+    }
+
+    #[test]
+    fn certificates_are_those_of_the_flag_or_of_the_variable() {
+        let folder = tempfile::tempdir().unwrap();
+        let pem = include_str!("../../../server/http/tests/api/tls/one.cert.pem");
+        let file = |name: &str, content: &str| {
+            std::fs::write(folder.path().join(name), content).unwrap();
+            folder.path().join(name)
+        };
+        let (one, two) = (file("one", pem), pem.repeat(2));
+        file("two", &two);
+        let variable = Environment::new(folder.path(), 1000, &[(CA_VARIABLE, "two")]);
+        let none = Environment::new(folder.path(), 1000, &[]);
+        let args = |file: &Path| run(&["--ca-file", file.to_str().unwrap()]);
+        let count = |args: &RemoteArgs, environment| {
+            args.certificates(environment).unwrap().map(|found| found.len())
+        };
+        assert_eq!(count(&run(&[]), &none), None);
+        assert_eq!(count(&run(&[]), &variable), Some(2));
+        assert_eq!(count(&args(&one), &variable), Some(1));
+        for (name, content) in [("empty", ""), ("key", "-----BEGIN PRIVATE KEY-----\n")] {
+            let refused = args(&file(name, content)).certificates(&none).unwrap_err();
+            assert!(refused.to_text().starts_with("--ca-file: "), "{}", refused.to_text());
+            assert!(refused.to_text().contains("BEGIN CERTIFICATE"));
+        }
     }
 }

@@ -28,4 +28,4 @@ pub use network::Allow;
 pub use origin::{Layer, Origin};
 pub use settings::{Flags, Settings};
 pub use value::Value;
-pub use variables::{LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE};
+pub use variables::{CA_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE};

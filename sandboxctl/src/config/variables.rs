@@ -9,8 +9,10 @@ pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
 pub const SERVER_VARIABLE: &str = "SANDBOXCTL_SERVER";
 /// The token that the service is shown.
 pub const TOKEN_VARIABLE: &str = "SANDBOXCTL_TOKEN";
+/// The certificates that are trusted of it, like `--ca-file`.
+pub const CA_VARIABLE: &str = "SANDBOXCTL_CA_FILE";
 /// The program that client libraries start; it says nothing to the program itself.
 const BINARY_VARIABLE: &str = "SANDBOXCTL_BINARY";
 /// The variables that are no settings.
-pub(super) const OTHER_VARIABLES: [&str; 5] =
-    [BINARY_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
+pub(super) const OTHER_VARIABLES: [&str; 6] =
+    [BINARY_VARIABLE, CA_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];

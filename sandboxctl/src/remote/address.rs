@@ -112,6 +112,16 @@ impl ServerAddress {
         }
     }
 
+    /// The same address with the other scheme: `https` for `http`.
+    pub fn by_other_scheme(&self) -> String {
+        let shown = self.to_string();
+        match self {
+            Self::Tcp { security: Security::Plain, .. } => shown.replacen("http://", "https://", 1),
+            Self::Tcp { security: Security::Tls, .. } => shown.replacen("https://", "http://", 1),
+            Self::Unix(_) => shown,
+        }
+    }
+
     /// Whether what is sent there can be read on its way: it leaves this machine unencrypted.
     pub fn is_exposed(&self) -> bool {
         match self {
@@ -177,6 +187,9 @@ mod tests {
 
     #[test]
     fn only_unencrypted_requests_to_other_machines_are_exposed() {
+        let other = |text: &str| text.parse::<ServerAddress>().unwrap().by_other_scheme();
+        assert_eq!(other("http://[::1]:1"), "https://[::1]:1");
+        assert_eq!(other("https://example.org/a/"), "http://example.org/a");
         for (text, is_exposed) in [
             ("http://127.0.0.1", false),
             ("http://[::1]", false),

@@ -13,6 +13,7 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::address::ServerAddress;
 use super::connection::Connection;
@@ -97,7 +98,7 @@ impl Call {
 /// A response whose body was read.
 #[derive(Debug)]
 pub struct BufferedResponse {
-    /// Its status: one of success.
+    /// Its status: one of success, unless any was asked for.
     pub status: StatusCode,
     /// Its body.
     pub body: Bytes,
@@ -148,16 +149,28 @@ enum Failed {
 pub struct Client {
     address: ServerAddress,
     token: Option<Token>,
+    /// The certificates that are trusted, if not those of this machine.
+    trusted: Option<Vec<CertificateDer<'static>>>,
     /// The connection of the last request, if it can serve another.
     idle: Mutex<Option<Connection>>,
     /// There has been a connection: whoever does not answer now is starting again.
     was_reached: AtomicBool,
+    /// It has answered a request.
+    was_answered: AtomicBool,
 }
 
 impl Client {
     /// A service that nothing was sent to yet.
     pub fn new(address: ServerAddress, token: Option<Token>) -> Self {
-        Self { address, token, idle: Mutex::default(), was_reached: AtomicBool::default() }
+        let (was_reached, was_answered) = (AtomicBool::default(), AtomicBool::default());
+        Self { address, token, trusted: None, idle: Mutex::default(), was_reached, was_answered }
+    }
+
+    /// With these certificates trusted, and no others.
+    #[must_use]
+    pub fn trusting(mut self, certificates: Option<Vec<CertificateDer<'static>>>) -> Self {
+        self.trusted = certificates;
+        self
     }
 
     /// Whether others can read what is sent there.
@@ -198,6 +211,25 @@ impl Client {
                 Ok(Err(_)) => sleep(jittered(BACKOFF[0])).await,
                 Err(_) => return Err(self.no_response(BODY_TIMEOUT)),
             }
+        }
+    }
+
+    /// Sends a request once, and reads its response, whatever its status.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if there is no response.
+    pub async fn call_once(&self, call: &Call) -> Result<BufferedResponse, Error> {
+        let sent = self.send(call).await;
+        let (response, _connection) = sent.map_err(|failed| match failed {
+            Failed::Finally(error) | Failed::ForNow(error, _) => error,
+        })?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect();
+        match timeout(BODY_TIMEOUT, body).await {
+            Ok(Ok(body)) => Ok(BufferedResponse { status, body: body.to_bytes() }),
+            Ok(Err(error)) => Err(self.lost(error)),
+            Err(_) => Err(self.no_response(BODY_TIMEOUT)),
         }
     }
 
@@ -252,26 +284,34 @@ impl Client {
         let until = Instant::now() + within;
         let response = timeout_at(until, connection.send(self.request(call))).await;
         let response = response.map_err(|_| Failed::Finally(self.no_response(within)))?;
-        match response {
-            Ok(response) => Ok((response, connection)),
+        let answered = match response {
             Err(_) if was_kept && call.is_repeatable() => {
-                let mut connection = self.open().await?;
+                connection = self.open().await?;
                 let response = timeout_at(until, connection.send(self.request(call))).await;
-                let response = response.map_err(|_| Failed::Finally(self.no_response(within)))?;
-                response
-                    .map(|response| (response, connection))
-                    .map_err(|error| Failed::ForNow(self.lost(error), None))
+                response.map_err(|_| Failed::Finally(self.no_response(within)))?
+            }
+            response => response,
+        };
+        match answered {
+            Ok(response) => {
+                self.was_answered.store(true, Ordering::Relaxed);
+                Ok((response, connection))
+            }
+            // An alert of TLS is no HTTP; what has answered before has not changed its protocol.
+            Err(error) if error.is_parse() && !self.was_answered.load(Ordering::Relaxed) => {
+                Err(Failed::Finally(Error::other_protocol(&self.address)))
             }
             Err(error) => Err(Failed::ForNow(self.lost(error), None)),
         }
     }
 
     async fn open(&self) -> Result<Connection, Failed> {
-        match Connection::open(&self.address).await {
+        match Connection::open(&self.address, self.trusted.as_deref()).await {
             Ok(connection) => {
                 self.was_reached.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
+            Err(error @ Error::OtherProtocol { .. }) => Err(Failed::Finally(error)),
             Err(error) if self.was_reached.load(Ordering::Relaxed) => {
                 Err(Failed::ForNow(error, None))
             }
@@ -322,7 +362,8 @@ impl Client {
     }
 
     fn lost(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        Error::Lost { server: self.server(), source: source.into() }
+        let was_answered = self.was_answered.load(Ordering::Relaxed);
+        Error::Lost { server: self.server(), was_answered, source: source.into() }
     }
 
     fn no_response(&self, after: Duration) -> Error {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::address::{Security, ServerAddress};
@@ -41,14 +41,17 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects. These certificates are trusted, or else those that this machine trusts.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] or [`Error::Tls`].
-    pub async fn open(address: &ServerAddress) -> Result<Self, Error> {
+    /// [`Error::Connect`], [`Error::Tls`] or [`Error::OtherProtocol`].
+    pub async fn open(
+        address: &ServerAddress,
+        trusted: Option<&[CertificateDer<'static>]>,
+    ) -> Result<Self, Error> {
         let connect = |source| Error::Connect { server: address.to_string(), source };
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, transport(address)).await;
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, transport(address, trusted)).await;
         let transport = opened.unwrap_or_else(|_| Err(connect(io::ErrorKind::TimedOut.into())))?;
         let (sender, connection) = http1::handshake(TokioIo::new(transport))
             .await
@@ -77,7 +80,10 @@ impl Connection {
     }
 }
 
-async fn transport(address: &ServerAddress) -> Result<Box<dyn Transport>, Error> {
+async fn transport(
+    address: &ServerAddress,
+    trusted: Option<&[CertificateDer<'static>]>,
+) -> Result<Box<dyn Transport>, Error> {
     let server = || address.to_string();
     let connect = |source| Error::Connect { server: server(), source };
     match address {
@@ -95,20 +101,35 @@ async fn transport(address: &ServerAddress) -> Result<Box<dyn Transport>, Error>
             let tls = |source| Error::Tls { server: server(), source };
             let name = ServerName::try_from(host.clone())
                 .map_err(|error| tls(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-            let connector = TlsConnector::from(Arc::new(tls_config().map_err(tls)?));
-            Ok(Box::new(connector.connect(name, stream).await.map_err(tls)?))
+            let connector = TlsConnector::from(Arc::new(tls_config(trusted).map_err(tls)?));
+            match connector.connect(name, stream).await {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(error) if is_no_tls(&error) => Err(Error::other_protocol(address)),
+                Err(error) => Err(tls(error)),
+            }
         }
     }
 }
 
-/// The certificates that this machine trusts; they are read only if a connection is encrypted.
-fn tls_config() -> io::Result<ClientConfig> {
-    let found = rustls_native_certs::load_native_certs();
+/// Whether what was answered to a handshake is none.
+fn is_no_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(_)))
+}
+
+/// With the certificates that are trusted; those of this machine are read only if they count.
+fn tls_config(trusted: Option<&[CertificateDer<'static>]>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
+    let (added, why) = match trusted {
+        Some(trusted) => (roots.add_parsable_certificates(trusted.iter().cloned()).0, None),
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            (roots.add_parsable_certificates(found.certs).0, found.errors.into_iter().next())
+        }
+    };
     if added == 0 {
-        let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-        return Err(io::Error::other(format!("this machine trusts no certificate{why}")));
+        let why = why.map(|error| format!(": {error}")).unwrap_or_default();
+        return Err(io::Error::other(format!("there is no certificate to trust{why}")));
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)

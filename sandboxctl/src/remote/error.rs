@@ -6,6 +6,9 @@ use std::time::Duration;
 use hyper::StatusCode;
 use sandbox_api::ErrorKind;
 use serde::Deserialize;
+use tokio_rustls::rustls::{self, CertificateError};
+
+use super::address::{Security, ServerAddress};
 
 /// A request to a service failed.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +21,16 @@ pub enum Error {
         server: String,
         /// The cause.
         source: io::Error,
+    },
+    /// What it answers is not of the protocol that its scheme names.
+    #[error("{server} does not answer in {expected}")]
+    OtherProtocol {
+        /// The service.
+        server: String,
+        /// HTTP or TLS.
+        expected: &'static str,
+        /// The other protocol that it may speak, and its address then.
+        instead: (&'static str, String),
     },
     /// The certificate of the service is not one that this machine trusts, or TLS failed otherwise.
     #[error("no encrypted connection to {server}")]
@@ -32,6 +45,8 @@ pub enum Error {
     Lost {
         /// The service.
         server: String,
+        /// Whether it had answered before: something may have been submitted.
+        was_answered: bool,
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -71,6 +86,7 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Connect { .. }
+            | Self::OtherProtocol { .. }
             | Self::Tls { .. }
             | Self::Lost { .. }
             | Self::NoResponse { .. } => ErrorKind::Engine,
@@ -99,13 +115,17 @@ impl Error {
             Self::Connect { .. } | Self::NoResponse { .. } => {
                 Some("is `sandboxctl serve` running there?".to_owned())
             }
-            Self::Tls { .. } => Some(
-                "SSL_CERT_FILE names a file with the certificates that are trusted, if it is one of \
-                 your own"
-                    .to_owned(),
-            ),
-            Self::Lost { .. } => Some(
+            Self::OtherProtocol { instead: (protocol, address), .. } => {
+                Some(format!("if it speaks {protocol}: --server {address}"))
+            }
+            Self::Tls { source, .. } => Some(tls_hint(source).to_owned()),
+            Self::Lost { was_answered: true, .. } => Some(
                 "what was submitted is not lost: `sandboxctl executions ls` lists it".to_owned(),
+            ),
+            Self::Lost { was_answered: false, .. } => Some(
+                "it accepts connections and answers none: is it a `sandboxctl serve`, and is its \
+                 scheme the right one, http or https?"
+                    .to_owned(),
             ),
             Self::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => Some(
                 "SANDBOXCTL_TOKEN or --token-file FILE gives a token; `sandboxctl token create` \
@@ -113,8 +133,20 @@ impl Error {
                     .to_owned(),
             ),
             Self::Refused { hint, .. } => hint.clone(),
-            Self::Unexpected { .. } => Some("is it a `sandboxctl serve` that answers there?".to_owned()),
+            Self::Unexpected { .. } => {
+                Some("is it a `sandboxctl serve` that answers there?".to_owned())
+            }
         }
+    }
+
+    /// An answer of this service that is of another protocol than its scheme names.
+    pub fn other_protocol(address: &ServerAddress) -> Self {
+        let (expected, other) = match address {
+            ServerAddress::Tcp { security: Security::Tls, .. } => ("TLS", "plain HTTP"),
+            _ => ("HTTP", "TLS"),
+        };
+        let instead = (other, address.by_other_scheme());
+        Self::OtherProtocol { server: address.to_string(), expected, instead }
     }
 
     /// The refusal that a response is.
@@ -131,6 +163,30 @@ impl Error {
         let title = problem.title.unwrap_or_else(|| status.to_string());
         let message = problem.detail.unwrap_or(title);
         Self::Refused { status, kind, message, hint: problem.hint }
+    }
+}
+
+/// The next step after a TLS handshake that failed.
+fn tls_hint(source: &io::Error) -> &'static str {
+    let cause = source.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(refused)) = cause else {
+        return "is it a `sandboxctl serve` with --tls-cert that answers there?";
+    };
+    match refused {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "--ca-file FILE, or SANDBOXCTL_CA_FILE, trusts its certificate, or the authority that signed it"
+        }
+        CertificateError::NotValidForNameContext { .. } => {
+            "name the service as its certificate does, or give it a certificate for this name"
+        }
+        CertificateError::ExpiredContext { .. } => {
+            "the service needs a new certificate; it reads it at SIGHUP"
+        }
+        other if other.to_string().contains("CaUsedAsEndEntity") => {
+            "the service shows the certificate of an authority, as `openssl req -x509` makes one: make \
+             it with -addext basicConstraints=critical,CA:FALSE"
+        }
+        _ => "the service needs another certificate",
     }
 }
 

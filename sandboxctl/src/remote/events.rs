@@ -113,7 +113,7 @@ impl Events {
         self.open = None;
         let since = *self.lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() > LOST_FOR {
-            return Err(Error::Lost { server: self.client.server(), source });
+            return Err(Error::Lost { server: self.client.server(), was_answered: true, source });
         }
         sleep(PAUSE).await;
         Ok(())

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use hyper::Method;
-use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList};
+use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -83,6 +83,18 @@ impl Client {
     pub async fn cancel(&self, id: &str) -> Result<(), Error> {
         let call = Call::new(Method::DELETE, format!("/v1/executions/{id}"));
         self.call(&call).await.map(drop)
+    }
+
+    /// Whether the service can do its work. One that does not answer is not asked again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], and if the answer is none of a service.
+    pub async fn health(&self) -> Result<Health, Error> {
+        let answer = self.call_once(&Call::new(Method::GET, "/readyz")).await?;
+        // It has one whether it is ready or not.
+        serde_json::from_slice(&answer.body)
+            .map_err(|_| Error::refused(&self.server(), answer.status, &answer.body))
     }
 
     /// A page of executions, the latest first.

@@ -9,6 +9,8 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, Failure, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use super::*;
 
@@ -222,6 +224,37 @@ async fn service_that_asks_for_a_longer_pause_than_there_is_time_is_not_waited_f
         let error = service.client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
         assert!(error.to_string().contains("full"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn service_of_the_other_scheme_is_told_at_once() {
+    // An alert of TLS, which a server sends to who speaks HTTP.
+    let alert = Last("\x15\x03\x03\x00\x02\x02\x46".to_owned());
+    let service = Service::new(vec![alert]).await;
+    let plain = service.client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    assert_eq!((plain.kind(), plain.exit_code()), (ErrorKind::Engine, 125));
+    assert!(plain.to_string().ends_with(" does not answer in HTTP"), "{plain}");
+    assert!(plain.hint().unwrap().contains("if it speaks TLS: --server https://127.0.0.1:"));
+    assert_eq!(service.requests().len(), 1);
+
+    // What a server of HTTP answers to who speaks TLS.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        connection.read(&mut [0; 4096]).await.unwrap();
+        connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    });
+    let client = Client::new(address.parse().unwrap(), None).trusting(Some(vec![certificate()]));
+    let encrypted = client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    assert!(encrypted.to_string().ends_with(" does not answer in TLS"), "{encrypted}");
+    assert!(encrypted.hint().unwrap().contains("if it speaks plain HTTP: --server http://"));
+}
+
+/// A certificate that can be trusted, of whomever.
+fn certificate() -> CertificateDer<'static> {
+    let pem = include_bytes!("../../../server/http/tests/api/tls/one.cert.pem");
+    CertificateDer::from_pem_slice(pem).unwrap()
 }
 
 #[tokio::test]
