@@ -92,8 +92,8 @@ impl Config {
         }
     }
 
-    /// Refuses to write what sandboxes made into the controller's own directories, where it would be
-    /// taken for the controller's. `path` is a file or directory that may be missing.
+    /// Refuses to write into the controller's own directories, or into that of a service that runs, where
+    /// it would be taken for theirs. `path` is a file or directory that may be missing.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, linkat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_controller::{Config, HostPlaces};
+use sandbox_controller::{Config, HostPlaces, MountRefusal};
 use sandbox_dirfd::{Links, open_path, random_hex};
 
 use crate::error::Error;
@@ -259,8 +259,8 @@ fn in_io_dir(flag: &str, file: &Path) -> Error {
     Error::usage(flag, why).with_hint("name a file elsewhere")
 }
 
-/// Refuses to write what a sandbox made into a directory of the controller's own, or into an io dir
-/// [in use](refuse_used). `flag` names it.
+/// Refuses to write into a directory of the controller's own, into that of a service that runs, or into
+/// an io dir [in use](refuse_used): for every output that a command line names. `flag` names it.
 ///
 /// # Errors
 ///
@@ -270,6 +270,21 @@ pub fn refuse_own(flag: &str, path: &Path, config: &Config) -> Result<(), Error>
     config.check_output(path).map_err(|refusal| {
         Error::usage(flag, format!("{}: {refusal}", path.display())).with_hint(refusal.hint())
     })
+}
+
+/// Refuses what a service makes itself, such as its data directory, in that of another one that runs.
+///
+/// # Errors
+///
+/// If it would be in there.
+pub fn refuse_served(flag: &str, path: &Path, config: &Config) -> Result<(), Error> {
+    match config.check_output(parent_of(path)) {
+        Err(refusal @ MountRefusal::ServedDir { .. }) => {
+            let why = format!("{}: {refusal}", path.display());
+            Err(Error::usage(flag, why).with_hint(refusal.hint()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a path into an io dir that a sandbox uses now, or through one: what runs there may lead it

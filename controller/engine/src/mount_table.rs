@@ -100,6 +100,8 @@ pub struct Located<'a> {
     pub location: Location,
     /// The type, such as `ext4`.
     pub fs_type: &'a str,
+    /// Its own path, without links; of what does not exist, that of the directory where it would be.
+    pub path: PathBuf,
 }
 
 impl MountTable {
@@ -145,7 +147,7 @@ impl MountTable {
         let fs_type = mount.fs_type.as_deref().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "the mount table does not say of what type")
         })?;
-        Ok(Some(Located { location: mount.root.below(rest), fs_type }))
+        Ok(Some(Located { location: mount.root.below(rest), fs_type, path }))
     }
 
     /// The location of a path, following links, those to what does not exist too. The missing part of
@@ -178,10 +180,7 @@ impl MountTable {
                 return Err(io::Error::new(io::ErrorKind::NotFound, why));
             }
             let located = self.locate(Opened::new(opened.as_fd())?)?;
-            return Ok(located.map(|Located { location, fs_type }| Located {
-                location: location.below(missing),
-                fs_type,
-            }));
+            return Ok(located.map(|it| Located { location: it.location.below(missing), ..it }));
         }
         Err(Errno::LOOP.into())
     }

@@ -194,7 +194,7 @@ impl MountGuard {
         let opened = Opened::new(source.file.as_fd());
         let opened = opened.map_err(|error| refused(MountRefusal::unknown(&error)))?;
         let hidden = rules(policy, opened).map_err(refused)?;
-        policy.check_servers(opened, Path::new(&source.path)).map_err(refused)?;
+        policy.check_servers(opened).map_err(refused)?;
         self.hidden.extend(hidden);
         Ok(opened.mount)
     }

@@ -142,11 +142,13 @@ impl MountPolicy {
 
     /// Refuses a path at which nothing may be created.
     pub fn check_path(&self, path: &Path) -> Result<(), MountRefusal> {
-        self.check_place(&place(&self.table, path)?)
+        let located = place(&self.table, path)?;
+        self.check_place(&located)?;
+        self.check_served(&located)
     }
 
-    /// Refuses a path of one's own directories or of a pseudo filesystem, for what is written and
-    /// not mounted.
+    /// Refuses a path of one's own directories, of a server's that runs or of a pseudo filesystem, for
+    /// what is written and not mounted.
     pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
         // Such as a device, a terminal, a pipe.
         let is_stream = path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir());
@@ -162,7 +164,8 @@ impl MountPolicy {
                     // It would be made with content of a sandbox's.
                     return Err(MountRefusal::ParentOfReservedDir { name, folder: path.clone() });
                 }
-                self.check_own(&located.location)
+                self.check_own(&located.location)?;
+                if is_stream { Ok(()) } else { self.check_served(&located) }
             }
             // And no file of another mount namespace.
             Err(MountRefusal::NotListed) if is_stream => Ok(()),
@@ -213,11 +216,15 @@ impl MountPolicy {
         Ok(hidden)
     }
 
+    /// Refuses a source in the data directory of a server that runs.
+    pub fn check_servers(&self, opened: Opened<'_>) -> Result<(), MountRefusal> {
+        self.check_served(&locate(&self.table, opened)?)
+    }
+
     /// Refuses what is in the data directory of a server that runs, though the configuration does not
     /// name it. The io dirs that are in one's own are no matter.
-    pub fn check_servers(&self, opened: Opened<'_>, path: &Path) -> Result<(), MountRefusal> {
-        let location = locate(&self.table, opened)?.location;
-        if self.own.iter().any(|own| own.location.path_to(&location).is_some()) {
+    fn check_served(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
+        if self.own.iter().any(|own| own.location.path_to(&located.location).is_some()) {
             return Ok(());
         }
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -225,10 +232,11 @@ impl MountPolicy {
             statat(CWD, folder.join(DATABASE_FILE), flags).is_ok()
                 && is_locked_file(folder.join(LOCK_FILE))
         };
-        path.ancestors().find(is_served).map_or(Ok(()), |folder| {
-            let name = "data directory of a service that runs,";
-            Err(MountRefusal::ReservedDir { name, folder: folder.to_owned() })
-        })
+        located
+            .path
+            .ancestors()
+            .find(is_served)
+            .map_or(Ok(()), |folder| Err(MountRefusal::ServedDir { folder: folder.to_owned() }))
     }
 
     /// Refuses an open file or directory below which anything is mounted, and nothing else.
@@ -237,7 +245,7 @@ impl MountPolicy {
     }
 
     fn check_place(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
-        let Located { location, fs_type } = located;
+        let Located { location, fs_type, .. } = located;
         if PSEUDO_FILE_SYSTEMS.contains(fs_type) {
             return Err(MountRefusal::PseudoFileSystem { fs_type: (*fs_type).to_owned() });
         }

@@ -37,6 +37,12 @@ pub enum MountRefusal {
         /// The path of that directory.
         folder: PathBuf,
     },
+    /// It is in the data directory of a service that runs, though the configuration does not name it.
+    #[error("it is in the data directory of a service that runs, {}", .folder.display())]
+    ServedDir {
+        /// The path of that directory.
+        folder: PathBuf,
+    },
     /// It contains one of the controller's own directories, which could be changed there.
     #[error("the {name} {} is in it", .folder.display())]
     ParentOfReservedDir {
@@ -95,6 +101,7 @@ impl MountRefusal {
             }
             Self::Root => "give a directory with the files of the programs alone",
             Self::ReservedDir { .. }
+            | Self::ServedDir { .. }
             | Self::ParentOfReservedDir { .. }
             | Self::ParentOfReservedFile { .. } => {
                 "give another directory: what is there decides what runs outside of sandboxes"

@@ -179,8 +179,13 @@ fn artifacts_directory_that_cannot_be_used_is_refused_before_anything_runs() {
 #[test]
 fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
     let place = Fixture::new();
-    place.write("a.luau", "fs.write('ran', 'x')");
     let own = place.state().join("sandboxctl").join("out");
+    outputs_are_refused(&place, &own, "it is in the state directory");
+}
+
+/// Every output that a command line can name, at a path where none may be: `why` is why.
+pub(super) fn outputs_are_refused(place: &Fixture, own: &Path, why: &str) {
+    place.write("a.luau", "fs.write('ran', 'x')");
     let own = own.to_str().unwrap();
     let report = format!("junit={own}");
     let outputs: [&[&str]; 6] = [
@@ -194,7 +199,7 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
     for output in outputs {
         let all = ["run", "a.luau", "--io-dir", "io"];
         let refused = place.sandboxctl(all.iter().chain(output));
-        refused.assert_code(2).assert_stderr_has("it is in the state directory");
+        refused.assert_code(2).assert_stderr_has(why);
         assert!(!place.path("io").exists(), "{output:?}");
     }
     let copied = place.sandboxctl(["fs", "--io-dir", "io", "cp", ":a", own]);
@@ -204,7 +209,7 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
         let ended = step.env("GITHUB_ACTIONS", "true").env(variable, own).output().unwrap();
         let log = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
         assert_eq!(ended.status.code(), Some(2), "{log}");
-        assert!(log.contains(variable) && log.contains("it is in the state directory"), "{log}");
+        assert!(log.contains(variable) && log.contains(why), "{log}");
     }
     assert!(!place.path("io").exists());
     // Nor what else the command line names.
@@ -216,12 +221,12 @@ fn nothing_that_a_run_made_is_written_into_directories_of_sandboxctl() {
         &[&download[..], &["-o", own]].concat(),
         &["image", "save", own],
         &["keys", "new", own],
-        &["server", "backup", own, "--data-dir", "service"],
+        &["server", "backup", own, "--data-dir", "elsewhere"],
         &["man", "--dir", own],
     ];
     for other in others {
         let refused = place.sandboxctl(other);
-        refused.assert_code(2).assert_stderr_has("it is in the state directory");
+        refused.assert_code(2).assert_stderr_has(why);
     }
     assert!(!Path::new(own).exists());
 }

@@ -122,6 +122,33 @@ fn nothing_is_written_into_own_folders_by_any_path() {
 }
 
 #[test]
+fn nothing_is_written_or_made_in_the_directory_of_a_server_that_runs() {
+    let host = Host::new();
+    fs::create_dir_all(host.path("other/served/files")).unwrap();
+    for name in [DATABASE_FILE, LOCK_FILE] {
+        fs::write(host.path("other/served").join(name), "").unwrap();
+    }
+    symlink(host.path("other/served"), host.path("link")).unwrap();
+    symlink(host.path("other/served/new"), host.path("dangling")).unwrap();
+    let names = ["other/served/files/a/b", "other/served/x", "link/x", "dangling"];
+    let lock = fs::File::open(host.path("other/served").join(LOCK_FILE)).unwrap();
+    for name in names {
+        assert_eq!(host.policy().check_output(&host.path(name)), Ok(()), "{name}: none runs");
+    }
+    lock.lock().unwrap();
+    for name in names {
+        for refused in [
+            host.policy().check_output(&host.path(name)).unwrap_err(),
+            host.policy().check_path(&host.path(name)).unwrap_err(),
+        ] {
+            let is_served = matches!(refused, MountRefusal::ServedDir { .. });
+            assert!(is_served, "{name}: {refused}");
+        }
+    }
+    assert_eq!(host.policy().check_output(&host.path("other/x")), Ok(()));
+}
+
+#[test]
 fn nothing_is_written_into_a_pseudo_file_system_but_to_a_device() {
     let policy = Host::new().policy();
     for path in ["/proc/x", "/proc/self/comm", "/proc/sys/kernel", "/sys/x", "/sys/kernel/x"] {
