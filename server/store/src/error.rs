@@ -96,6 +96,15 @@ pub enum StoreError {
         #[source]
         source: Arc<io::Error>,
     },
+    /// A backup cannot be read.
+    #[error("cannot read the backup {}", path.display())]
+    Restore {
+        /// The backup file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: Arc<io::Error>,
+    },
     /// The thread that writes has ended.
     #[error("the store is closed")]
     Closed,
@@ -113,7 +122,7 @@ impl StoreError {
             | Self::Older { .. } => ErrorKind::Config,
             Self::Full => ErrorKind::DiskFull,
             Self::Locked | Self::Busy | Self::RolledBack => ErrorKind::Busy,
-            Self::Backup { source, .. } => match source.kind() {
+            Self::Backup { source, .. } | Self::Restore { source, .. } => match source.kind() {
                 io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -144,8 +153,8 @@ impl StoreError {
                 Some("use the sandboxctl of that server, or restart it with this one")
             }
             Self::Damaged { .. } => Some(
-                "restore a backup of `sandboxctl server backup`, or move the file away to begin with \
-                 an empty store",
+                "restore a backup of `sandboxctl server backup` by `sandboxctl server restore`, or move the \
+                 file away to begin with an empty store",
             ),
             Self::Full => Some("make room on the file system of the data directory"),
             Self::Locked => Some("end the program that holds it, such as a sqlite3 shell"),
@@ -153,6 +162,7 @@ impl StoreError {
             Self::Backup { .. } => {
                 Some("give a file that does not exist, in a directory that does")
             }
+            Self::Restore { .. } => Some("give a file that `sandboxctl server backup` wrote"),
             Self::Database(_) | Self::Row { .. } | Self::State { .. } | Self::Closed => None,
         }
     }

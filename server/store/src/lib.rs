@@ -13,9 +13,11 @@ mod error;
 mod executions;
 mod integer;
 mod readers;
+mod restore;
 mod retention;
 mod sandboxes;
 mod schema;
+mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -41,8 +43,10 @@ pub use executions::{
     NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then,
     UsedGeneration,
 };
+pub use restore::Restored;
 pub use sandboxes::{NamedSandbox, SandboxRecord};
-pub use tokens::TokenRecord;
+pub use status::StoreStatus;
+pub use tokens::{Rotated, TokenRecord};
 pub use usage::Usage;
 
 /// How long a server that starts waits for the lock of one that ends.
@@ -59,7 +63,7 @@ struct Inner {
     readers: readers::Readers,
     writer: writer::Writer,
     /// Held by a server, so that there is only one; the last to be dropped.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl std::fmt::Debug for Store {
@@ -140,7 +144,7 @@ impl Store {
             Some(_) => readers::Readers::open(|| connect_reader(&database))?,
             None => readers::Readers::default(),
         };
-        let inner = Inner { database, readers, writer, _lock: lock };
+        let inner = Inner { database, readers, writer, lock };
         Ok(Self(Arc::new(inner)))
     }
 

@@ -433,6 +433,43 @@ fn token_is_revoked_once_and_its_use_is_recorded() {
     let at = Time::from_unix_millis(9);
     assert!(store.revoke_token("t", at).unwrap() && !store.revoke_token("t", at).unwrap());
     assert_eq!(store.token("t").unwrap().unwrap().revoked_at, Some(at));
+
+    // Another one takes the place of one that is valid, at once or after a while.
+    let time = Time::from_unix_millis;
+    let record = |id: &str, expires_at: Option<i64>| TokenRecord {
+        id: id.to_owned(),
+        hash: [7; 32],
+        subject: subject("bob"),
+        scopes: Vec::new(),
+        created_at: time(1),
+        expires_at: expires_at.map(time),
+        revoked_at: None,
+        last_used_at: None,
+    };
+    for (id, expires) in [("u", None), ("v", Some(50)), ("w", Some(5000))] {
+        store.create_token(record(id, expires)).unwrap();
+    }
+    let rotate = |id: &str, new: &str, until: Option<i64>| {
+        store.rotate_token(id, record(new, None), time(100), until.map(time)).unwrap()
+    };
+    let of = |id: &str| store.token(id).unwrap().unwrap();
+    assert_eq!(rotate("none", "x", None), Rotated::Missing);
+    assert_eq!(
+        (rotate("v", "x", None), rotate("t", "x", None)),
+        (Rotated::NotValid, Rotated::NotValid)
+    );
+    assert_eq!(store.token("x").unwrap(), None);
+    assert_eq!((rotate("u", "x", Some(200)), of("u").expires_at), (Rotated::Done, Some(time(200))));
+    // It never becomes valid for longer.
+    assert_eq!(
+        (rotate("w", "y", Some(9000)), of("w").expires_at),
+        (Rotated::Done, Some(time(5000)))
+    );
+    assert_eq!((rotate("x", "z", None), of("x").revoked_at), (Rotated::Done, Some(time(100))));
+    assert_eq!(store.status(time(300)).unwrap().tokens, 3);
+    assert_eq!(store.revoke_tokens_of(&subject("bob"), time(300)).unwrap(), 5);
+    assert_eq!(store.revoke_tokens_of(&subject("bob"), time(301)).unwrap(), 0);
+    assert_eq!((of("x").revoked_at, of("z").revoked_at), (Some(time(100)), Some(time(300))));
 }
 
 #[test]
@@ -505,6 +542,75 @@ fn backup_has_what_was_accepted_and_replaces_no_file() {
     assert!(matches!(store.backup(&file), Err(StoreError::Backup { .. })));
     let restored = Store::open(&copy).unwrap();
     assert_eq!(restored.recover().unwrap().queued[0].summary.id, "a");
+}
+
+#[test]
+fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
+    let (dir, store) = data_dir();
+    let path = dir.path().join("data");
+    for id in ["ended", "runs", "waits"] {
+        store.accept(new(id, 1)).unwrap();
+    }
+    store.mark_running("ended", start(2)).unwrap();
+    store.finish(finish("ended", 3)).unwrap();
+    store.mark_running("runs", start(2)).unwrap();
+    let backup = dir.path().join("backup.db");
+    store.backup(&backup).unwrap();
+    store.accept(new("later", 4)).unwrap();
+    let error = Store::restore(&path, &backup).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    drop(store);
+
+    let restored = Store::restore(&path, &backup).unwrap();
+    assert_eq!(restored.interrupted, 2);
+    let store = Store::open(&path).unwrap();
+    let recovered = store.recover().unwrap();
+    assert!(recovered.queued.is_empty(), "{:?}", recovered.queued);
+    let ids = |all: &[RecoveredExecution]| all.iter().map(|it| it.summary.id.clone()).collect();
+    let running: BTreeSet<String> = ids(&recovered.running);
+    assert_eq!(running, BTreeSet::from(["runs".to_owned(), "waits".to_owned()]));
+    assert!(store.execution(&subject("alice"), "ended").unwrap().unwrap().document.is_some());
+    assert_eq!(store.execution(&subject("alice"), "later").unwrap(), None);
+    drop(store);
+    // What was there is a store of its own.
+    let other = dir.path().join("other");
+    Store::restore(&other, &restored.replaced.unwrap()).unwrap();
+    let store = Store::open(&other).unwrap();
+    assert!(store.execution(&subject("alice"), "later").unwrap().is_some());
+
+    // A file that is none changes nothing.
+    let text = dir.path().join("text");
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    fs::write(&text, "no database, and longer than the head of one: ".repeat(100)).unwrap();
+    let names = || {
+        let entries = fs::read_dir(&path).unwrap().map(|it| it.unwrap().file_name());
+        entries.collect::<BTreeSet<_>>()
+    };
+    let before = names();
+    for (file, why) in [(&text, "damaged"), (&fifo, "cannot read"), (&path, "cannot read")] {
+        let error = Store::restore(&path, file).unwrap_err();
+        assert!(error.to_string().contains(why) && error.hint().is_some(), "{error}");
+    }
+    assert_eq!(names(), before);
+}
+
+#[test]
+fn damaged_store_is_replaced_by_a_backup() {
+    let (dir, store) = data_dir();
+    store.accept(new("a", 1)).unwrap();
+    let backup = dir.path().join("backup.db");
+    store.backup(&backup).unwrap();
+    drop(store);
+    let path = dir.path().join("data");
+    for (name, content) in [(DATABASE_FILE, "no database"), ("store.db-wal", "no log either")] {
+        fs::write(path.join(name), content.repeat(1000)).unwrap();
+    }
+    let replaced = Store::restore(&path, &backup).unwrap().replaced.unwrap();
+    assert!(fs::read_to_string(&replaced).unwrap().starts_with("no database"));
+    assert!(!path.join("store.db-wal").exists());
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.status(Time::now()).unwrap().running, 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! API tokens. Of the secret part only a digest is stored.
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
@@ -27,6 +27,17 @@ pub struct TokenRecord {
     pub last_used_at: Option<Time>,
 }
 
+/// What became of a token that another one was to replace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rotated {
+    /// It is valid until the time that was given, and the new one is stored.
+    Done,
+    /// It is revoked, or its time is over.
+    NotValid,
+    /// There is none.
+    Missing,
+}
+
 /// A use is recorded once in this time.
 const USE_MS: i64 = 60_000;
 const COLUMNS: &str = "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
@@ -38,23 +49,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
-        self.write(move |connection| {
-            let millis = |time: Option<Time>| time.map(Time::unix_millis);
-            connection.execute(
-                "INSERT INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                params![
-                    token.id,
-                    token.hash,
-                    token.subject.as_str(),
-                    token.scopes.join(" "),
-                    token.created_at.unix_millis(),
-                    millis(token.expires_at),
-                    millis(token.revoked_at),
-                    millis(token.last_used_at),
-                ],
-            )?;
-            Ok(())
-        })
+        self.write(move |connection| insert(connection, &token))
     }
 
     /// A token.
@@ -105,6 +100,51 @@ impl Store {
         })
     }
 
+    /// Revokes all tokens of a subject that were not. How many.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError> {
+        let subject = subject.clone();
+        self.write(move |connection| {
+            let revoke =
+                "UPDATE tokens SET revoked_at = ?2 WHERE subject = ?1 AND revoked_at IS NULL";
+            Ok(connection.execute(revoke, params![subject.as_str(), at.unix_millis()])?)
+        })
+    }
+
+    /// Replaces a token that is valid `now` by another one, in one change. It is valid until `until` at
+    /// the latest, or else revoked.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn rotate_token(
+        &self,
+        id: &str,
+        new: TokenRecord,
+        now: Time,
+        until: Option<Time>,
+    ) -> Result<Rotated, StoreError> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            let (now, until) = (now.unix_millis(), until.map(Time::unix_millis));
+            let changed = connection.execute(
+                "UPDATE tokens SET revoked_at = iif(?3 IS NULL, ?2, NULL),
+                    expires_at = iif(?3 IS NULL, expires_at, min(ifnull(expires_at, ?3), ?3))
+                 WHERE id = ?1 AND revoked_at IS NULL AND ifnull(expires_at > ?2, TRUE)",
+                params![id, now, until],
+            )?;
+            if changed > 0 {
+                insert(connection, &new)?;
+                return Ok(Rotated::Done);
+            }
+            let mut known = connection.prepare_cached("SELECT 1 FROM tokens WHERE id = ?1")?;
+            Ok(if known.exists([id])? { Rotated::NotValid } else { Rotated::Missing })
+        })
+    }
+
     /// Records a use of a token, at most once a minute.
     ///
     /// # Errors
@@ -127,6 +167,24 @@ impl Store {
             Ok(())
         })
     }
+}
+
+fn insert(connection: &Connection, token: &TokenRecord) -> Result<(), StoreError> {
+    let millis = |time: Option<Time>| time.map(Time::unix_millis);
+    connection.execute(
+        "INSERT INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            token.id,
+            token.hash,
+            token.subject.as_str(),
+            token.scopes.join(" "),
+            token.created_at.unix_millis(),
+            millis(token.expires_at),
+            millis(token.revoked_at),
+            millis(token.last_used_at),
+        ],
+    )?;
+    Ok(())
 }
 
 fn record(row: &Row<'_>) -> Result<TokenRecord, StoreError> {

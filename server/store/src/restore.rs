@@ -1,0 +1,124 @@
+//! A backup in the place of the store of a data directory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use rustix::fs::OFlags;
+use sandbox_api::service::{DATABASE_FILE, Time};
+use sandbox_dirfd::{create_private_dir, random_hex};
+
+use crate::error::StoreError;
+use crate::{Store, connect, directory, lock, private_file, schema};
+
+/// The files beside a database while it is open.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The store that was there, under its new name.
+    pub replaced: Option<PathBuf>,
+    /// Executions that waited or ran when the backup was made. They may have run to their end since:
+    /// they are not run again.
+    pub interrupted: u64,
+}
+
+impl Store {
+    /// Puts a backup in the place of the store of a data directory, which no server may have. The store
+    /// that is there stays beside it, and a backup of an older version is migrated.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if a server has the data directory, if the file is no store, or one of a newer
+    /// version, or if something cannot be written. The store that is there is as it was then.
+    pub fn restore(data_dir: &Path, backup: &Path) -> Result<Restored, StoreError> {
+        create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
+        let _lock = lock(data_dir)?;
+        let database = data_dir.join(DATABASE_FILE);
+        let part = data_dir.join(format!("restored-{}.part", random_hex::<4>()));
+        let restored = (|| {
+            copy(backup, &part)?;
+            let interrupted = prepare(&part, backup)?;
+            let replaced = set_aside(data_dir, &database)?;
+            let put = fs::rename(&part, &database)
+                .and_then(|()| File::open(data_dir)?.sync_all())
+                .map_err(|error| directory(data_dir, error));
+            put.map(|()| Restored { replaced, interrupted })
+        })();
+        for suffix in ["", BESIDE[0], BESIDE[1], BESIDE[2]] {
+            _ = fs::remove_file(with(&part, suffix));
+        }
+        restored
+    }
+}
+
+fn with(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Copies a backup, which is never opened as a database itself: that could change it.
+fn copy(backup: &Path, to: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Restore { path: backup.to_owned(), source: Arc::new(source) };
+    // A pipe that nobody writes to is not waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let mut from =
+        OpenOptions::new().read(true).custom_flags(flags).open(backup).map_err(failed)?;
+    if !from.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
+    let mut copy = private_file(to, OpenOptions::new().create_new(true).write(true))
+        .map_err(|error| directory(to, error))?;
+    io::copy(&mut from, &mut copy).map_err(failed)?;
+    copy.sync_all().map_err(|error| directory(to, error))
+}
+
+/// Checks and migrates a copy. What was under way when the backup was made does not run again. Errors name
+/// the backup.
+fn prepare(part: &Path, backup: &Path) -> Result<u64, StoreError> {
+    let mut connection = connect(part)?;
+    if schema::check(&connection, backup)? == 0 {
+        let detail = "it is empty".to_owned();
+        return Err(StoreError::Damaged { path: backup.to_owned(), detail });
+    }
+    schema::migrate(&mut connection, backup, schema::Migration::Allowed)?;
+    let changes = "UPDATE executions SET status = 'running', request = NULL WHERE ended_at IS NULL";
+    let interrupted = connection.execute(changes, [])?;
+    // One file, without a log beside it.
+    connection.pragma_update(None, "journal_mode", "DELETE")?;
+    close(connection)?;
+    File::open(part).and_then(|it| it.sync_all()).map_err(|error| directory(part, error))?;
+    Ok(interrupted as u64)
+}
+
+/// Gives the store that is there another name, under which it stays. Until the new one has its place, it has
+/// both.
+fn set_aside(data_dir: &Path, database: &Path) -> Result<Option<PathBuf>, StoreError> {
+    let failed = |error| directory(data_dir, error);
+    if !database.try_exists().map_err(failed)? {
+        return Ok(None);
+    }
+    // Its log becomes a part of it. That of one that is damaged stays with it.
+    if let Ok(connection) = connect(database) {
+        _ = connection.pragma_update(None, "journal_mode", "DELETE");
+        _ = close(connection);
+    }
+    let aside = data_dir.join(format!("replaced-{}.db", Time::now()));
+    fs::hard_link(database, &aside).map_err(failed)?;
+    for suffix in BESIDE {
+        match fs::rename(with(database, suffix), with(&aside, suffix)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(Some(aside))
+}
+
+fn close(connection: Connection) -> Result<(), StoreError> {
+    connection.close().map_err(|(_, error)| error.into())
+}
