@@ -326,6 +326,11 @@ settings! {
         kind: TIME,
         default: || Some(Value::Limit(LimitValue::Time(Duration::from_secs(30)))),
     }
+    ServerMetricsBySubject "server.metrics_by_subject"
+    "Whether the times in /metrics are those of each caller: of the first thousand" {
+        kind: Kind::Switch,
+        default: || Some(Value::Switch(false)),
+    }
     QuotaStored "server.quota.stored_bytes" "Bytes of results and files that are kept of one caller" {
         kind: SIZE,
     }
@@ -634,7 +639,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            49 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            50 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

@@ -216,19 +216,26 @@ pub struct Figure {
     pub name: &'static str,
     /// What it is.
     pub help: &'static str,
-    /// Its kind.
-    pub kind: FigureKind,
-    /// Of which status it is, where there is one of each: those of one name follow each other.
-    pub status: Option<&'static str>,
+    /// Names and values of what it is of, such as a status, where there is one of each: those of one name
+    /// follow each other, and have the same names.
+    pub labels: Vec<(&'static str, String)>,
     /// Its value.
-    pub value: f64,
+    pub value: FigureValue,
 }
 
-/// The kind of a [`Figure`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FigureKind {
+/// The value of a [`Figure`].
+#[derive(Debug, Clone)]
+pub enum FigureValue {
     /// It only grows.
-    Counter,
+    Counter(f64),
     /// It is what it is now.
-    Gauge,
+    Gauge(f64),
+    /// How many observations are up to each bound, the last of which is infinite, and not up to the one
+    /// before; and all observations together.
+    Histogram {
+        /// The bounds, and the observations.
+        buckets: Vec<(f64, u64)>,
+        /// Their sum.
+        sum: f64,
+    },
 }

@@ -31,7 +31,7 @@ pub use access::{
     AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
 };
 pub use backend::{
-    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Reply,
+    ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Reply,
     SandboxHandle, StoredExecution, Used,
 };
 pub use config::{HttpConfig, Mount, ResourceMetadata};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, MetricEncoder,
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -17,9 +17,9 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::backend::{Backend, Figure, FigureKind};
+use crate::backend::{Backend, Figure, FigureValue};
 
-/// The bounds of durations, in seconds: from what a warm start takes to the longest wait.
+/// The bounds of durations of requests, in seconds: from what a warm start takes to the longest wait.
 const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0];
 
@@ -129,18 +129,18 @@ impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let all = self.0.figures();
         for figures in all.chunk_by(|one, other| one.name == other.name) {
-            let Figure { name, help, kind, .. } = figures[0];
-            let kind = match kind {
-                FigureKind::Counter => MetricType::Counter,
-                FigureKind::Gauge => MetricType::Gauge,
+            let Figure { name, help, value, .. } = &figures[0];
+            let kind = match value {
+                FigureValue::Counter(_) => MetricType::Counter,
+                FigureValue::Gauge(_) => MetricType::Gauge,
+                FigureValue::Histogram { .. } => MetricType::Histogram,
             };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             match figures {
-                [figure @ Figure { status: None, .. }] => value(figure, metric)?,
+                [Figure { labels, value, .. }] if labels.is_empty() => encode_value(value, metric)?,
                 _ => {
-                    for figure in figures {
-                        let status = figure.status.unwrap_or_default();
-                        value(figure, metric.encode_family(&[("status", status)])?)?;
+                    for Figure { labels, value, .. } in figures {
+                        encode_value(value, metric.encode_family(labels)?)?;
                     }
                 }
             }
@@ -149,9 +149,13 @@ impl Collector for Figures {
     }
 }
 
-fn value(figure: &Figure, metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-    match figure.kind {
-        FigureKind::Counter => ConstCounter::new(figure.value).encode(metric),
-        FigureKind::Gauge => ConstGauge::new(figure.value).encode(metric),
+fn encode_value(value: &FigureValue, mut metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match value {
+        FigureValue::Counter(value) => ConstCounter::new(*value).encode(metric),
+        FigureValue::Gauge(value) => ConstGauge::new(*value).encode(metric),
+        FigureValue::Histogram { buckets, sum } => {
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            metric.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+        }
     }
 }

@@ -60,6 +60,8 @@ pub struct ServiceConfig {
     pub engine_patience: Duration,
     /// Kept sandboxes.
     pub kept: KeptBounds,
+    /// Whether times in its [counters](crate::Counters) are those of each subject.
+    pub figures_by_subject: bool,
 }
 
 /// The files of scripts. Commands have a private io dir whatever it says.
@@ -202,6 +204,7 @@ impl ServiceConfig {
             max_stored: ByteSize::b(10 << 30),
             engine_patience: Duration::from_secs(60),
             kept: KeptBounds::default(),
+            figures_by_subject: false,
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use sandbox_api::SandboxSpec;
 use sandbox_api::service::{Execution, Subject};
 use tokio::sync::{Notify, RwLock, oneshot};
 
@@ -17,7 +19,7 @@ use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
-use crate::runner::Runner;
+use crate::runner::{Failed, Machine, Runner};
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
 
@@ -73,6 +75,7 @@ impl Core {
         work: fn(Arc<Self>, Waiting),
     ) -> Self {
         let quotas = config.quotas;
+        let counting = Counting::new(config.figures_by_subject);
         let state = State {
             schedule: Schedule::new(bounds(&config, &quotas)),
             live: HashMap::new(),
@@ -85,7 +88,7 @@ impl Core {
             runner,
             records,
             files: Arc::new(files),
-            counting: Counting::default(),
+            counting,
             kept: KeptSandboxes::default(),
             readers: Readers::default(),
             subject_dirs: SubjectDirs::default(),
@@ -127,6 +130,20 @@ impl Core {
     /// Whether something of a subject runs, or a front end keeps a sandbox of it.
     pub fn is_active(&self, subject: &Subject) -> bool {
         self.state().schedule.of(subject).1 > 0 || self.kept.has_place(subject)
+    }
+
+    /// Starts a sandbox for a subject.
+    pub async fn launch(
+        &self,
+        subject: &Subject,
+        spec: SandboxSpec,
+    ) -> Result<Arc<dyn Machine>, Failed> {
+        let since = Instant::now();
+        let launched = self.runner.launch(spec).await;
+        if launched.is_ok() {
+            self.counting.started(subject, since.elapsed());
+        }
+        launched
     }
 
     /// Starts what may run now.

@@ -42,7 +42,7 @@ pub use self::core::RunPermit;
 pub use admission::{IdempotencyKey, Submitted};
 pub use archive::Archive;
 pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
-pub use counters::Counters;
+pub use counters::{Counters, Histogram};
 pub use error::{ServiceError, ServiceErrorKind};
 pub use events::Events;
 pub use files::OpenFile;

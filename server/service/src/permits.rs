@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use sandbox_api::service::{Subject, Time};
 use sandbox_api::{Status, Usage};
@@ -50,6 +51,8 @@ impl RunPermit {
     /// If the store fails.
     pub async fn end(self, status: Status, used: Usage) -> Result<(), ServiceError> {
         self.core.counting.ended(status);
+        let time = Duration::from_millis(used.wall_ms);
+        self.core.counting.ran(status, &self.subject, time);
         self.core.records.add_usage(&self.subject, Time::now(), used).await
     }
 }
@@ -78,8 +81,11 @@ impl Service {
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
         let waiter = Waiter { core, subject, id: random_hex::<12>() };
+        let since = Instant::now();
         reserved.fill(waiter.id.clone(), Queued::FrontEnd(sender));
-        granted.await.map_err(|_| ServiceError::ShuttingDown)
+        let permit = granted.await.map_err(|_| ServiceError::ShuttingDown)?;
+        core.counting.waited(subject, since.elapsed());
+        Ok(permit)
     }
 
     /// Refuses what would make the files that a front end keeps of a subject larger, if the subject has

@@ -107,7 +107,9 @@ impl Core {
         work: Waits,
         room: &mut Room,
     ) -> Result<Ended, NotRun> {
-        let queued_ms = millis(live.accepted.elapsed());
+        let waited = live.accepted.elapsed();
+        self.counting.waited(&live.subject, waited);
+        let queued_ms = millis(waited);
         if *live.cancel.borrow() != Cancel::No {
             return Err(NotRun::Cancelled);
         }
@@ -160,7 +162,7 @@ impl Core {
         let spec = self.with_io_dir(spec, io);
         let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
         let launch = async move {
-            let start = || async { Ok(core.runner.launch(spec.clone()).await?) };
+            let start = || async { Ok(core.launch(&live.subject, spec.clone()).await?) };
             core.patiently(&live, start).await
         };
         let launching = tokio::spawn(launch.instrument(span));
@@ -353,6 +355,9 @@ impl Core {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         self.counting.ended(status);
+        if let (HasRun::Yes, Some(usage)) = (has_run, &finish.usage) {
+            self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
+        }
         let started_at = match &*live.phase.borrow() {
             Phase::Running(since) => Some(*since),
             Phase::Queued | Phase::Ended(_) => None,

@@ -17,12 +17,12 @@ use sandbox_api::service::{
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
-    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
+    ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
     Reply, SandboxHandle, StoredExecution, Used,
 };
 use sandbox_service::{
-    CreatedSandbox, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError, ServiceErrorKind,
-    UseOutcome,
+    CreatedSandbox, Histogram, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError,
+    ServiceErrorKind, UseOutcome,
 };
 use std::io;
 use std::sync::{Arc, Weak};
@@ -333,10 +333,10 @@ impl Backend for ServiceBackend {
 
     fn figures(&self) -> Vec<Figure> {
         let counters = self.service.counters();
-        let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
-        let gauge = |name, help, value: u64| figure(name, help, FigureKind::Gauge, value);
+        let counter = |name, help, value: u64| figure(name, help, FigureValue::Counter, value);
+        let gauge = |name, help, value: u64| figure(name, help, FigureValue::Gauge, value);
         let ended = counters.ended.iter().map(|(status, count)| Figure {
-            status: Some(status.as_str()),
+            labels: vec![("status", status.as_str().to_owned())],
             ..counter("executions_ended", "Executions that have ended, by status.", *count)
         });
         let mut figures: Vec<Figure> = ended.collect();
@@ -366,6 +366,13 @@ impl Backend for ServiceBackend {
             gauge("executions_running", "Executions that run.", counters.running),
             gauge("sandboxes_kept", "Kept sandboxes that exist.", counters.sandboxes),
         ]);
+        for (name, help, times) in [
+            ("queue_wait_seconds", "How long requests waited for their turn.", &counters.waits),
+            ("sandbox_start_seconds", "How long starts of sandboxes took.", &counters.starts),
+            ("execution_seconds", "How long executions ran, by status.", &counters.runs),
+        ] {
+            figures.extend(times.iter().map(|times| histogram(name, help, times)));
+        }
         if let Some(pool) = self.controller.upgrade().and_then(|it| it.pool_stats()) {
             figures.extend(pool_figures(&pool));
         }
@@ -374,10 +381,10 @@ impl Backend for ServiceBackend {
 }
 
 fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
-    let counter = |name, help, value: u64| figure(name, help, FigureKind::Counter, value);
-    let gauge = |name, help, value: usize| figure(name, help, FigureKind::Gauge, value as u64);
-    let seconds = |name, help, kind, time: Duration| Figure {
-        value: time.as_secs_f64(),
+    let counter = |name, help, value: u64| figure(name, help, FigureValue::Counter, value);
+    let gauge = |name, help, value: usize| figure(name, help, FigureValue::Gauge, value as u64);
+    let seconds = |name, help, kind: fn(f64) -> FigureValue, time: Duration| Figure {
+        value: kind(time.as_secs_f64()),
         ..figure(name, help, kind, 0)
     };
     vec![
@@ -388,7 +395,7 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
         seconds(
             "pool_oldest_seconds",
             "Age of the oldest pooled sandbox.",
-            FigureKind::Gauge,
+            FigureValue::Gauge,
             pool.oldest,
         ),
         counter("pool_claims", "Launches of sandboxes that can be pooled.", pool.claims),
@@ -398,14 +405,14 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
         seconds(
             "pool_claimed_age_seconds",
             "Ages of the sandboxes that were given, together.",
-            FigureKind::Counter,
+            FigureValue::Counter,
             pool.claimed_age,
         ),
         counter("pool_filled", "Sandboxes that were started ahead.", pool.filled),
         seconds(
             "pool_fill_seconds",
             "Time that starts ahead took, together.",
-            FigureKind::Counter,
+            FigureValue::Counter,
             pool.fill_time,
         ),
         counter("pool_failed", "Starts ahead that failed.", pool.failed),
@@ -414,10 +421,23 @@ fn pool_figures(pool: &PoolStats) -> Vec<Figure> {
     ]
 }
 
-fn figure(name: &'static str, help: &'static str, kind: FigureKind, value: u64) -> Figure {
+fn histogram(name: &'static str, help: &'static str, times: &Histogram) -> Figure {
+    let Histogram { status, subject, sum, buckets } = times;
+    let status = status.map(|status| ("status", status.to_owned()));
+    let subject = subject.clone().map(|subject| ("subject", subject));
+    let value = FigureValue::Histogram { buckets: buckets.to_vec(), sum: *sum };
+    Figure { name, help, labels: status.into_iter().chain(subject).collect(), value }
+}
+
+fn figure(
+    name: &'static str,
+    help: &'static str,
+    kind: fn(f64) -> FigureValue,
+    value: u64,
+) -> Figure {
     #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
     let value = value as f64;
-    Figure { name, help, kind, status: None, value }
+    Figure { name, help, labels: Vec::new(), value: kind(value) }
 }
 
 #[cfg(test)]

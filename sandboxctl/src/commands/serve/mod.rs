@@ -5,7 +5,7 @@ mod backend;
 mod causes;
 mod listen;
 mod mcp;
-mod plan;
+pub mod plan;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,28 +62,15 @@ async fn run(
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
     let Plan { endpoint, controller, service, http, tls, jwt, shutdown_timeout, pool } = plan;
-    let tls = match tls {
-        Some((certificate, key)) => {
-            let tls = Tls::load(&certificate, &key).map_err(|error| {
-                Error::usage("--tls-cert", causes(&error)).with_hint(error.hint())
-            })?;
-            Some(Arc::new(tls))
-        }
-        None => None,
-    };
+    let tls = tls.as_ref().map(plan::load_tls).transpose()?.map(Arc::new);
     let listening = Listening::at(&endpoint, settings)?;
     if args.insecure_no_auth {
         listening.refuse_others()?;
     }
     let store = Store::open(&service.data_dir)?;
     let policy = if args.insecure_no_auth { Policy::Nobody } else { Policy::Others };
-    let access = Access::new(policy, store.clone(), jwt).map_err(|error| {
-        let refused = Error::usage("server.jwt", causes(&error));
-        match error.hint() {
-            Some(hint) => refused.with_hint(hint),
-            None => refused,
-        }
-    })?;
+    let access = Access::new(policy, store.clone(), jwt);
+    let access = access.map_err(|error| plan::refused_keys(&error))?;
     if policy == Policy::Others && !listening.is_local() && !access.knows_tokens()? {
         return Err(Error::usage(
             "--listen",

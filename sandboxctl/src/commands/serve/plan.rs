@@ -1,19 +1,20 @@
 //! Configuration of a service, from flags and settings: checked before anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
-use sandbox_auth::JwtConfig;
+use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
 use sandbox_controller::{Config, PoolConfig};
-use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata};
+use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls};
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
+use super::causes::causes;
 use crate::cli::serve::ServeArgs;
-use crate::config::{Key, Layer, Scope, Settings};
+use crate::config::{Key, Layer, Settings, Value};
 use crate::error::Error;
-use crate::target::is_in;
+use crate::target::{self, is_in};
 
 /// Configuration of a service.
 pub struct Plan {
@@ -53,32 +54,16 @@ impl Plan {
                 .with_hint("--data-dir DIR, or [server] data_dir, names one; it is created")
         })?;
         let data_dir = here.join(data_dir);
-        let endpoint = settings.text(Key::ServerListen).unwrap_or_default();
-        let endpoint: Endpoint =
-            endpoint.parse().map_err(|error: sandbox_http::InvalidEndpoint| {
-                Error::usage(settings.named(Key::ServerListen), error.to_string())
-            })?;
-        let endpoint = match endpoint {
-            Endpoint::Unix(path) => Endpoint::Unix(here.join(path)),
-            endpoint => endpoint,
-        };
+        let endpoint = endpoint(settings, here)?;
         let mut controller = context.controller(settings);
+        target::refuse_served(&settings.named(Key::ServerDataDir), &data_dir, &controller)?;
+        if let Endpoint::Unix(path) = &endpoint {
+            target::refuse_served(&settings.named(Key::ServerListen), path, &controller)?;
+        }
         // Whatever `io.scratch_dir` says: an io dir is moved to the files of its execution at its end, so
         // that both are on one file system.
         controller.scratch_dir = data_dir.join("scratch");
-        let tls = match [Key::ServerTlsCert, Key::ServerTlsPrivate].map(|key| settings.path_of(key))
-        {
-            [Some(certificate), Some(key)] => Some((here.join(certificate), here.join(key))),
-            [None, None] => None,
-            _ => {
-                return Err(Error::usage(
-                    "--tls-cert",
-                    "a certificate needs its key, and a key its \
-                    certificate",
-                )
-                .with_hint("--tls-cert FILE --tls-key FILE"));
-            }
-        };
+        let tls = tls(settings, here)?;
         let disk_reserve = controller.disk_reserve;
         let service = ServiceConfig { disk_reserve, ..service(args, settings, data_dir)? };
         controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
@@ -104,6 +89,65 @@ impl Plan {
             shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
         })
     }
+}
+
+fn endpoint(settings: &Settings, here: &Path) -> Result<Endpoint, Error> {
+    let endpoint = settings.text(Key::ServerListen).unwrap_or_default().parse();
+    let endpoint = endpoint.map_err(|error: sandbox_http::InvalidEndpoint| {
+        Error::usage(settings.named(Key::ServerListen), error.to_string())
+    })?;
+    Ok(match endpoint {
+        Endpoint::Unix(path) => Endpoint::Unix(here.join(path)),
+        endpoint => endpoint,
+    })
+}
+
+/// The files of the certificate and its key.
+fn tls(settings: &Settings, here: &Path) -> Result<Option<(PathBuf, PathBuf)>, Error> {
+    match [Key::ServerTlsCert, Key::ServerTlsPrivate].map(|key| settings.path_of(key)) {
+        [Some(certificate), Some(key)] => Ok(Some((here.join(certificate), here.join(key)))),
+        [None, None] => Ok(None),
+        _ => Err(Error::usage(
+            "--tls-cert",
+            "a certificate needs its key, and a key its certificate",
+        )
+        .with_hint("--tls-cert FILE --tls-key FILE")),
+    }
+}
+
+/// Reads a certificate and its key.
+///
+/// # Errors
+///
+/// If they cannot be used.
+pub fn load_tls((certificate, key): &(PathBuf, PathBuf)) -> Result<Tls, Error> {
+    Tls::load(certificate, key)
+        .map_err(|error| Error::usage("--tls-cert", causes(&error)).with_hint(error.hint()))
+}
+
+/// The refusal of the keys of an issuer.
+pub fn refused_keys(error: &JwtError) -> Error {
+    let refused = Error::usage("server.jwt", causes(error));
+    match error.hint() {
+        Some(hint) => refused.with_hint(hint),
+        None => refused,
+    }
+}
+
+/// What a service would refuse of the settings, and of the files that they name.
+pub fn problems(settings: &Settings, here: &Path) -> Vec<Error> {
+    let read_keys = |keys: Option<JwtConfig>| match keys {
+        Some(keys) => JwtKeys::read(&keys).map(drop).map_err(|error| refused_keys(&error)),
+        None => Ok(()),
+    };
+    let checks = [
+        endpoint(settings, here).map(drop),
+        tls(settings, here)
+            .and_then(|files| files.as_ref().map_or(Ok(()), |it| load_tls(it).map(drop))),
+        resource(settings).map(drop),
+        jwt(settings).and_then(read_keys),
+    ];
+    checks.into_iter().filter_map(Result::err).collect()
 }
 
 fn service(
@@ -140,7 +184,7 @@ fn service(
         }
         None => IoPosture::Off,
     };
-    let scripts = settings.bounds(Scope::Limits)?;
+    let by_subject = &settings.setting(Key::ServerMetricsBySubject).value;
     let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
     let kept = KeptBounds::default();
     let defaults = ServiceConfig::new(data_dir);
@@ -160,6 +204,7 @@ fn service(
         retention: settings.time(Key::ServerRetention).unwrap_or_default(),
         max_stored: settings.size(Key::ServerMaxStored).unwrap_or(defaults.max_stored),
         kept: KeptBounds { max_ttl, ttl: kept.ttl.min(max_ttl), ..kept },
+        figures_by_subject: matches!(by_subject, Some(Value::Switch(true))),
         ..defaults
     })
 }

@@ -68,6 +68,10 @@ async fn credentials_are_missing_invalid_or_not_now() {
         "sandboxctl_executions_queued 3.0",
         "sandboxctl_executions_ended_total{status=\"ok\"} 2.0",
         "sandboxctl_executions_ended_total{status=\"limit\"} 1.0",
+        "sandboxctl_queue_wait_seconds_bucket{le=\"0.5\"} 2",
+        "sandboxctl_queue_wait_seconds_bucket{le=\"+Inf\"} 3",
+        "sandboxctl_queue_wait_seconds_count 3",
+        "sandboxctl_queue_wait_seconds_sum 7.5",
         "sandboxctl_http_requests_total{route=\"get_usage\",status=\"200\"} 1",
         "# EOF",
     ];

@@ -20,7 +20,7 @@ use sandbox_api::service::{
 };
 use sandbox_api::{ErrorKind, Failure, LogLevel, ProblemKind, Status};
 use sandbox_http::{
-    ArchiveFormat, Backend, Figure, FigureKind, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
+    ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
     Reply, SandboxHandle, StoredExecution, Used,
 };
 use tokio::sync::watch;
@@ -452,13 +452,16 @@ impl Backend for Fake {
     fn figures(&self) -> Vec<Figure> {
         let ended = |status, value| {
             let (name, help) = ("executions_ended", "Executions that have ended");
-            Figure { name, help, kind: FigureKind::Counter, status: Some(status), value }
+            let labels = vec![("status", String::from(status))];
+            Figure { name, help, labels, value: FigureValue::Counter(value) }
         };
-        let (name, help) = ("executions_queued", "Executions that wait");
+        let waiting = |name, value| Figure { name, help: "Waiting", labels: Vec::new(), value };
+        let buckets = vec![(0.5, 2), (f64::INFINITY, 1)];
         vec![
-            Figure { name, help, kind: FigureKind::Gauge, status: None, value: 3.0 },
+            waiting("executions_queued", FigureValue::Gauge(3.0)),
             ended("ok", 2.0),
             ended("limit", 1.0),
+            waiting("queue_wait_seconds", FigureValue::Histogram { buckets, sum: 7.5 }),
         ]
     }
 }

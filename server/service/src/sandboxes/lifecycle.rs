@@ -103,7 +103,7 @@ impl Core {
             Some(name) => spec.container_name(name),
             None => spec,
         };
-        let launched = self.runner.launch(spec).await;
+        let launched = self.launch(&kept.record.subject, spec).await;
         let mut info = kept.info();
         info.has_started |= launched.is_ok();
         info.status = match launched {
