@@ -133,26 +133,6 @@ fn bytes(_: &mut SchemaGenerator) -> Schema {
     Schema::default()
 }
 
-/// A message of a stream of events.
-fn message(generator: &mut SchemaGenerator) -> Schema {
-    let event = generator.subschema_for::<ExecutionEvent>();
-    schemars::json_schema!({
-        "description": "Each message of the stream.",
-        "type": "object",
-        "properties": {
-            "id": { "description": "The number of the event.", "type": "string" },
-            "event": { "description": "What happened.", "type": "string" },
-            "data": {
-                "description": "The event as JSON.",
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": event,
-            },
-        },
-        "required": ["id", "event", "data"],
-    })
-}
-
 fn text(_: &mut SchemaGenerator) -> Schema {
     schemars::json_schema!({ "type": "string" })
 }
@@ -306,9 +286,10 @@ impl Route {
         self.answer(status, description, vec![Content { media_type, schema: bytes, example: None }])
     }
 
-    /// An answer that is a stream of events.
+    /// An answer that is a stream of events. Its schema is that of the data of each: generated clients
+    /// give a stream of that type.
     pub fn answers_events(self, description: &'static str) -> Self {
-        let (media_type, schema) = ("text/event-stream", message as SchemaFn);
+        let (media_type, schema) = ("text/event-stream", schema_of::<ExecutionEvent> as SchemaFn);
         self.answer(200, description, vec![Content { media_type, schema, example: None }])
     }
 

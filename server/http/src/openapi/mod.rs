@@ -168,8 +168,8 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
     for name in names {
         let description = match name {
             "path" => {
-                "The path of a file, relative to the io dir. Bytes that are not UTF-8 are \
-                percent-encoded."
+                "The path of a file, relative to the io dir. Its slashes may be percent-encoded or not; \
+                bytes that are not UTF-8 are."
             }
             _ => "The id, as it was given at the creation.",
         };
@@ -179,8 +179,6 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
             "required": true,
             "description": description,
             "schema": { "type": "string", "minLength": 1 },
-            // Its slashes are its own.
-            "allowReserved": (name == "path").then_some(true),
         }));
     }
     for parameters in &route.parameters {

@@ -87,9 +87,10 @@ fn executions() -> Vec<Route> {
             "Follow the events of an execution",
         )
         .describe(
-            "Server-sent events, numbered from 1 without gaps; the data of each is an \
-             `ExecutionEvent`. A client that reconnects with `Last-Event-ID` gets those that \
-             follow. The last one is `end`, after which the stream ends.",
+            "Server-sent events, numbered from 1 without gaps. Each has its number as `id`, its name as \
+             `event`, and an `ExecutionEvent` in JSON as `data`, whose schema is that of the answer. A \
+             client that reconnects with `Last-Event-ID` gets those that follow. The last one is `end`, \
+             after which the stream ends.",
         )
         .headers(event_headers)
         .query::<EventParams>()

@@ -65,6 +65,22 @@ fn operations_are_complete_and_have_names_of_their_own() {
 }
 
 #[test]
+fn parameters_and_events_are_what_openapi_3_1_and_generators_of_clients_know() {
+    walk(&DOCUMENT, &mut |members| {
+        if members.get("in").is_some_and(|it| it == "path" || it == "header") {
+            // What else there may be in a query.
+            for odd in ["allowReserved", "allowEmptyValue"] {
+                assert!(!members.contains_key(odd), "{odd}: {members:?}");
+            }
+        }
+    });
+    let events = DOCUMENT["paths"]["/v1/executions/{id}/events"]["get"]["responses"].clone();
+    // They give a stream of what this is, read from JSON.
+    let schema = &events["200"]["content"]["text/event-stream"]["schema"];
+    assert_eq!(schema["$ref"], "#/components/schemas/ExecutionEvent");
+}
+
+#[test]
 fn examples_are_valid_and_schemas_are_schemas() {
     for schema in DOCUMENT["components"]["schemas"].as_object().unwrap().values() {
         let mut root = schema.clone();
