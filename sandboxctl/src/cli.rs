@@ -350,17 +350,17 @@ Examples:
       --allowed-image 'python:*' --pool 8")]
     Serve(Box<ServeArgs>),
 
-    /// Create, list and revoke API tokens of a service
+    /// Create, list, rotate and revoke API tokens of a service
     ///
     /// In its data directory, whether it runs or not.
     #[command(subcommand)]
     Token(TokenCommand),
 
-    /// Back up the data directory of a service
+    /// Back up, restore and examine a service
     #[command(subcommand)]
     Server(ServerCommand),
 
-    /// Show the configuration
+    /// Show and check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
 
@@ -434,16 +434,15 @@ impl Command {
             | Self::Ps(PsArgs { json, .. })
             | Self::Gc(GcArgs { json, .. })
             | Self::Doctor(DoctorArgs { json, .. })
-            | Self::Config(ConfigCommand::Show { json, .. }) => *json,
+            | Self::Config(ConfigCommand::Show { json, .. } | ConfigCommand::Check { json, .. }) => {
+                *json
+            }
             Self::Executions(args) => args.command.wants_json(),
             Self::Token(command) => command.wants_json(),
+            Self::Server(command) => command.wants_json(),
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) | Self::Serve(_) => false,
-            Self::Server(_)
-            | Self::Types
-            | Self::Keys(_)
-            | Self::Completions { .. }
-            | Self::Man { .. } => false,
+            Self::Types | Self::Keys(_) | Self::Completions { .. } | Self::Man { .. } => false,
         }
     }
 }
@@ -805,6 +804,20 @@ Examples:
         #[arg(long)]
         origin: bool,
         /// Print JSON, always with origins
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check the configuration, and the files that the settings of a service name
+    ///
+    /// Prints each setting that no run or service accepts, and exits with 2 if there is one. Where settings of
+    /// [server] are made, its certificate and its keys are read too. Nothing is started.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl config check
+  sandboxctl config check --config /etc/sandboxctl/config.toml
+  sandboxctl config check --json")]
+    Check {
+        /// Print JSON: {"files", "problems": [{"message", "hint"}]}
         #[arg(long)]
         json: bool,
     },

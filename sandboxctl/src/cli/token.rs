@@ -9,6 +9,7 @@ use sandbox_api::service::Subject;
 use sandbox_api::{LimitKey, LimitValue};
 use sandbox_auth::{Scope, Token};
 
+use super::remote::RemoteArgs;
 use super::values::{Utf8, text};
 use crate::config::{Flags, Key, Value};
 
@@ -72,15 +73,48 @@ Examples:
         json: bool,
     },
 
+    /// Create a token in the place of another one, for the same subject and scopes, and print it
+    ///
+    /// The old one is revoked at once, or valid for --overlap longer, so that its callers can take the new
+    /// one.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
+  sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586 --overlap 1h --expires 90days")]
+    Rotate {
+        /// The old token: the id that `token ls` shows
+        #[arg(value_name = "ID", value_hint = ValueHint::Other, value_parser = text::<TokenId>())]
+        id: TokenId,
+        /// How long the old token is still valid, such as 1h [default: it is revoked at once]
+        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+        overlap: Option<Duration>,
+        /// How long the new one is valid, such as 12h or 90days, or never [default: as long as the old one
+        /// was made for]
+        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other,
+            value_parser = text::<Expiry>())]
+        expires: Option<Expiry>,
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+        /// Print JSON: {"id", "token", "subject", "scopes", "created_at", "expires_at"}
+        #[arg(long)]
+        json: bool,
+    },
+
     /// Revoke tokens: a service that runs refuses them at once
     #[command(after_long_help = "\
 Examples:
-  sandboxctl token revoke --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586")]
+  sandboxctl token revoke --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
+  sandboxctl token revoke --data-dir /var/lib/sandboxctl --subject ci")]
     Revoke {
         /// The tokens: the ids that `token ls` shows
-        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other,
+        #[arg(value_name = "ID", required_unless_present = "subject", value_hint = ValueHint::Other,
             value_parser = text::<TokenId>())]
         ids: Vec<TokenId>,
+        /// All tokens of this subject
+        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, conflicts_with = "ids",
+            value_parser = subject())]
+        subject: Option<Subject>,
         /// The data directory.
         #[command(flatten)]
         data_dir: DataDirArgs,
@@ -93,8 +127,7 @@ pub enum ServerCommand {
     /// Write a copy of a service's database to a new file, while it runs
     ///
     /// The copy is one state of the database: executions, events, results, kept sandboxes, tokens,
-    /// usage. Files of executions are not in it. To restore it, stop the service and put it in place
-    /// of store.db in the data directory, without store.db-wal and store.db-shm.
+    /// usage. Files of executions are not in it. `server restore` puts it back.
     #[command(after_long_help = "\
 Examples:
   sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
@@ -106,6 +139,55 @@ Examples:
         #[command(flatten)]
         data_dir: DataDirArgs,
     },
+
+    /// Put a backup in the place of the database of a service that does not run
+    ///
+    /// The database that is there stays beside it, as replaced-TIME.db. What waited or ran when the backup
+    /// was made is not run again: it may have ended since. Tokens that were revoked since are valid again,
+    /// and files of executions that the backup does not know are removed when the service starts.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl server restore /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
+    Restore {
+        /// The backup
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+    },
+
+    /// Tell whether a service runs and is ready, and what it has
+    ///
+    /// Of the data directory: whether a service has it, and what is in it. Of --server: whether it is ready,
+    /// and each of its checks. Exits with 1 if it does not run, or is not ready.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl server status --data-dir /var/lib/sandboxctl
+  sandboxctl server status --server http://127.0.0.1:8470
+  sandboxctl server status --data-dir /var/lib/sandboxctl --json")]
+    Status {
+        /// The data directory.
+        #[command(flatten)]
+        data_dir: DataDirArgs,
+        /// The service.
+        #[command(flatten)]
+        remote: RemoteArgs,
+        /// Print JSON: {"data_dir": {…}, "server": {"url", "ready", "checks"}}
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl ServerCommand {
+    /// Whether JSON is to be printed, whatever happens.
+    #[must_use]
+    pub const fn wants_json(&self) -> bool {
+        match self {
+            Self::Status { json, .. } => *json,
+            Self::Backup { .. } | Self::Restore { .. } => false,
+        }
+    }
 }
 
 impl TokenCommand {
@@ -113,7 +195,7 @@ impl TokenCommand {
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         match self {
-            Self::Create { json, .. } | Self::Ls { json, .. } => *json,
+            Self::Create { json, .. } | Self::Ls { json, .. } | Self::Rotate { json, .. } => *json,
             Self::Revoke { .. } => false,
         }
     }
@@ -128,6 +210,15 @@ fn scope() -> impl TypedValueParser<Value = Scope> {
     Utf8(names.try_map(|name| name.parse::<Scope>()))
 }
 
+/// A time, written as every time is, from a millisecond on.
+fn time(text: &str) -> Result<Duration, String> {
+    match LimitKey::Timeout.parse(text) {
+        Ok(LimitValue::Time(time)) => Ok(time),
+        Ok(_) => Err("it is not a time".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// How long a token is valid; `None` is for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry(pub Option<Duration>);
@@ -136,14 +227,11 @@ impl std::str::FromStr for Expiry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "never" {
-            return Ok(Self(None));
-        }
-        // Written as every time is, from a millisecond on.
-        match LimitKey::Timeout.parse(text) {
-            Ok(LimitValue::Time(time)) => Ok(Self(Some(time))),
-            Ok(_) => Err("it is not a time".to_owned()),
-            Err(error) => Err(format!("{error}, or never")),
+        match text {
+            "never" => Ok(Self(None)),
+            text => time(text)
+                .map(|time| Self(Some(time)))
+                .map_err(|error| format!("{error}, or never")),
         }
     }
 }

@@ -1,12 +1,14 @@
-//! `config show`: every effective setting, and its source.
+//! `config show`: every effective setting, and its source. `config check`: what is wrong with them.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::Context;
 use crate::cli::ConfigCommand;
 use crate::config::{Error, Key, Layer, Origin, Settings, Value};
+use crate::render::escaped_line;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -25,7 +27,10 @@ struct Shown<'a> {
 }
 
 pub fn config(context: &Context<'_>, command: &ConfigCommand) -> Result<u8, crate::error::Error> {
-    let ConfigCommand::Show { keys, origin, json } = command;
+    let (keys, origin, json) = match command {
+        ConfigCommand::Show { keys, origin, json } => (keys, origin, json),
+        ConfigCommand::Check { json } => return check(context, *json),
+    };
     let keys = keys_named(keys)?;
     let settings = context.settings()?;
     if *json {
@@ -34,6 +39,60 @@ pub fn config(context: &Context<'_>, command: &ConfigCommand) -> Result<u8, crat
         context.output.text(&text(&settings, &keys, *origin))?;
     }
     Ok(0)
+}
+
+#[derive(Serialize)]
+struct CheckDocument {
+    files: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Serialize)]
+struct Problem {
+    message: String,
+    hint: Option<String>,
+}
+
+/// Prints everything that is wrong with the configuration.
+fn check(context: &Context<'_>, json: bool) -> Result<u8, crate::error::Error> {
+    let (files, problems) = match context.settings() {
+        // Where a setting cannot be read, the others have no meaning.
+        Err(error) => (Vec::new(), vec![error]),
+        Ok(settings) => (
+            settings.files.iter().map(|file| file.display().to_string()).collect(),
+            problems(&settings, &context.environment.working_directory),
+        ),
+    };
+    let code = if problems.is_empty() { 0 } else { 2 };
+    if json {
+        let problem =
+            |error: &crate::error::Error| Problem { message: error.message(), hint: error.hint() };
+        let problems = problems.iter().map(problem).collect();
+        context.output.document(&CheckDocument { files, problems })?;
+        return Ok(code);
+    }
+    problems.iter().for_each(|problem| context.output.error(problem));
+    if problems.is_empty() {
+        let files = match &*files {
+            [] => "no file was read".to_owned(),
+            files => escaped_line(&files.join(", ")).into_owned(),
+        };
+        context.output.text(&format!("the configuration is valid: {files}\n"))?;
+    }
+    Ok(code)
+}
+
+/// What no run or service accepts. A service is asked for if a setting of it is made.
+fn problems(settings: &Settings, here: &Path) -> Vec<crate::error::Error> {
+    let refused = Key::all().filter_map(|key| settings.refusal(key));
+    let mut problems: Vec<_> = refused.chain(settings.allow().err()).map(Into::into).collect();
+    let is_of_service = |key: &Key| {
+        key.name().starts_with("server.") && settings.setting(*key).layer != Layer::Default
+    };
+    if Key::all().any(|key| is_of_service(&key)) {
+        problems.extend(super::serve::plan::problems(settings, here));
+    }
+    problems
 }
 
 /// The keys with these names and in the sections with these names, in order; all if none is named.
@@ -110,7 +169,6 @@ mod tests {
     use super::*;
     use crate::config::Flags;
     use sandbox_env::Environment;
-    use std::path::Path;
 
     #[test]
     fn a_limit_that_no_run_takes_is_not_shown_as_in_force() {
@@ -136,6 +194,44 @@ mod tests {
         hint: limits.ceiling in the user's or the system's configuration raises the ceiling of limits.timeout
         "
         );
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_found_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let found = |variables: &[(&str, &str)]| {
+            let environment = Environment::new(folder.path(), 1000, variables);
+            let settings = Settings::load(&environment, Flags::default()).unwrap();
+            let found = problems(&settings, folder.path());
+            found.iter().map(crate::error::Error::message).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), Vec::<String>::new());
+        let (certificate, secret) = (at("none.pem"), at("secret"));
+        std::fs::write(folder.path().join("secret"), "s".repeat(40)).unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&secret, open).unwrap();
+        let found = found(&[
+            ("SANDBOXCTL_LIMITS_TIMEOUT", "1h"),
+            ("SANDBOXCTL_SERVER_LISTEN", "nowhere"),
+            ("SANDBOXCTL_SERVER_URL", "sandbox.example.org"),
+            ("SANDBOXCTL_SERVER_TLS_CERT", &certificate),
+            ("SANDBOXCTL_SERVER_TLS_KEY", &certificate),
+            ("SANDBOXCTL_SERVER_JWT_ISSUER", "https://id.example.org"),
+            ("SANDBOXCTL_SERVER_JWT_AUDIENCE", "sandboxes"),
+            ("SANDBOXCTL_SERVER_JWT_SECRET_FILE", &secret),
+        ]);
+        let expected = [
+            "above its ceiling",
+            "'nowhere' is neither",
+            "none.pem",
+            "it is not a URL of HTTP",
+            "is open to others",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{found}");
+        }
     }
 
     #[test]

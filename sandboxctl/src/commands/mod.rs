@@ -24,6 +24,7 @@ mod replay;
 mod reports;
 mod run;
 mod serve;
+mod server;
 mod staging;
 mod text;
 mod token;
@@ -85,7 +86,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Serve(args) => serve::serve(&context, &args),
         Command::Executions(args) => executions::executions(&context, *args),
         Command::Token(command) => token::token(&context, command),
-        Command::Server(command) => token::server(&context, &command),
+        Command::Server(command) => server::server(&context, &command),
         Command::Mcp(args) => mcp::mcp(&context, &args),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => completions::print(&context, shell),

@@ -1,24 +1,28 @@
-//! `token` and `server`: the administration of a service's data directory, whether it runs or not.
+//! `token`: tokens in the data directory of a service, whether it runs or not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{Scope, Token};
-use sandbox_store::{Store, StoreError, TokenRecord};
+use sandbox_controller::Config;
+use sandbox_store::{Rotated, Store, StoreError, TokenRecord};
 use serde::Serialize;
 
 use super::Context;
-use crate::cli::token::{DataDirArgs, Expiry, ServerCommand, TokenCommand, TokenId};
+use crate::cli::token::{DataDirArgs, Expiry, TokenCommand, TokenId};
 use crate::config::{Key, Value};
 use crate::error::Error;
 use crate::render::{self, escaped_line};
+use crate::target;
 use crate::whole_file::MissingDirs;
 
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
         TokenCommand::Create { subject, scopes, expires, data_dir, json } => {
-            let data_dir = path(context, &data_dir)?;
+            let (data_dir, config) = directory(context, &data_dir)?;
+            target::refuse_served("--data-dir", &data_dir, &config)?;
             let created = match Store::attach(&data_dir) {
                 // The first token of a service may be made before its first start.
                 Err(StoreError::Missing { .. }) => {
@@ -47,32 +51,51 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 context.output.text(&listing(&tokens, now, context.output.width()))?;
             }
         }
-        TokenCommand::Revoke { ids, data_dir } => {
+        TokenCommand::Rotate { id, overlap, expires, data_dir, json } => {
+            let rotated = rotate(&store(context, &data_dir)?, &id, overlap, expires)?;
+            print(context, &rotated, json)?;
+            if !json {
+                let old = match overlap {
+                    Some(time) => format!("valid until {} at the latest", Time::now().after(time)),
+                    None => "revoked".to_owned(),
+                };
+                context.output.notice(&format!("the token {} is {old}", id.as_str()));
+            }
+        }
+        TokenCommand::Revoke { subject: Some(subject), data_dir, .. } => {
+            let store = store(context, &data_dir)?;
+            let revoked = store.revoke_tokens_of(&subject, Time::now())?;
+            // Revoked before is revoked.
+            if revoked == 0 && !store.tokens()?.iter().any(|token| token.subject == subject) {
+                let error = Error::usage("--subject", "there is no token of this subject");
+                return Err(error.with_hint("`sandboxctl token ls` lists them"));
+            }
+            let tokens = if revoked == 1 { "token" } else { "tokens" };
+            context.output.notice(&format!(
+                "revoked {revoked} {tokens}; those of an issuer of [server.jwt] are not its"
+            ));
+        }
+        TokenCommand::Revoke { ids, data_dir, .. } => {
             revoke(&store(context, &data_dir)?, &ids)?;
         }
     }
     Ok(0)
 }
 
-pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Error> {
-    let ServerCommand::Backup { file, data_dir } = command;
-    context.check_output("FILE", file)?;
-    store(context, data_dir)?.backup(file)?;
-    Ok(0)
-}
-
 /// The store of the data directory, beside the service that may have it.
-fn store(context: &Context<'_>, args: &DataDirArgs) -> Result<Store, Error> {
-    Ok(Store::attach(&path(context, args)?)?)
+pub fn store(context: &Context<'_>, args: &DataDirArgs) -> Result<Store, Error> {
+    Ok(Store::attach(&directory(context, args)?.0)?)
 }
 
-fn path(context: &Context<'_>, args: &DataDirArgs) -> Result<PathBuf, Error> {
+/// The data directory, and the configuration of a controller beside it.
+pub fn directory(context: &Context<'_>, args: &DataDirArgs) -> Result<(PathBuf, Config), Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let Some(Value::Path(data_dir)) = &settings.setting(Key::ServerDataDir).value else {
         let error = Error::usage("--data-dir", "it is not known where the service keeps its data");
         return Err(error.with_hint("--data-dir DIR, or [server] data_dir, names it"));
     };
-    Ok(context.environment.working_directory.join(data_dir))
+    let data_dir = context.environment.working_directory.join(data_dir);
+    Ok((data_dir, context.controller(&settings)))
 }
 
 /// A token as it is printed, once.
@@ -86,9 +109,9 @@ struct Created<'a> {
     expires_at: Option<Time>,
 }
 
-/// Removes the data directory of a token that could not be stored, if it was made for that and is no
-/// other's by now.
-fn remove_new(data_dir: &Path, missing: &MissingDirs, error: &StoreError) {
+/// Removes the data directory of what could not be stored, if it was made for that and is no other's by
+/// now.
+pub fn remove_new(data_dir: &Path, missing: &MissingDirs, error: &StoreError) {
     if missing.is_some() && !matches!(error, StoreError::InUse { .. }) {
         _ = fs::remove_dir_all(data_dir);
         missing.remove();
@@ -103,20 +126,49 @@ fn create(
 ) -> Result<(TokenRecord, Token), StoreError> {
     scopes.sort_unstable();
     scopes.dedup();
-    let (new, now) = (Token::generate(), Time::now());
+    let scopes = scopes.iter().map(ToString::to_string).collect();
+    let (record, token) = new(subject, scopes, Time::now(), expires);
+    // Durable before it is shown.
+    store.create_token(record.clone())?;
+    Ok((record, token))
+}
+
+fn new(subject: Subject, scopes: Vec<String>, now: Time, expires: Expiry) -> (TokenRecord, Token) {
+    let new = Token::generate();
     let record = TokenRecord {
         id: new.id,
         hash: new.hash,
         subject,
-        scopes: scopes.iter().map(ToString::to_string).collect(),
+        scopes,
         created_at: now,
         expires_at: expires.0.map(|time| now.after(time)),
         revoked_at: None,
         last_used_at: None,
     };
-    // Durable before it is shown.
-    store.create_token(record.clone())?;
-    Ok((record, new.token))
+    (record, new.token)
+}
+
+/// A token in the place of another one.
+fn rotate(
+    store: &Store,
+    id: &TokenId,
+    overlap: Option<Duration>,
+    expires: Option<Expiry>,
+) -> Result<(TokenRecord, Token), Error> {
+    let refuse = |why: &str| Error::usage(format!("ID '{}'", id.as_str()), why);
+    let missing = || refuse("there is no such token").with_hint("`sandboxctl token ls` lists them");
+    let now = Time::now();
+    let old = store.token(id.as_str())?.ok_or_else(missing)?;
+    let lifetime = old.expires_at.map(|time| time.since(old.created_at));
+    let expires = expires.unwrap_or(Expiry(lifetime));
+    let (record, token) = new(old.subject, old.scopes, now, expires);
+    let until = overlap.map(|time| now.after(time));
+    match store.rotate_token(id.as_str(), record.clone(), now, until)? {
+        Rotated::Done => Ok((record, token)),
+        Rotated::Missing => Err(missing()),
+        Rotated::NotValid => Err(refuse("it is not valid any more")
+            .with_hint("`sandboxctl token create` makes a token without an old one")),
+    }
 }
 
 fn print(
@@ -283,6 +335,35 @@ mod tests {
         let names: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
         assert!(!names.contains(&"hash".to_owned()), "{names:?}");
         assert_eq!(json["state"], "valid");
+    }
+
+    #[test]
+    fn token_is_replaced_by_one_for_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("data")).unwrap();
+        let now = Time::now();
+        let (day, hour) = (Duration::from_secs(24 * 3600), Duration::from_secs(3600));
+        let old = TokenRecord {
+            created_at: now.before(hour),
+            expires_at: Some(now.before(hour).after(day)),
+            ..record("5f0c7a1be2d40586", "ci")
+        };
+        store.create_token(old.clone()).unwrap();
+        let id: TokenId = old.id.parse().unwrap();
+        let (new, token) = rotate(&store, &id, Some(hour), None).unwrap();
+        assert_eq!((&new.subject, &new.scopes), (&old.subject, &old.scopes));
+        assert_eq!(new.expires_at.unwrap().since(new.created_at), day);
+        assert_eq!(Token::parse(&token.expose()).unwrap().id(), new.id);
+        let left = store.token(&old.id).unwrap().unwrap().expires_at.unwrap();
+        assert!(left <= Time::now().after(hour) && left > now, "{left}");
+        let id: TokenId = new.id.parse().unwrap();
+        let (newer, _) = rotate(&store, &id, None, Some(Expiry(None))).unwrap();
+        assert_eq!(newer.expires_at, None);
+        let refused = rotate(&store, &id, None, None).unwrap_err().to_text();
+        assert!(refused.contains("it is not valid any more"), "{refused}");
+        let none: TokenId = "0000000000000000".parse().unwrap();
+        let refused = rotate(&store, &none, None, None).unwrap_err().to_text();
+        assert!(refused.contains("there is no such token"), "{refused}");
     }
 
     #[test]

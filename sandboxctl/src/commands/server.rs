@@ -1,0 +1,219 @@
+//! `server`: backups of a service's data directory, and how a service is.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use sandbox_api::service::{Health, HealthCheck, Time};
+use sandbox_store::{Store, StoreStatus};
+use serde::Serialize;
+
+use super::token::{directory, remove_new, store};
+use super::{Context, block_on};
+use crate::cli::remote::RemoteArgs;
+use crate::cli::token::{DataDirArgs, ServerCommand};
+use crate::config::Key;
+use crate::error::Error;
+use crate::render::{self, escaped_line};
+use crate::signals::Signals;
+use crate::target;
+use crate::whole_file::MissingDirs;
+
+pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Error> {
+    match command {
+        ServerCommand::Backup { file, data_dir } => {
+            let (_, config) = directory(context, data_dir)?;
+            target::refuse_own("FILE", file, &config)?;
+            store(context, data_dir)?.backup(file)?;
+            Ok(0)
+        }
+        ServerCommand::Restore { file, data_dir } => restore(context, file.clone(), data_dir),
+        ServerCommand::Status { data_dir, remote, json } => {
+            status(context, data_dir, remote, *json)
+        }
+    }
+}
+
+fn restore(context: &Context<'_>, file: PathBuf, args: &DataDirArgs) -> Result<u8, Error> {
+    let (data_dir, config) = directory(context, args)?;
+    target::refuse_served("--data-dir", &data_dir, &config)?;
+    let missing = MissingDirs::of(&data_dir);
+    let restored = Store::restore(&data_dir, &file)
+        .inspect_err(|error| remove_new(&data_dir, &missing, error))?;
+    if let Some(replaced) = restored.replaced {
+        context.output.notice(&format!("the database as it was is {}", replaced.display()));
+    }
+    if restored.interrupted > 0 {
+        context.output.notice(&format!(
+            "{} of it waited or ran when the backup was made: they are not run again",
+            executions(restored.interrupted)
+        ));
+    }
+    context.output.caution(
+        "tokens that were revoked since the backup are valid again: `sandboxctl token ls` lists them",
+    );
+    Ok(0)
+}
+
+/// How a service is.
+#[derive(Serialize)]
+struct Status {
+    /// What its data directory has, if that is named.
+    data_dir: Option<DataDirStatus>,
+    /// What it says itself, if it is named.
+    server: Option<ServerStatus>,
+}
+
+#[derive(Serialize)]
+struct DataDirStatus {
+    path: String,
+    /// Whether a service has it.
+    running: bool,
+    queued: u64,
+    executing: u64,
+    ended: u64,
+    stored_bytes: u64,
+    sandboxes: u64,
+    valid_tokens: u64,
+    schema: u64,
+    database_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct ServerStatus {
+    url: String,
+    ready: bool,
+    checks: Vec<HealthCheck>,
+}
+
+fn status(
+    context: &Context<'_>,
+    args: &DataDirArgs,
+    remote: &RemoteArgs,
+    json: bool,
+) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let client = remote.client(&context.environment)?;
+    let is_named = settings.setting(Key::ServerDataDir).value.is_some();
+    if !is_named && client.is_none() {
+        let error = Error::usage("server status", "no service is named");
+        return Err(
+            error.with_hint("--data-dir DIR names its data directory, --server URL its address")
+        );
+    }
+    let server = client.map(|client| {
+        block_on(async {
+            let mut signals = Signals::listen()?;
+            let Health { ready, checks } = signals.guard(client.health()).await??;
+            Ok(ServerStatus { url: client.server(), ready, checks })
+        })
+    });
+    let server = server.transpose()?;
+    let data_dir = match is_named {
+        true => {
+            let path = directory(context, args)?.0.display().to_string();
+            Some(DataDirStatus::of(path, store(context, args)?.status(Time::now())?))
+        }
+        false => None,
+    };
+    let status = Status { data_dir, server };
+    match json {
+        true => context.output.document(&status)?,
+        false => context.output.text(&status.to_text())?,
+    }
+    let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
+    Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
+}
+
+fn executions(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "execution" } else { "executions" })
+}
+
+impl DataDirStatus {
+    fn of(path: String, status: StoreStatus) -> Self {
+        let StoreStatus { is_served, schema, database_bytes, queued, running, .. } = status;
+        let StoreStatus { ended, stored_bytes, sandboxes, tokens, .. } = status;
+        Self {
+            path,
+            running: is_served,
+            queued,
+            executing: running,
+            ended,
+            stored_bytes,
+            sandboxes,
+            valid_tokens: tokens,
+            schema,
+            database_bytes,
+        }
+    }
+}
+
+impl Status {
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        if let Some(it) = &self.data_dir {
+            let state = if it.running { "a service runs" } else { "no service runs" };
+            let (stored, database) =
+                (render::size(it.stored_bytes), render::size(it.database_bytes));
+            _ = writeln!(
+                text,
+                "{}: {state}\n  executions  {} queued, {} running, {} kept ({stored})\n  sandboxes   \
+                 {} kept\n  tokens      {} valid\n  database    {database}, schema {}",
+                escaped_line(&it.path),
+                it.queued,
+                it.executing,
+                it.ended,
+                it.sandboxes,
+                it.valid_tokens,
+                it.schema,
+            );
+        }
+        if let Some(it) = &self.server {
+            let state = if it.ready { "ready" } else { "not ready" };
+            _ = writeln!(text, "{}: {state}", escaped_line(&it.url));
+            for check in &it.checks {
+                let state = if check.ok { "ok" } else { "failed" };
+                _ = writeln!(text, "  {:<11} {state}", escaped_line(&check.name));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_says_what_runs_and_what_is_ready() {
+        let check = |name: &str, ok| HealthCheck { name: name.to_owned(), ok, problem: None };
+        let store = StoreStatus {
+            is_served: true,
+            schema: 6,
+            database_bytes: 4096,
+            queued: 3,
+            running: 1,
+            ended: 20,
+            stored_bytes: 1 << 20,
+            sandboxes: 2,
+            tokens: 4,
+        };
+        let status = Status {
+            data_dir: Some(DataDirStatus::of("/data\n".to_owned(), store)),
+            server: Some(ServerStatus {
+                url: "unix:/s".to_owned(),
+                ready: false,
+                checks: vec![check("disk", true), check("engine", false)],
+            }),
+        };
+        insta::assert_snapshot!(status.to_text(), @r"
+        /data\n: a service runs
+          executions  3 queued, 1 running, 20 kept (1 MiB)
+          sandboxes   2 kept
+          tokens      4 valid
+          database    4 KiB, schema 6
+        unix:/s: not ready
+          disk        ok
+          engine      failed
+        ");
+    }
+}
