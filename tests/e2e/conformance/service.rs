@@ -14,9 +14,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::{Value, json};
 
+use super::artifacts::outputs_are_refused;
 use crate::engine::engine;
 use crate::fixture::{
-    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, files_below, sandboxctl, spawn, wait,
+    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, files_below, finish, sandboxctl,
+    spawn, wait, workspace,
 };
 use crate::tls::{OPENSSL, certify};
 
@@ -197,6 +199,36 @@ fn data_directory_of_a_service_that_runs_is_not_mounted_by_another_command() {
     // Its own sandboxes have io dirs there.
     let request = r#"{"script": "io.open('f', 'w')", "io": {"mode": "private"}}"#;
     service.run(&["executions", "run", "--request", request]).assert_code(0);
+    service.stop();
+}
+
+#[test]
+fn nothing_is_written_into_the_data_directory_of_a_service_that_runs() {
+    let place = Fixture::new();
+    let service = Service::open(&place);
+    let why = "it is in the data directory of a service that runs, ";
+    let before = files_below(&place.path("service"));
+    for own in ["service/out", "service/files/out"] {
+        outputs_are_refused(&place, &place.path(own), why);
+    }
+    // Nor is anything made there: an io dir, what another service has, or a copy of its own database.
+    place.sandboxctl(["run", "a.luau", "--io-dir", "service/new"]).assert_stderr_has(why);
+    assert!(!place.path("service/new").exists());
+    let token = ["token", "create", "--subject", "a", "--scope", "admin", "--data-dir"];
+    let serve = ["serve", "--insecure-no-auth", "--listen"];
+    let others: [&[&str]; 4] = [
+        &[&token[..], &["service/files/new"]].concat(),
+        &[&serve[..], &["127.0.0.1:0", "--data-dir", "service/files/new"]].concat(),
+        &[&serve[..], &["unix:service/s.sock", "--data-dir", "other"]].concat(),
+        &["server", "restore", "a.luau", "--data-dir", "service/files/new"],
+    ];
+    for other in others {
+        place.sandboxctl(other).assert_code(2).assert_stderr_has(why);
+    }
+    let backup = ["server", "backup", "service/copy.db", "--data-dir", "service"];
+    let refused = place.sandboxctl(backup);
+    refused.assert_code(2).assert_stderr_has("it is in the service's data directory ");
+    assert_eq!(files_below(&place.path("service")), before);
     service.stop();
 }
 
@@ -490,7 +522,8 @@ fn every_line_about_an_execution_has_its_request_and_its_trace() {
 #[test]
 fn metrics_say_what_the_pool_did_and_how_executions_ended() {
     let place = Fixture::new();
-    let service = Service::with(&place, &["--pool", "1"], &[]);
+    let by_subject = [("SANDBOXCTL_SERVER_METRICS_BY_SUBJECT", "true")];
+    let service = Service::with(&place, &["--pool", "1"], &by_subject);
     for script in ["return 1", "error('no')"] {
         let request = json!({ "script": script }).to_string();
         assert_eq!(service.http("POST", "/v1/executions?wait=60", "", &request).0, 200);
@@ -503,8 +536,25 @@ fn metrics_say_what_the_pool_did_and_how_executions_ended() {
         "sandboxctl_pool_claims_total 2.0\n",
         "sandboxctl_pool_keys 1.0\n",
         "sandboxctl_pool_failed_total 0.0\n",
+        "sandboxctl_queue_wait_seconds_count{subject=\"local\"} 2\n",
+        "sandboxctl_execution_seconds_count{status=\"ok\",subject=\"local\"} 1\n",
+        "sandboxctl_execution_seconds_bucket{le=\"+Inf\",status=\"script_error\",subject=\"local\"} 1\n",
     ] {
         assert!(text.contains(line), "{line}: {text}");
+    }
+    // The alerts that are published know no others.
+    let rules =
+        std::fs::read_to_string(workspace().join("packaging/prometheus/sandboxctl.rules.yml"));
+    let rules = rules.unwrap();
+    let is_part = |it: char| it.is_ascii_lowercase() || it == '_';
+    let names = rules.split(|it| !is_part(it)).filter(|it| it.starts_with("sandboxctl_"));
+    let names: std::collections::BTreeSet<_> = names.collect();
+    assert!(names.len() > 8, "{names:?}");
+    for name in names {
+        assert!(
+            text.contains(&format!("\n{name}{{")) || text.contains(&format!("\n{name} ")),
+            "{name}: {text}"
+        );
     }
     for name in ["fill_seconds", "filled", "claimed_age_seconds", "dead", "expired", "unpooled"] {
         assert!(text.contains(&format!("\nsandboxctl_pool_{name}_total ")), "{name}: {text}");
@@ -628,19 +678,20 @@ fn certificate_that_is_replaced_is_used_after_a_hangup() {
     let place = Fixture::new();
     certify(&place.work());
     std::fs::copy(place.path("cert.pem"), place.path("first.pem")).unwrap();
-    let flags = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
-    let service = Service::with(&place, &flags, &[]);
+    let service = Service::with(&place, &TLS, &[]);
     // The certificate is for this name.
     let url = service.url.replace("127.0.0.1", "localhost");
     assert!(url.starts_with("https://"), "{url}");
     let run = |trusted: &str| {
-        let mut command = service.command(&["run", "-c", "return 1"]);
-        command.env("SANDBOXCTL_SERVER", &url).env("SSL_CERT_FILE", place.path(trusted));
+        let mut command = service.command(&["run", "-c", "return 1", "--ca-file", trusted]);
+        command.env("SANDBOXCTL_SERVER", &url);
         wait(spawn(command))
     };
     assert_eq!(run("first.pem").assert_code(0).stdout, "1\n");
     certify(&place.work());
-    run("cert.pem").assert_code(125).assert_stderr_has("SSL_CERT_FILE");
+    run("cert.pem")
+        .assert_code(125)
+        .assert_stderr_has("hint: --ca-file FILE, or SANDBOXCTL_CA_FILE");
     service.signal(Signal::HUP);
     eventually("the new one is used", || (run("cert.pem").code == 0).then_some(()));
     run("first.pem").assert_code(125);
@@ -652,6 +703,82 @@ fn certificate_that_is_replaced_is_used_after_a_hangup() {
     });
     run("cert.pem").assert_code(0);
     service.stop();
+}
+
+const TLS: [&str; 4] = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+
+#[test]
+fn scheme_that_a_service_does_not_speak_is_told_at_once_in_both_directions() {
+    let place = Fixture::new();
+    certify(&place.work());
+    let run = |url: &str| {
+        let mut command = place.command(["run", "-c", "return 1", "--ca-file", "cert.pem"]);
+        command.env("SANDBOXCTL_SERVER", url);
+        wait(spawn(command))
+    };
+    let service = Service::with(&place, &TLS, &[]);
+    let plain = service.url.replace("https://127.0.0.1", "http://localhost");
+    let refused = run(&plain);
+    assert_ne!(refused.code, 0);
+    refused.assert_stderr_has("this port speaks HTTPS").assert_stderr_has("hint: use https://");
+    let encrypted = plain.replace("http://", "https://");
+    assert_eq!(run(&encrypted).assert_code(0).stdout, "1\n");
+    service.stop();
+    let service = Service::open(&place);
+    let encrypted = service.url.replace("http://127.0.0.1", "https://localhost");
+    let refused = run(&encrypted);
+    refused.assert_code(125).assert_stderr_has("does not answer in TLS");
+    refused.assert_stderr_has("hint: if it speaks plain HTTP: --server http://localhost:");
+    service.stop();
+}
+
+#[test]
+fn certificate_that_cannot_be_trusted_says_what_to_do() {
+    let place = Fixture::new();
+    // As the first line of most guides makes it.
+    let mut openssl = Command::new(OPENSSL);
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem"]);
+    openssl.args(["-out", "cert.pem"]).current_dir(place.work());
+    finish(openssl).assert_code(0);
+    let service = Service::with(&place, &TLS, &[]);
+    let url = service.url.replace("127.0.0.1", "localhost");
+    let run = |url: &str, flags: &[&str]| {
+        let mut command = service.command(&[&["run", "-c", "return 1"], flags].concat());
+        command.env("SANDBOXCTL_SERVER", url).env("SANDBOXCTL_CA_FILE", "cert.pem");
+        wait(spawn(command))
+    };
+    let refused = run(&url, &[]);
+    refused.assert_code(125).assert_stderr_has("CaUsedAsEndEntity");
+    refused.assert_stderr_has("-addext basicConstraints=critical,CA:FALSE");
+    certify(&place.work());
+    service.signal(Signal::HUP);
+    eventually("the new one is used", || (run(&url, &[]).code == 0).then_some(()));
+    // The certificate has no address.
+    run(&service.url, &[]).assert_code(125).assert_stderr_has("hint: name the service as its");
+    run(&url, &["--ca-file", "key.pem"]).assert_code(2).assert_stderr_has("BEGIN CERTIFICATE");
+    service.stop();
+}
+
+#[test]
+fn private_key_that_others_can_read_is_refused() {
+    let place = Fixture::new();
+    certify(&place.work());
+    let open = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(place.path("key.pem"), open).unwrap();
+    let all = [&["--listen", "127.0.0.1:0", "--insecure-no-auth"][..], &TLS].concat();
+    let refused = wait(spawn(serve(&place, &all, &[])));
+    refused.assert_code(2).assert_stderr_has("key.pem has a secret and is open to others");
+    refused.assert_stderr_has("chmod 600");
+    // It is said before the service is stopped for a new configuration, too.
+    let (cert, key) = (place.path("cert.pem"), place.path("key.pem"));
+    let config = format!("[server]\nlisten = 'nowhere'\ntls_cert = {cert:?}\ntls_key = {key:?}\n");
+    let config = place.write("config.toml", config);
+    let check = ["config", "check", "--config", config.to_str().unwrap()];
+    let checked = place.sandboxctl(check);
+    checked.assert_code(2).assert_stderr_has("open to others").assert_stderr_has("'nowhere'");
+    place.write("config.toml", "");
+    place.sandboxctl(check).assert_code(0);
 }
 
 /// A JWT, signed with OpenSSL: `sign` has its options.
@@ -698,6 +825,7 @@ fn caller_of_an_identity_provider_shows_its_token() {
         ("exp", json!(now - 600)),
         ("exp", Value::Null),
         ("iss", json!("https://other.example.org/")),
+        ("iss", json!(["https://id.example.org/"])),
         ("aud", json!("another service")),
         ("aud", Value::Null),
     ] {
@@ -761,9 +889,10 @@ fn data_of_a_service_is_copied_while_it_runs_and_damaged_data_is_refused() {
     let backup = ["server", "backup", "copy.db", "--data-dir", "service"];
     place.sandboxctl(backup).assert_code(0);
     assert_ne!(place.sandboxctl(backup).code, 0, "it replaces a file");
+    let restore = ["server", "restore", "copy.db", "--data-dir", "service"];
+    place.sandboxctl(restore).assert_code(2).assert_stderr_has("in use by another server");
     service.stop();
 
-    // A data directory with the copy is one of a service.
     let store = place.path("service/store.db");
     let refused = |why: &str| {
         let flags = ["--listen", "127.0.0.1:0", "--insecure-no-auth"];
@@ -773,8 +902,70 @@ fn data_of_a_service_is_copied_while_it_runs_and_damaged_data_is_refused() {
     };
     std::fs::write(&store, "no database, and longer than the head of one: ".repeat(100)).unwrap();
     refused("damaged");
-    std::fs::copy(place.path("copy.db"), &store).unwrap();
+    let restored = place.sandboxctl(restore);
+    restored.assert_code(0).assert_stderr_has("the database as it was is ");
     let service = Service::open(&place);
     assert_eq!(service.get(&id)["result"], "kept");
+    service.stop();
+}
+
+#[test]
+fn status_of_a_service_is_that_of_its_data_and_its_own() {
+    let place = Fixture::new();
+    let status = |more: &[&str]| {
+        let mut command = place.command([&["server", "status"], more].concat());
+        command.env_remove("SANDBOXCTL_SERVER");
+        wait(spawn(command))
+    };
+    status(&[]).assert_code(2).assert_stderr_has("hint: --data-dir DIR names");
+    let service = Service::open(&place);
+    let id = service.submit("return 1");
+    service.until(&id, "ok");
+    let [of_data, of_server] = [["--data-dir", "service"], ["--server", &service.url]];
+    let ended = status(&of_data);
+    assert!(ended.assert_code(0).stdout.contains("service: a service runs\n"), "{ended:#?}");
+    let ended = status(&[&of_data[..], &of_server, &["--json"]].concat());
+    let told: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+    assert_eq!(
+        (&told["data_dir"]["running"], &told["data_dir"]["ended"]),
+        (&json!(true), &json!(1))
+    );
+    assert_eq!(
+        (&told["server"]["ready"], &told["server"]["url"]),
+        (&json!(true), &json!(service.url))
+    );
+    let checks = told["server"]["checks"].as_array().unwrap();
+    assert!(checks.iter().all(|check| check["ok"] == true) && checks.len() > 3, "{told:#}");
+    let url = service.url.clone();
+    service.stop();
+    let ended = status(&of_data);
+    assert!(ended.assert_code(1).stdout.contains("service: no service runs\n"), "{ended:#?}");
+    status(&["--server", &url]).assert_code(125).assert_stderr_has("cannot connect");
+}
+
+#[test]
+fn token_is_rotated_and_all_of_a_subject_are_revoked_while_the_service_runs() {
+    let place = Fixture::new();
+    let token = |args: &[&str]| {
+        let ended = place.sandboxctl([&["token"], args, &["--data-dir", "service"]].concat());
+        ended.assert_code(0).stdout.trim_end().to_owned()
+    };
+    let scopes = ["--scope", "executions:write", "--scope", "executions:read"];
+    let create = |subject| token(&[&["create", "--subject", subject][..], &scopes].concat());
+    let [old, other] = ["ci", "ops"].map(create);
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let is_let_in = |token: &str| {
+        let mut command = service.command(&["run", "-c", "return 1"]);
+        command.env("SANDBOXCTL_TOKEN", token);
+        wait(spawn(command)).code == 0
+    };
+    let both = token(&["rotate", &old, "--overlap", "1h"]);
+    assert!(is_let_in(&old) && is_let_in(&both));
+    let alone = token(&["rotate", &both]);
+    assert!(is_let_in(&alone) && !is_let_in(&both) && is_let_in(&old));
+    token(&["revoke", "--subject", "ci"]);
+    assert!(!is_let_in(&alone) && !is_let_in(&old) && is_let_in(&other));
+    let none = ["token", "revoke", "--subject", "nobody", "--data-dir", "service"];
+    place.sandboxctl(none).assert_code(2).assert_stderr_has("no token of this subject");
     service.stop();
 }
