@@ -8,9 +8,10 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
 use rustix::io::Errno;
-use sandbox_dirfd::path_of;
+use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
+use sandbox_dirfd::{is_locked_file, path_of};
 
 /// The kernel's text.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
@@ -102,6 +103,20 @@ pub struct Located<'a> {
     pub fs_type: &'a str,
     /// Its own path, without links; of what does not exist, that of the directory where it would be.
     pub path: PathBuf,
+}
+
+impl Located<'_> {
+    /// The data directory of a server that runs, if it is one or is in one: such a directory has a
+    /// database, and a lock that the server holds.
+    #[must_use]
+    pub fn served_dir(&self) -> Option<PathBuf> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let is_served = |folder: &&Path| {
+            statat(CWD, folder.join(DATABASE_FILE), flags).is_ok()
+                && is_locked_file(folder.join(LOCK_FILE))
+        };
+        self.path.ancestors().find(is_served).map(Path::to_owned)
+    }
 }
 
 impl MountTable {

@@ -6,9 +6,6 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, statat};
-use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
-use sandbox_dirfd::is_locked_file;
 use sandbox_engine::mount_table::{Located, Location, MountTable, Opened};
 use sandbox_protocol::message::Access;
 
@@ -221,22 +218,12 @@ impl MountPolicy {
         self.check_served(&locate(&self.table, opened)?)
     }
 
-    /// Refuses what is in the data directory of a server that runs, though the configuration does not
-    /// name it. The io dirs that are in one's own are no matter.
+    /// Refuses what is in the data directory of a server that runs, but for io dirs in one's own.
     fn check_served(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
         if self.own.iter().any(|own| own.location.path_to(&located.location).is_some()) {
             return Ok(());
         }
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let is_served = |folder: &&Path| {
-            statat(CWD, folder.join(DATABASE_FILE), flags).is_ok()
-                && is_locked_file(folder.join(LOCK_FILE))
-        };
-        located
-            .path
-            .ancestors()
-            .find(is_served)
-            .map_or(Ok(()), |folder| Err(MountRefusal::ServedDir { folder: folder.to_owned() }))
+        located.served_dir().map_or(Ok(()), |folder| Err(MountRefusal::ServedDir { folder }))
     }
 
     /// Refuses an open file or directory below which anything is mounted, and nothing else.

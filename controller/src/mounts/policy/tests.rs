@@ -3,6 +3,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
 use sandbox_engine::mount_table::MOUNTINFO;
 
 struct Host {
