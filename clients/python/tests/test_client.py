@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +151,30 @@ def test_closed_sandbox_is_gone_and_is_found_by_its_name_until_then(place: dict[
     with pytest.raises(SandboxGone):
         first.files.read("kept")
     first.close()
+
+
+def test_name_is_found_at_a_server_and_refused_in_another_process_on_this_machine(place: dict[str, Any]) -> None:
+    program = """
+import json, sys
+from sandboxctl import Sandbox, SandboxError
+place = json.loads(sys.argv[1])
+try:
+    with Sandbox.create(**place, name="of-two") as sandbox:
+        print(sandbox.files.read("a") if sandbox.files.exists("a") else "another")
+except SandboxError as error:
+    print(error.kind)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(sandboxctl.__file__).parents[1])}
+
+    def other() -> str:
+        command = [sys.executable, "-c", program, json.dumps(place)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+
+    sandbox = Sandbox.create(**place, name="of-two")
+    sandbox.files.write("a", "found")
+    assert other() == ("found" if "server" in place else "conflict")
+    sandbox.close()
+    assert other() == "another"
 
 
 def test_what_runs_in_a_sandbox_ends_when_it_is_closed(place: dict[str, Any]) -> None:

@@ -433,7 +433,7 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
 
 
 HELLO = '{"hello": {"protocol": 1, "version": "0.1.0", "engine": "embedded"}}'
-MADE = '{"id": 1, "data": {"dockerId": "d"}}'
+MADE = '{"id": 1, "data": {"sandboxId": "d"}}'
 PROCESS = """#!/bin/sh
 [ "$1" != --version ] || exit
 read line; echo '{hello}'
@@ -517,7 +517,7 @@ def test_event_of_a_process_that_is_malformed_is_a_sandbox_error(process: Callab
         ('{"hello": 5}', MADE),
         ('{"hello": {"protocol": "1"}}', MADE),
         (HELLO, '{"id": 1, "data": null}'),
-        (HELLO, '{"id": 1, "data": {"dockerId": 5}}'),
+        (HELLO, '{"id": 1, "data": {"sandboxId": 5}}'),
         (HELLO, "1e999"),
     ],
 )

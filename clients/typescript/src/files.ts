@@ -238,7 +238,7 @@ export class Files {
     pattern: string,
     options: { path?: Path; exclude?: readonly string[]; hidden?: boolean; limit?: number } & Signal = {},
   ): Promise<GlobResult> {
-    expectOptions(arguments, 2, ["path", "hidden", "limit", "signal"]);
+    expectOptions(arguments, 2, ["path", "exclude", "hidden", "limit", "signal"]);
     const { signal, path = ".", ...rest } = options;
     return (await this.#do("glob", path, { pattern, ...rest }, signal)) as unknown as GlobResult;
   }
@@ -259,7 +259,7 @@ export class Files {
       limit?: number;
     } & Signal = {},
   ): Promise<GrepResult> {
-    expectOptions(arguments, 2, ["path", "glob", "context", "ignoreCase", "hidden", "limit", "signal"]);
+    expectOptions(arguments, 2, ["path", "glob", "exclude", "context", "ignoreCase", "hidden", "limit", "signal"]);
     const { signal, path = ".", ...rest } = options;
     return (await this.#do("grep", path, { pattern, ...rest }, signal)) as unknown as GrepResult;
   }

@@ -358,7 +358,7 @@ function processOf(t: TestContext, said: string | Buffer, hello = HELLO, made = 
 }
 
 const HELLO = '{"hello": {"protocol": 1, "version": "0.1.0", "engine": "embedded"}}';
-const MADE = '{"id": 1, "data": {"containerId": "c", "dockerId": "d"}}';
+const MADE = '{"id": 1, "data": {"containerId": "c", "sandboxId": "d"}}';
 
 test("a line of a process that is malformed is a SandboxError", async (t) => {
   const lines = [

@@ -54,6 +54,22 @@ test("wrong arguments are told by what is expected", async (t) => {
   await assert.rejects(s.runScript("return 1", odd({ timeout: 1 })), /there is no option 'timeout': .*timeoutMs/);
   await assert.rejects(s.commands.run("true", odd({ onLog: null })), /there is no option 'onLog'/);
   assert.throws(() => s.commands.start("true", odd({ check: true })), /there is no option 'check'/);
+  const more = s.commands.run as unknown as (...args: unknown[]) => Promise<unknown>;
+  await assert.rejects(more.call(s.commands, "true", undefined, { timeoutMs: 5 }), /none after them/);
+  await assert.rejects(s.commands.run(odd(["ls", "-l"])), /`args`, as run\("ls"/);
+  await assert.rejects(s.commands.run("ls", odd(["-l"])), /options: an object is expected/);
+  await assert.rejects(s.commands.run("ls", odd({ envs: {} })), /there is no option 'envs': it is 'env'/);
+  await assert.rejects(s.commands.run("ls", { env: odd(["A=1"]) }), /names and their values are expected/);
+  await assert.rejects(s.files.exists("a", odd({ depth: 1 })), /there is no option 'depth'/);
+  await assert.rejects(Sandbox.create("base" as never), /options: an object is expected/);
+  await assert.rejects(Sandbox.create(odd({ template: "base" })), /it is 'image'/);
+  for (const half of [
+    s.files.write("a", "\ud83d"),
+    s.files.read("\ud83d"),
+    s.runScript("x", { args: { a: "\ud83d" } }),
+  ]) {
+    await assert.rejects(half, { kind: "encoding" });
+  }
   await assert.rejects(s.runScript(5 as never), /text or bytes are expected, not number/);
   assert.equal((await s.files.write("a", [new Uint8Array(2), new Uint8Array(3)])).bytesWritten, 5);
   await assert.rejects(s.files.write("a", 5 as never), /content: text, bytes or pieces of bytes .* not number/);

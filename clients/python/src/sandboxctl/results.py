@@ -6,7 +6,7 @@ import codecs
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from ._core.answers import Answer, unexpected
 from .errors import SandboxError, TimeoutOwner, error_of
@@ -299,7 +299,8 @@ def written(data: Answer) -> Written:
 
 def listed(data: Answer) -> Listed:
     """The entries of a list."""
-    return Listed(data.text("path"), [_entry(entry) for entry in data.items("entries")], data.flag("truncated"))
+    entries = [_entry(entry) for entry in data.items("entries")]
+    return Listed(data.text("path"), entries, data.flag("truncated"), data.text_or_none("note"))
 
 
 def _entry(data: Answer) -> Entry:
@@ -328,7 +329,7 @@ def globbed(data: Answer) -> Globbed:
         Match(match.text("name"), match.text("path"), match.raw("name"), match.raw("path"))
         for match in data.items("matches")
     ]
-    return Globbed(data.text("path"), matches, data.flag("truncated"))
+    return Globbed(data.text("path"), matches, data.flag("truncated"), data.text_or_none("note"))
 
 
 def grepped(data: Answer) -> Grepped:
@@ -345,7 +346,8 @@ def grepped(data: Answer) -> Grepped:
         )
         for line in data.items("lines")
     ]
-    return Grepped(data.text("path"), lines, data.integer("matches"), data.integer("files"), data.flag("truncated"))
+    matches, files = data.integer("matches"), data.integer("files")
+    return Grepped(data.text("path"), lines, matches, files, data.flag("truncated"), data.text_or_none("note"))
 
 
 def stat(data: Answer) -> Stat:
@@ -446,6 +448,15 @@ def _output(on_text: Callable[[str], object] | None, on_bytes: Callable[[bytes],
     return None if on_text is None and on_bytes is None else _Output(on_text, on_bytes)
 
 
+def _notes(document: Answer) -> list[wire.Note]:
+    notes = document.items("notes") if document.data.get("notes") is not None else []
+    for note in notes:
+        note.text("kind")
+        note.text("message")
+        note.text_or_none("hint")
+    return [cast("wire.Note", note.data) for note in notes]
+
+
 def _common(document: Answer, heard: Listener | None) -> dict[str, Any]:
     error = document.data.get("error")
     touched = document.items("files_touched")
@@ -458,8 +469,9 @@ def _common(document: Answer, heard: Listener | None) -> dict[str, Any]:
         ],
         "files_touched_truncated": document.flag("files_touched_truncated"),
         "engine": document.text_or_none("engine"),
-        "limits": document.numbers_or_none("limits"),
-        "usage": document.numbers_or_none("usage"),
+        "limits": document.object_or_none("limits"),
+        "usage": document.object_or_none("usage"),
+        "notes": _notes(document),
         "document": document.data,
         "missed": heard is not None and heard.missed,
         "missed_bytes": 0 if heard is None else heard.missed_bytes,

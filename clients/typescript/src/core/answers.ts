@@ -68,6 +68,7 @@ const NAMED: Shape = { path: "text", "path_b64?": "text" };
 const FOUND: Shape = { ...NAMED, name: "text", "name_b64?": "text" };
 const TYPED: Shape = { type: "text", size: "integer", "modified?": "text" };
 const FAILURE: Shape = { kind: "text", message: "text", "hint?": "text", "line?": "integer", "traceback?": "text" };
+const NOTE: Shape = { kind: "text", message: "text", "hint?": "text" };
 const HOST: Shape = { host: "text", port: "integer" };
 
 /** The envelope of an operation. */
@@ -78,14 +79,15 @@ export const DATA: Readonly<Record<string, Shape>> = {
   read: { content: "text" },
   write: { ...NAMED, bytes_written: "integer", created: "flag" },
   edit: { ...NAMED, replacements: "integer" },
-  list: { ...NAMED, entries: [{ ...FOUND, ...TYPED }], truncated: "flag" },
-  glob: { ...NAMED, matches: [FOUND], truncated: "flag" },
+  list: { ...NAMED, entries: [{ ...FOUND, ...TYPED }], truncated: "flag", "note?": "text" },
+  glob: { ...NAMED, matches: [FOUND], truncated: "flag", "note?": "text" },
   grep: {
     ...NAMED,
     lines: [{ ...FOUND, line: "integer", text: "text", "context?": "flag", "cut?": "flag" }],
     matches: "integer",
     files: "integer",
     truncated: "flag",
+    "note?": "text",
   },
   mkdir: { ...NAMED, created: "flag" },
   remove: { ...NAMED, removed: "flag", entries: "integer" },
@@ -116,6 +118,7 @@ const EXECUTION: Shape = {
   "network?": { contacted: [HOST], refused: [{ ...HOST, reason: "text", allow: "texts" }], truncated: "flag" },
   "limits?": "object",
   "usage?": "object",
+  "notes?": [NOTE],
   "timing?": "object",
 };
 

@@ -188,6 +188,8 @@ export type ExecExecution = {
   metadata: Record<string, unknown>;
   /** The hosts that its commands reached, and those that they were refused; null if no host was */
   network: Network | null;
+  /** What stood in its way in the sandbox; absent if nothing did, or it ended well. */
+  notes?: Note[];
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
   /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
@@ -397,9 +399,13 @@ export type Limits = {
   output_bytes: number;
   /** Processes and threads. The agent itself uses a few threads. */
   pids: number;
+  /** Size in bytes of the commands' `/dev/shm`, their shared memory. */
+  shm_bytes: number;
+  /** How long the processes of a command that is to end may go on after SIGTERM, until they are */
+  stop_timeout_ms: number;
   /** The run's deadline. */
   timeout_ms: number;
-  /** Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no */
+  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the */
   tmpfs_bytes: number;
   /** Memory of the Luau VM. */
   vm_memory_bytes: number;
@@ -439,9 +445,13 @@ export type LimitsRequest = {
   output_bytes?: number | null;
   /** Processes and threads. The agent itself uses a few threads. */
   pids?: number | null;
+  /** Size in bytes of the commands' `/dev/shm`, their shared memory. */
+  shm_bytes?: number | null;
+  /** How long the processes of a command that is to end may go on after SIGTERM, until they are */
+  stop_timeout_ms?: number | null;
   /** The run's deadline. */
   timeout_ms?: number | null;
-  /** Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no */
+  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the */
   tmpfs_bytes?: number | null;
   /** Memory of the Luau VM. */
   vm_memory_bytes?: number | null;
@@ -473,6 +483,19 @@ export type NetworkRequestInput = {
   /** Rules as of `--allow`: `HOST[:PORT]`. */
   allow?: string[];
 };
+
+/** Something in the sandbox that stood in the way of a script or a command. */
+export type Note = {
+  /** What to do about it. */
+  hint?: string | null;
+  /** What it was. */
+  kind: NoteKind;
+  /** For people. */
+  message: string;
+};
+
+/** What stood in the way. */
+export type NoteKind = "out_of_memory" | "processes" | "no_space" | "shared_memory" | "read_only" | "file_size" | "no_network" | "proxy";
 
 /** Why an entry was not copied. */
 export type OmitReason = "symlink" | "fifo" | "socket" | "device" | "reserved_name";
@@ -743,6 +766,8 @@ export type ResultExecution = {
   metadata: Record<string, unknown>;
   /** The hosts that its commands reached, and those that they were refused; null if no host was */
   network: Network | null;
+  /** What stood in its way in the sandbox; absent if nothing did, or it ended well. */
+  notes?: Note[];
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
   /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
@@ -873,7 +898,7 @@ export type UnixSockets = "none" | "landlock" | "supervised" | "pairs" | "unrest
 export type Usage = {
   /** Processor time. */
   cpu_ms: number | null;
-  /** The maximum resident set size, over the sandbox's life so far. */
+  /** The maximum resident set size: of a script's agent, over the sandbox's life so far; of a */
   peak_memory_bytes: number | null;
   /** From when the agent accepted the script until it ended. */
   wall_ms: number;

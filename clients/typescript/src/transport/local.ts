@@ -2,7 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { isMainThread } from "node:worker_threads";
-import { eventOf, fromBase64, unexpected } from "../core/answers.js";
+import { eventOf, fromBase64, shaped, unexpected } from "../core/answers.js";
 import { type Path, pathMembers, toBase64 } from "../core/bytes.js";
 import { errorOf, NotFound, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
@@ -64,14 +64,15 @@ export class LocalTransport implements Transport {
       if (signal?.aborted) void this.#destroy(process, containerId).catch(() => {});
       throw error;
     }
-    if (!isObject(data) || typeof data.sandboxId !== "string") throw unexpected();
-    this.#sandboxes.set(data.sandboxId, { process, containerId });
-    return data.sandboxId;
+    const sandboxId = shaped(data, { sandboxId: "text" }).sandboxId as string;
+    this.#sandboxes.set(sandboxId, { process, containerId });
+    return sandboxId;
   }
 
   async operation(id: string, operation: wire.Operation, options: CallOptions): Promise<wire.Envelope> {
-    const args = { containerId: id, operation };
-    const data = await this.#call(this.#of(id), this.#slots.operations, "sandbox_operation", args, options);
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, operation };
+    const data = await this.#call(process, this.#slots.operations, "sandbox_operation", args, options);
     return data as wire.Envelope;
   }
 
@@ -79,7 +80,8 @@ export class LocalTransport implements Transport {
     const { onEvent } = options;
     const onLine =
       onEvent && ((line: Record<string, unknown>) => onEvent(eventOf(line.event) as unknown as wire.ExecutionEvent));
-    const args = { containerId: id, request };
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, request };
     const how = { ...options, onLine };
     return parseDocument(await this.#call(process, this.#slots.executions, "sandbox_execute", args, how));
   }
@@ -99,8 +101,8 @@ export class LocalTransport implements Transport {
   }
 
   async *download(id: string, path: Path, { signal }: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
-    const process = this.#of(id);
-    const args = { containerId: id, ...pathMembers("path", path) };
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, ...pathMembers("path", path) };
     const release = await this.#slots.downloads.acquire(signal);
     const chunks: Uint8Array[] = [];
     let wake = () => {};
@@ -154,8 +156,8 @@ export class LocalTransport implements Transport {
     content: AsyncIterable<Uint8Array>,
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
-    const process = this.#of(id);
-    const args = { containerId: id, ...pathMembers("path", path) };
+    const { process, containerId } = this.#of(id);
+    const args = { containerId, ...pathMembers("path", path) };
     const release = await this.#slots.uploads.acquire(signal);
     let credit = WINDOW;
     let wake = () => {};

@@ -60,7 +60,7 @@ for (const { name, options } of await places()) {
       assert.equal(new TextDecoder().decode((await reader.read()).value), "up\n");
       await running.kill();
       await running.kill();
-      assert.deepEqual(await running.wait(), { exitCode: 137 });
+      assert.deepEqual(await running.wait(), { exitCode: 143 });
       const abort = new AbortController();
       const aborted = await session.spawn({ command: "sleep 60", abortSignal: abort.signal });
       abort.abort(new Error("enough"));

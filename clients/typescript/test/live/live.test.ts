@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test } from "node:test";
+import { Worker } from "node:worker_threads";
 import {
   exec,
   LimitExceeded,
@@ -43,6 +45,37 @@ for (const { name, options } of await places()) {
       assert.equal((await s.files.stat("d/a.txt")).size, 13);
       assert.equal((await s.files.remove("e", { recursive: true })).removed, true);
       assert.deepEqual([await s.files.exists("e"), await s.files.exists("d/a.txt")], [false, true]);
+    });
+
+    test("a name is found at a server, and refused in another process on this machine", async () => {
+      await using s = await Sandbox.create({ ...options, name: "of-two-threads" });
+      await s.files.write("a", "found");
+      const source = `
+        const { parentPort, workerData } = require("node:worker_threads");
+        import(workerData.index).then(async ({ Sandbox }) => {
+          const other = await Sandbox.create(workerData.options).catch((error) => error);
+          parentPort.postMessage(other.kind ?? (await other.files.read("a")));
+        });`;
+      const index = new URL("../../src/index.js", import.meta.url).href;
+      const workerData = { index, options: { ...options, name: "of-two-threads" } };
+      const [said] = await once(new Worker(source, { eval: true, workerData }), "message");
+      assert.equal(said, options.server === undefined ? "conflict" : "found");
+    });
+
+    test("what would be ignored is a type error, and is thrown", async () => {
+      await using s = await Sandbox.create(options);
+      // @ts-expect-error: there is no third argument
+      await assert.rejects(s.commands.run("true", undefined, { timeoutMs: 5 }), /argument 2 .* none after them/);
+      // @ts-expect-error: nor is a list a command
+      await assert.rejects(s.commands.run(["ls", "-l"]), /`args`/);
+      // @ts-expect-error: the name of another product
+      await assert.rejects(s.commands.run("true", { envs: { A: "1" } }), /there is no option 'envs': it is 'env'/);
+      // @ts-expect-error: nor are its options a list
+      await assert.rejects(s.commands.run("ls", ["-l"]), /an object is expected/);
+      // @ts-expect-error: no option of this method
+      await assert.rejects(s.files.exists("a", { depth: 1 }), /there is no option 'depth'/);
+      // @ts-expect-error: the name of another product
+      await assert.rejects(Sandbox.create({ ...options, template: "base" }), /it is 'image'/);
     });
 
     test("names and content that are not UTF-8 come back as bytes", async () => {

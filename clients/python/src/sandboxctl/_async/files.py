@@ -112,9 +112,19 @@ class AsyncFiles:
         """The entries of a directory, sorted by their paths."""
         return results.listed(await self._do("list", path, recursive=recursive, max_depth=max_depth, limit=limit))
 
-    async def glob(self, pattern: str, path: Path = ".", *, hidden: bool = False, limit: int | None = None) -> Globbed:
-        """The paths that match a pattern."""
-        return results.globbed(await self._do("glob", path, pattern=pattern, hidden=hidden, limit=limit))
+    async def glob(
+        self,
+        pattern: str,
+        path: Path = ".",
+        *,
+        exclude: str | Sequence[str] = (),
+        hidden: bool = False,
+        limit: int | None = None,
+    ) -> Globbed:
+        """The paths that match a pattern. `exclude` are globs of names, or with a slash of paths, to leave out."""
+        return results.globbed(
+            await self._do("glob", path, pattern=pattern, exclude=_globs(exclude), hidden=hidden, limit=limit)
+        )
 
     async def grep(
         self,

@@ -77,7 +77,7 @@ class AsyncLocalTransport:
                 process.call("sandbox_destroy", {"containerId": name})
             raise
         self._process, self._name = process, name
-        return Answer(data).text("dockerId")
+        return Answer(data).text("sandboxId")
 
     async def operation(self, operation: Json) -> Json:
         call = self._open().call("sandbox_operation", {"containerId": self._name, "operation": operation})

@@ -108,14 +108,10 @@ class Answer:
             raise unexpected(f"`{name}` has more than texts")
         return texts
 
-    def numbers_or_none(self, name: str) -> Any:
-        """An object whose members are numbers, if there is one."""
+    def object_or_none(self, name: str) -> Any:
+        """An object as it is, if there is one."""
         value = self.data.get(name)
-        if value is not None and not all(
-            type(number) in (int, float, type(None)) for number in Answer(value).data.values()
-        ):
-            raise unexpected(f"`{name}` has more than numbers")
-        return value
+        return None if value is None else Answer(value).data
 
     def raw(self, name: str) -> bytes:
         """The bytes of a name or a path: in base64 where they are not UTF-8."""

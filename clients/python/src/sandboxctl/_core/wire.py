@@ -157,6 +157,8 @@ class ExecExecution(TypedDict):
     """The members of its caller's own."""
     network: Union[Network, None]
     """The hosts that its commands reached, and those that they were refused; null if no host was allowed."""
+    notes: NotRequired[List[Note]]
+    """What stood in its way in the sandbox; absent if nothing did, or it ended well."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
     restarted: Union[bool, None]
@@ -351,10 +353,14 @@ class Limits(TypedDict):
     """Bytes of a command's streamed output."""
     pids: int
     """Processes and threads. The agent itself uses a few threads."""
+    shm_bytes: int
+    """Size in bytes of the commands' `/dev/shm`, their shared memory."""
+    stop_timeout_ms: int
+    """How long the processes of a command that is to end may go on after SIGTERM, until they are killed; 0 if they are killed at once."""
     timeout_ms: int
     """The run's deadline."""
     tmpfs_bytes: int
-    """Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no limit."""
+    """Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the sandbox's memory. A tmpfs of size 0 would have no limit."""
     vm_memory_bytes: int
     """Memory of the Luau VM."""
     write_bytes: int
@@ -393,10 +399,14 @@ class LimitsRequest(TypedDict):
     """Bytes of a command's streamed output."""
     pids: NotRequired[Union[int, None]]
     """Processes and threads. The agent itself uses a few threads."""
+    shm_bytes: NotRequired[Union[int, None]]
+    """Size in bytes of the commands' `/dev/shm`, their shared memory."""
+    stop_timeout_ms: NotRequired[Union[int, None]]
+    """How long the processes of a command that is to end may go on after SIGTERM, until they are killed; 0 if they are killed at once."""
     timeout_ms: NotRequired[Union[int, None]]
     """The run's deadline."""
     tmpfs_bytes: NotRequired[Union[int, None]]
-    """Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no limit."""
+    """Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the sandbox's memory. A tmpfs of size 0 would have no limit."""
     vm_memory_bytes: NotRequired[Union[int, None]]
     """Memory of the Luau VM."""
     write_bytes: NotRequired[Union[int, None]]
@@ -423,6 +433,16 @@ class NetworkRequestInput(TypedDict):
     """The hosts that commands may reach; none by default."""
     allow: NotRequired[List[str]]
     """Rules as of `--allow`: `HOST[:PORT]`."""
+
+
+class Note(TypedDict):
+    """Something in the sandbox that stood in the way of a script or a command."""
+    hint: NotRequired[Union[str, None]]
+    """What to do about it."""
+    kind: NoteKind
+    """What it was."""
+    message: str
+    """For people."""
 
 
 class OmittedEntry(TypedDict):
@@ -529,6 +549,8 @@ class ResultExecution(TypedDict):
     """The members of its caller's own."""
     network: Union[Network, None]
     """The hosts that its commands reached, and those that they were refused; null if no host was allowed."""
+    notes: NotRequired[List[Note]]
+    """What stood in its way in the sandbox; absent if nothing did, or it ended well."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
     restarted: Union[bool, None]
@@ -636,7 +658,7 @@ class Usage(TypedDict):
     cpu_ms: Union[int, None]
     """Processor time."""
     peak_memory_bytes: Union[int, None]
-    """The maximum resident set size, over the sandbox's life so far."""
+    """The maximum resident set size: of a script's agent, over the sandbox's life so far; of a command's largest process."""
     wall_ms: int
     """From when the agent accepted the script until it ended."""
     written_bytes: Union[int, None]
@@ -725,6 +747,10 @@ IoMode = Literal["off", "private", "shared"]
 
 LogLevel = Literal["print", "warn", "truncated"]
 """The origin of a log entry."""
+
+
+NoteKind = Literal["out_of_memory", "processes", "no_space", "shared_memory", "read_only", "file_size", "no_network", "proxy"]
+"""What stood in the way."""
 
 
 OmitReason = Literal["symlink", "fifo", "socket", "device", "reserved_name"]

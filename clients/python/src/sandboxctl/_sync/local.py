@@ -78,7 +78,7 @@ class LocalTransport:
                 process.call("sandbox_destroy", {"containerId": name})
             raise
         self._process, self._name = process, name
-        return Answer(data).text("dockerId")
+        return Answer(data).text("sandboxId")
 
     def operation(self, operation: Json) -> Json:
         call = self._open().call("sandbox_operation", {"containerId": self._name, "operation": operation})
