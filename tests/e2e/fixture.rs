@@ -372,8 +372,8 @@ pub fn wait(child: Child) -> Ended {
     collect(child, |child| {
         let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
         let timeout = TIMEOUT.try_into().unwrap();
-        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).unwrap();
-        ended > 0
+        let mut process = [PollFd::new(&process, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut process, Some(&timeout))).unwrap() > 0
     })
 }
 

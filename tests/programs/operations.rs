@@ -155,7 +155,7 @@ impl Operation {
     }
 
     fn answer_list(&self, entries: u64) {
-        answer(self.id, &format!(r#"{{"path":"/io","entries":{entries},"truncated":false}}"#));
+        answer(self.id, &format!(r#"{{"path":"/io","entries":{entries},"cut":null}}"#));
     }
 
     fn answer_write(&self, bytes: u64) {

@@ -12,7 +12,7 @@ use sandbox_api::{
 use sandbox_controller::{Command, Execution};
 use serde_json::{Value, json};
 
-use crate::conformance::exec_cli::Commands;
+use crate::conformance::exec_cli::{Commands, document as exec_document};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
 use crate::library::Guest;
@@ -83,7 +83,7 @@ fn sandbox_with_programs_has_the_limits_of_exec_at_every_door() {
         assert_eq!(some, expected, "{door}");
     };
     let ended = commands.shell(&["--json"], "true");
-    is_of_exec(&place.document(&ended)["limits"], "exec");
+    is_of_exec(&exec_document(&ended)["limits"], "exec");
     let mut run = place.command(["run", "--json", "-c", "return 1"]);
     run.args(&root);
     is_of_exec(&place.document(&finish(run))["limits"], "run");
@@ -174,10 +174,10 @@ fn notes_are_on_stderr_in_the_document_and_in_what_an_agent_gets() {
     let note = "note: programs can write to /io and /tmp only: the rest is read-only; --io-dir DIR \
                 gives it a directory of the host to write to\n";
     told.assert_code(4).assert_stderr_has(note);
-    let document = commands.place.document(&commands.shell(&["--json"], line));
+    let document = exec_document(&commands.shell(&["--json"], line));
     assert_eq!(document["notes"][0]["kind"], "read_only", "{document:#}");
     let well = commands.shell(&["--json"], "touch /bin/x || true");
-    assert_eq!(commands.place.document(&well).get("notes"), None);
+    assert_eq!(exec_document(&well).get("notes"), None);
     assert!(document["usage"]["peak_memory_bytes"].as_u64().is_some_and(|bytes| bytes > 100_000));
 }
 
@@ -207,7 +207,7 @@ fn user_has_a_name_whether_the_image_has_one_or_not() {
         busybox().file("etc/passwd", 0o644, passwd).file("etc/group", 0o644, "ann:x:1234:\n");
     let user =
         |uid| move |spec: SandboxSpec| spec.fresh_io_dir().user(Some(User::new(uid, uid).unwrap()));
-    let ask = "echo $USER $LOGNAME $(id -un) $(id -gn) ~$(id -un)";
+    let ask = "eval echo $USER $LOGNAME $(id -un) $(id -gn) ~$(id -un)";
     for (rootfs, uid, expected) in [
         (busybox(), 1234, "sandbox sandbox sandbox sandbox /io\n"),
         (busybox(), 0, "root root root root /io\n"),

@@ -125,6 +125,7 @@ fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
         format!("ALL_PROXY={by_it}"),
         format!("HTTPS_PROXY={by_it}"),
         format!("HTTP_PROXY={by_it}"),
+        "NODE_USE_ENV_PROXY=1".to_owned(),
         format!("NO_PROXY={own_hosts}"),
         format!("all_proxy={by_it}"),
         format!("http_proxy={by_it}"),
@@ -235,13 +236,14 @@ fn around_the_proxy_there_is_no_way() {
         ("unix=/run/docker.sock".to_owned(), &[NOT_THERE]),
         ("unix=/run/containerd/containerd.sock".to_owned(), &[NOT_THERE]),
         (format!("abstract={name}"), &[REFUSED]),
-        // Packets of one's own making: raw IP, raw ICMP, Ethernet; the kernel's tables; the hypervisor.
+        // Packets of one's own making: raw IP, raw ICMP, Ethernet; messages of the kernel's drivers; the
+        // hypervisor.
         ("socket=2,3,255".to_owned(), &[NOT_PERMITTED]),
         ("socket=2,3,1".to_owned(), &[NOT_PERMITTED]),
         ("socket=10,3,58".to_owned(), &[NOT_PERMITTED]),
         ("socket=17,3,768".to_owned(), &[NOT_PERMITTED]),
         ("socket=17,2,768".to_owned(), &[NOT_PERMITTED]),
-        ("socket=16,3,0".to_owned(), &[NOT_PERMITTED]),
+        ("socket=16,3,15".to_owned(), &[NOT_PERMITTED]),
         ("socket=40,1,0".to_owned(), &[NOT_PERMITTED]),
         ("device=eth0".to_owned(), &[NO_SUCH_DEVICE, NOT_PERMITTED]),
     ];
@@ -658,8 +660,8 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     assert_eq!(
         told,
         [
-            (target, address, "ok".to_owned()),
             ("evil.example:443".to_owned(), None, "network_refused".to_owned()),
+            (target, address, "ok".to_owned()),
             ("localhost:1".to_owned(), None, "network_refused".to_owned()),
         ]
     );

@@ -400,7 +400,8 @@ fn command_over_the_write_limit_is_ended() {
             (Some(expected), Some(hint)),
             "{line}"
         );
-        assert_eq!((result.exit_code, result.signal), (None, Some(9)));
+        // SIGTERM, which it does not handle, comes just before SIGKILL.
+        assert!(matches!((result.exit_code, result.signal), (None, Some(9 | 15))), "{result:?}");
         if line == nest {
             // Too deep to be looked at, it keeps the next one from beginning until it is gone.
             let refused = programs.exec(Command::shell("touch f"));

@@ -159,7 +159,7 @@ fn killed_controller_leaves_no_fresh_io_dir() {
 }
 
 #[test]
-fn exec_has_limits_for_builds_and_scripts_have_theirs() {
+fn sandboxes_with_programs_have_limits_for_builds_and_others_have_theirs() {
     let commands = Commands::new();
     let limits = |told: &serde_json::Value| {
         ["timeout_ms", "memory_bytes", "pids", "write_bytes", "entries"]
@@ -170,6 +170,8 @@ fn exec_has_limits_for_builds_and_scripts_have_theirs() {
     let args = commands.provided.args();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let told = commands.place.run_json("return 1", &args);
+    assert_eq!(limits(&told), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
+    let told = commands.place.run_json("return 1", &[]);
     assert_eq!(limits(&told), [30_000, 256 << 20, 64, 50 << 20, 10_000]);
     let flags = ["--json", "--entries", "7", "--timeout", "50s"];
     let told = document(&commands.shell(&flags, "for i in 1 2 3 4 5 6 7 8 9; do touch $i; done"));

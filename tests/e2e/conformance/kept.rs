@@ -220,10 +220,18 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     // It has one id everywhere, and its containers are told apart by their numbers.
     let names: Vec<_> = place.containers().iter().map(|it| engine().name_of(it)).collect();
     assert_eq!(names, [format!("sandboxctl-{idle}-g2")]);
-    let listed: Value = serde_json::from_str(&place.sandboxctl(["ps", "--json"]).stdout).unwrap();
-    let listed: Vec<_> = listed.as_array().unwrap().iter().filter(|it| it["id"] == *idle).collect();
-    assert_eq!(listed.len(), 1, "{listed:#?}");
-    assert_eq!((&listed[0]["generation"], &listed[0]["state"]), (&json!(2), &json!("running")));
+    // It may be idle again before it is listed.
+    let listed = eventually("it is listed", || {
+        let generation = caller.send("PUT", &path, "kept").generation;
+        let listed = place.sandboxctl(["ps", "--json"]);
+        let listed: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
+        let its = listed.as_array().unwrap().iter().find(|it| it["id"] == *idle);
+        its.map(|it| (generation.unwrap().0, it.clone()))
+    });
+    assert_eq!(
+        (&listed.1["generation"], &listed.1["state"]),
+        (&json!(listed.0), &json!("running"))
+    );
     let short = create(json!({ "ttl_ms": 3000 }));
     eventually("it is gone", || (caller.get(&short).status == 410).then_some(()));
     eventually("nothing of it is left", || {

@@ -205,7 +205,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     client.data("write_file", latin1);
     let edit = json!({ "path": "latin1.txt", "old": "caf", "new": "tea" });
     let refused = client.failure("edit_file", edit);
-    assert!(refused.contains("write_file takes them so"), "{refused}");
+    assert!(refused.contains("write_file with `encoding: \"latin1\"`"), "{refused}");
     client.data("remove", json!({ "path": "latin1.txt" }));
     let found = client.data("grep", json!({ "pattern": "f[o]ur" }));
     assert_eq!(found["lines"][0]["line"], 3, "{found:#}");

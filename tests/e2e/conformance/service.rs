@@ -921,7 +921,8 @@ fn status_of_a_service_is_that_of_its_data_and_its_own() {
     let service = Service::open(&place);
     let id = service.submit("return 1");
     service.until(&id, "ok");
-    let [of_data, of_server] = [["--data-dir", "service"], ["--server", &service.url]];
+    let url = service.url.clone();
+    let [of_data, of_server] = [["--data-dir", "service"], ["--server", &url]];
     let ended = status(&of_data);
     assert!(ended.assert_code(0).stdout.contains("service: a service runs\n"), "{ended:#?}");
     let ended = status(&[&of_data[..], &of_server, &["--json"]].concat());
@@ -936,7 +937,6 @@ fn status_of_a_service_is_that_of_its_data_and_its_own() {
     );
     let checks = told["server"]["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true) && checks.len() > 3, "{told:#}");
-    let url = service.url.clone();
     service.stop();
     let ended = status(&of_data);
     assert!(ended.assert_code(1).stdout.contains("service: no service runs\n"), "{ended:#?}");

@@ -1155,7 +1155,12 @@ fn name_that_another_process_has_is_refused_until_its_sandbox_ends() {
     first.data("sandbox_destroy", json!({"containerId": "a/ü"}));
     second.data("sandbox_init", named("a/ü"));
     assert_eq!(first.failure("sandbox_init", named("a/ü")).0, "conflict");
-    second.end_well();
+    // Helpers of the other process remain.
+    let end = |mut server: Server<'_>| {
+        drop(server.stdin.take());
+        assert!(server.child.wait().unwrap().success());
+    };
+    end(second);
     first.data("sandbox_init", named("a/ü"));
     // For a process that serves others a name is shown, and no more.
     let mut shared = Server::new(&place);
@@ -1165,6 +1170,6 @@ fn name_that_another_process_has_is_refused_until_its_sandbox_ends() {
     for (server, id) in [(&mut shared, "x"), (&mut first, "a/ü")] {
         server.data("sandbox_destroy", json!({"containerId": id}));
     }
-    shared.end_well();
+    end(shared);
     first.end_well();
 }

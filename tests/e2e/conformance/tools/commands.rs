@@ -59,7 +59,7 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
     assert_eq!(output(&mut server, there), "/srv");
     let relative = c(json!({"executable": "pwd", "workingDirectory": "."}));
     assert_eq!(output(&mut server, relative), "/workspace");
-    let own = ["A=b=c", "EMPTY=", "HOME=/x", "USER=me", "PATH=/bin:/x"];
+    let own = ["A=b=c", "EMPTY=", "HOME=/x", "USER=me", "PATH=/bin:/usr/bin"];
     for (given, expected) in [(&own[..], &own[..]), (&[], &["HOME=/workspace"])] {
         let variables = c(json!({"executable": "env", "envVars": given}));
         let variables = output(&mut server, variables);
