@@ -991,7 +991,7 @@ mod tests {
         for (json, part) in [
             (r#"{"timeout":5}"#, "unknown field `timeout`"),
             (r#"{"timeout_ms":"5s"}"#, "invalid type"),
-            (r#"{"timeout_ms":0}"#, "timeout_ms: '0s' is less than the smallest that works, 1ms"),
+            (r#"{"timeout_ms":0}"#, "timeout_ms: '0s' is no limit, and there always is one"),
             (r#"{"cpus":-1}"#, "'-1' is not a number of processors"),
             (r#"{"pids":0}"#, "nonzero"),
         ] {

@@ -146,7 +146,7 @@ operations! {
         path_b64: Option<Base64>,
         /// Paths to leave out: globs of names, or with a slash of paths as they are returned, such as
         /// `node_modules` and `**/target/**`.
-        exclude: Vec<String> = "Vec::new",
+        exclude: Vec<String> = "Vec::<String>::new",
         /// Whether names that begin with a dot match where the pattern has no such name.
         hidden: bool = "bool::default",
         /// The maximum number of paths.
@@ -164,7 +164,7 @@ operations! {
         glob: Option<String>,
         /// Files and directories to leave out: globs of names, or with a slash of paths below the
         /// directory.
-        exclude: Vec<String> = "Vec::new",
+        exclude: Vec<String> = "Vec::<String>::new",
         /// The number of lines of context on each side of a match.
         context: u64 = "u64::default",
         /// Whether to ignore case.

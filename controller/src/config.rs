@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Ceiling, DiskReserve};
+use sandbox_api::{Bounds, Ceiling, DiskReserve};
 use sandbox_engine::{AgentSource, EngineConfig};
 use sandbox_protocol::argv::ConfinementPolicy;
 
@@ -15,10 +15,10 @@ use crate::mounts::{self, ReservedDirs};
 pub struct Config {
     /// The engine to use, and where it is.
     pub engine: EngineConfig,
-    /// The ceilings of a sandbox's limits.
+    /// The ceilings of the limits of a sandbox without programs.
     pub ceiling: Ceiling,
-    /// Those of a sandbox with programs; `None` for the same.
-    pub program_ceiling: Option<Ceiling>,
+    /// Those of a sandbox with programs.
+    pub program_ceiling: Ceiling,
     /// This user's directory for locks and caches: `sandboxctl` in the runtime directory. It is
     /// created if it is missing; a directory of another user, or with a mode other than 0700, is
     /// refused. All controllers of a user share one.
@@ -57,7 +57,7 @@ impl Config {
         Self {
             engine: EngineConfig::default(),
             ceiling: Ceiling::default(),
-            program_ceiling: None,
+            program_ceiling: Bounds::for_programs().ceiling,
             scratch_dir: state_dir.join("scratch"),
             state_dir,
             agent: AgentSource::Embedded,

@@ -115,7 +115,7 @@ impl Controller {
             instance,
             cleanup: Cleanup::new(),
             ceiling: config.ceiling,
-            program_ceiling: config.program_ceiling.unwrap_or(config.ceiling),
+            program_ceiling: config.program_ceiling,
             boot_id,
             confinement: config.confinement,
             audit,

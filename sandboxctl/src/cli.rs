@@ -246,14 +246,15 @@ Examples:
     #[command(subcommand)]
     Receipt(ReceiptCommand),
 
-    /// Run the script of a receipt again and compare what it makes
+    /// Run the script or the command of a receipt again and compare what it makes
     ///
     /// Policy and limits are the receipt's, as far as they are allowed here. Nothing is kept. Prints
     /// "identical", or a line for each path that differs, and exits with 1.
     #[command(after_long_help = "\
 Examples:
   sandboxctl replay receipt.json --script report.luau
-  sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv")]
+  sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv
+  sandboxctl replay receipt.json -e MODE=release -- make dist")]
     Replay(Box<ReplayArgs>),
 
     /// Build, list and move the sandbox image
@@ -809,8 +810,8 @@ Examples:
     },
     /// Check the configuration, and the files that the settings of a service name
     ///
-    /// Prints each setting that no run or service accepts, and exits with 2 if there is one. Where settings of
-    /// [server] are made, its certificate and its keys are read too. Nothing is started.
+    /// Prints each setting that no run or service accepts, and exits with 2 if there is one. If the
+    /// configuration has settings of [server], its certificate and its keys are read too. Nothing is started.
     #[command(after_long_help = "\
 Examples:
   sandboxctl config check
@@ -828,6 +829,7 @@ mod tests {
     use super::parse::command;
     use super::*;
     use crate::input::InputArgument;
+    use sandbox_api::LimitKey;
 
     /// The help of every command and subcommand, as it is printed.
     fn every_help() -> Vec<(String, String)> {
@@ -901,6 +903,7 @@ mod tests {
                 name if name.starts_with("server.") => "serve",
                 // A single run has no use for sandboxes that are started ahead.
                 name if name.starts_with("pool.") => "tools",
+                name if name.starts_with("mcp.") => "mcp",
                 _ => "run",
             };
             let arguments = definition.find_subcommand(command).unwrap();
@@ -953,6 +956,9 @@ mod tests {
             &["--user", "0:65535"],
         ];
         let refusals = cases.map(refused).join("\n");
+        // The processors of this machine.
+        let most = LimitKey::Cpus.default_ceiling();
+        let refusals = refusals.replace(&format!(": {most} is the highest"), ": N is the highest");
         insta::assert_snapshot!(refusals);
     }
 

@@ -91,8 +91,8 @@ pub fn collect(
 ) -> Result<Collected, Error> {
     let Request { selection, destination, unmatched, reference } = request;
     // Its descriptor may be one that only names it.
-    let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(io_dir, ".", open, Mode::empty())
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(io_dir, ".", flags, Mode::empty())
         .map_err(|errno| Error::io("read", b".")(errno))?;
     // Files that are only listed stand beside no manifest.
     let reserves = destination.is_some();

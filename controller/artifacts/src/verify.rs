@@ -72,12 +72,6 @@ impl ArtifactsDir {
         Ok(Self { path: path.to_owned(), root, manifest, records })
     }
 
-    /// The manifest.
-    #[must_use]
-    pub const fn manifest(&self) -> &ArtifactManifest {
-        &self.manifest
-    }
-
     /// Compares the content of every file with the manifest. Modes and times do not count: they
     /// are lost on many ways between machines.
     ///

@@ -207,6 +207,13 @@ impl Opened {
         self.envelopes.iter().all(is_signed)
     }
 
+    /// The ids of the keys that its signatures name. Nothing signs them.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let signatures = self.envelopes.iter().flatten().flat_map(|it| &it.signatures);
+        let mut seen = HashSet::new();
+        signatures.filter_map(|it| it.keyid.as_deref()).filter(move |key| seen.insert(*key))
+    }
+
     /// Checks that this key signed all of it, and that it names no other one: the id of a key is beside
     /// what is signed.
     ///

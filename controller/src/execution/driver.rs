@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, ExecutionReport, FilesTouched, Limits, Network, Note, NoteEvidence, Outcome,
-    RefusedHost, Sign, Usage, millis,
+    CancelCause, ExecutionReport, FilesTouched, KernelEvents, Limits, Network, NoteEvidence,
+    Outcome, RefusedHost, Sign, Usage, millis,
 };
 use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
@@ -267,7 +267,20 @@ impl<E: Execute> ExecutionDriver<E> {
         inner.settle_connections().await;
         let outcome = outcome.beyond(passed);
         let network = self.network.as_ref().map(|network| network.borrow().clone());
-        let notes = self.notes(&outcome, network.as_ref(), &since).await;
+        // What stood in its way, unless it ended well.
+        let kernel = match outcome {
+            Outcome::Ok { .. } => KernelEvents::default(),
+            _ => inner.kernel_events(&since).await.unwrap_or_default(),
+        };
+        let evidence = NoteEvidence {
+            outcome: &outcome,
+            limits: &self.limits,
+            kernel,
+            signs: self.execution.signs(),
+            network: network.as_ref(),
+            io_dir: inner.io_mount().map(ToString::to_string),
+        };
+        let notes = evidence.notes();
         let mut report = ExecutionReport {
             id: self.id.clone(),
             outcome,
@@ -285,27 +298,5 @@ impl<E: Execute> ExecutionDriver<E> {
         };
         inner.redactions.report(&mut report);
         Ok(report)
-    }
-
-    /// What stood in its way, unless it ended well.
-    async fn notes(
-        &self,
-        outcome: &Outcome,
-        network: Option<&Network>,
-        since: &KernelBaseline,
-    ) -> Vec<Note> {
-        if matches!(outcome, Outcome::Ok { .. }) {
-            return Vec::new();
-        }
-        let inner = &self.inner;
-        NoteEvidence {
-            outcome,
-            limits: &self.limits,
-            kernel: inner.kernel_events(since).await.unwrap_or_default(),
-            signs: self.execution.signs(),
-            network,
-            io_dir: inner.io_mount().map(ToString::to_string),
-        }
-        .notes()
     }
 }

@@ -177,8 +177,7 @@ async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_config
                 panic!("{name} is mounted");
             };
             let folder = at("served").canonicalize().unwrap();
-            let name = "data directory of a service that runs,";
-            assert_eq!(source, MountRefusal::ReservedDir { name, folder });
+            assert_eq!(source, MountRefusal::ServedDir { folder });
         }
     }
     // The server's own sandboxes have io dirs there.

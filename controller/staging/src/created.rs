@@ -150,7 +150,10 @@ impl CreatedDirs {
 /// another one in its place, whose content is not to be theirs.
 fn give(dir: &OwnedFd, (uid, gid): (u32, u32)) {
     let is_itself = |name: &[u8]| matches!(name, b"." | b"..");
-    let is_empty = Dir::read_from(dir).is_ok_and(|mut entries| {
+    // Its descriptor only names it.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(dir, ".", flags, Mode::empty());
+    let is_empty = opened.and_then(Dir::new).is_ok_and(|mut entries| {
         entries.all(|entry| entry.is_ok_and(|entry| is_itself(entry.file_name().to_bytes())))
     });
     if is_empty {

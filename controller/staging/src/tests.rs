@@ -1499,41 +1499,37 @@ fn tree_of(root: &Path) -> Tree {
 
 /// Whatever a path and its content may be.
 fn entry() -> impl Strategy<Value = (Vec<u8>, u8, Vec<u8>)> {
-    let part = proptest::sample::select(
-        &[
-            &b"a"[..],
-            b"b",
-            b" ",
-            b"\"",
-            b"\\",
-            b"\n",
-            b"\t",
-            b"\r",
-            b"\xff",
-            "\u{e9}".as_bytes(),
-            b"-",
-            b"+",
-            b"=",
-            b"/",
-        ][..],
-    );
-    let line = proptest::sample::select(
-        &[
-            &b"x"[..],
-            b"\n",
-            b"y\n",
-            b"\r\n",
-            b"\r",
-            b"\0",
-            b"\xff",
-            b" ",
-            b"\t",
-            b"@@ -1 +1 @@\n",
-            b"--- a/x\n",
-            b"diff --git a/x b/x\n",
-            b"\\",
-        ][..],
-    );
+    let part = proptest::sample::select(vec![
+        &b"a"[..],
+        b"b",
+        b" ",
+        b"\"",
+        b"\\",
+        b"\n",
+        b"\t",
+        b"\r",
+        b"\xff",
+        "\u{e9}".as_bytes(),
+        b"-",
+        b"+",
+        b"=",
+        b"/",
+    ]);
+    let line = proptest::sample::select(vec![
+        &b"x"[..],
+        b"\n",
+        b"y\n",
+        b"\r\n",
+        b"\r",
+        b"\0",
+        b"\xff",
+        b" ",
+        b"\t",
+        b"@@ -1 +1 @@\n",
+        b"--- a/x\n",
+        b"diff --git a/x b/x\n",
+        b"\\",
+    ]);
     let path = proptest::collection::vec(part, 1..5).prop_map(|parts| parts.concat());
     let path = path.prop_filter("a path", |path| {
         path.split(|&byte| byte == b'/').all(|name| !name.is_empty())

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Limits;
+use super::configure::Limits;
 use crate::WireString;
 use crate::path::MAX_PATH_BYTES;
 

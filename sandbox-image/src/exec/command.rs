@@ -81,6 +81,20 @@ impl Defaults {
         Self { env, home_path: home, cwd }
     }
 
+    /// Sets what programs expect, unless the image does: the name of their user, output that appears
+    /// when it is written, and repositories that Git opens.
+    pub fn add_what_programs_expect(&mut self, user: &[u8]) {
+        let user = self.env.get(&b"USER"[..]).cloned().unwrap_or_else(|| user.to_vec());
+        for (name, value) in
+            [(&b"USER"[..], &*user), (b"LOGNAME", &user), (b"PYTHONUNBUFFERED", b"1")]
+        {
+            self.env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
+        }
+        if !self.env.contains_key(GIT_CONFIG[0].0) {
+            self.env.extend(GIT_CONFIG.map(|(name, value)| (name.to_vec(), value.to_vec())));
+        }
+    }
+
     /// Sets this address as the proxy of commands, in place of the image's own.
     pub fn set_proxy(&mut self, address: SocketAddr) {
         for (name, value) in proxy::environment(address) {
@@ -415,7 +429,7 @@ mod tests {
         let env = |image: &[(&str, &str)], given: &[(&str, &str)]| {
             let mut defaults = defaults(image);
             defaults.add_what_programs_expect(b"ann");
-            defaults.set_proxy(([127, 0, 0, 1], 3128).into(), "localhost");
+            defaults.set_proxy(([127, 0, 0, 1], 3128).into());
             let made = prepare(&program("x"), None, given, &defaults).unwrap();
             text(&made.env).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };

@@ -78,6 +78,7 @@ impl ExecContext {
     /// If there is no `/dev/null`, or `/proc` does not show the running processes.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
+        defaults.add_what_programs_expect(&command::own_name());
         if let Some(listener) = proxy {
             defaults.set_proxy(listener.local_addr()?);
         }

@@ -112,7 +112,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub receipt: ReceiptArgs,
 
-    /// Let the receipt have the command and its working directory, so that `replay` need not be told
+    /// Record the command and its working directory in the receipt, so that `replay` knows them
     #[arg(long, help_heading = "Receipt", requires = "receipt")]
     pub receipt_argv: bool,
 

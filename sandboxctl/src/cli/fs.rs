@@ -398,7 +398,7 @@ pub struct GrepArgs {
         value_hint = ValueHint::Other)]
     pub context: u64,
 
-    /// Search files and directories whose names begin with a dot too, without .git and its like
+    /// Search files and directories whose names begin with a dot too, but not .git and its like
     #[arg(long)]
     pub hidden: bool,
 

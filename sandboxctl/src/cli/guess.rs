@@ -212,9 +212,10 @@ const FLAGS: &[Guess] = &[
     (&["--ro"], "--in SRC[:NAME]"),
     (&["--debug", "--log-level", "--trace"], "--verbose prints more, and twice still more"),
     (&["serve --insecure", "serve --no-auth"], "--insecure-no-auth"),
+    (&["--ca", "--cacert", "--ca-cert", "--cert"], "--ca-file FILE, with --server"),
     (
-        &["--ca", "--cacert", "--ca-cert", "--insecure", "-k", "--no-verify", "--tls-skip-verify"],
-        "certificates are always checked: the variable SSL_CERT_FILE names those that are trusted",
+        &["--insecure", "-k", "--no-verify", "--tls-skip-verify"],
+        "the certificate of a service is always checked: --ca-file FILE trusts one, with --server",
     ),
 ];
 

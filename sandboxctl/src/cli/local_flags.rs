@@ -36,6 +36,8 @@ const EVERYWHERE: &[&str] = &[
     "entries",
     "max-file-size",
     "tmpfs-size",
+    "shm-size",
+    "stop-timeout",
     // Its files.
     "no_io",
     "io_errors",
@@ -104,6 +106,7 @@ mod tests {
             &["--arg", "a=b", "--json", "--timeout", "5s", "--memory", "64MiB"][..],
             &["--in", "a.csv", "--image", "debian:13", "--allow", "example.org", "-q"],
             &["--vm-memory", "16MiB", "--no-io", "--color", "never"],
+            &["--tmpfs-size", "1MiB", "--shm-size", "1MiB", "--stop-timeout", "0"],
         ] {
             assert!(run(args).refuse_local("run").is_ok(), "{args:?}");
         }

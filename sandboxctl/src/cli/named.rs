@@ -14,8 +14,9 @@ const FOLDERS: &[&str] =
     &["api/src", "controller", "env/src", "sandbox-image/src", "server", "sandboxctl/src"];
 /// Files in which flags are those of other programs, or of the build.
 const OTHERS: &[&str] = &["build.rs", "guess.rs", "page.rs"];
-/// Flags of other programs that messages tell to use.
-const OF_OTHER_PROGRAMS: &[&str] = &["--bind", "--path", "--platform", "--privileged", "--sparse"];
+/// Flags of other programs that messages and examples have.
+const OF_OTHER_PROGRAMS: &[&str] =
+    &["--bind", "--git", "--path", "--platform", "--privileged", "--sparse", "--year"];
 /// The sections of settings whose names are no others' too.
 const SECTIONS: &[&str] =
     &["filesystem", "limits", "network", "audit", "engine", "programs", "mcp", "pool"];

@@ -216,7 +216,7 @@ pub struct ReplayArgs {
         conflicts_with_all = ["script", "shell"])]
     pub command: Vec<OsString>,
 
-    /// The script
+    /// The script that ran, if it was one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub script: Option<PathBuf>,
 

@@ -73,7 +73,7 @@ Examples:
         json: bool,
     },
 
-    /// Create a token in the place of another one, for the same subject and scopes, and print it
+    /// Replace a token by a new one for the same subject and scopes, and print it
     ///
     /// The old one is revoked at once, or valid for --overlap longer, so that its callers can take the new
     /// one.
@@ -85,7 +85,7 @@ Examples:
         /// The old token: the id that `token ls` shows
         #[arg(value_name = "ID", value_hint = ValueHint::Other, value_parser = text::<TokenId>())]
         id: TokenId,
-        /// How long the old token is still valid, such as 1h [default: it is revoked at once]
+        /// How long the old token stays valid, such as 1h [default: it is revoked at once]
         #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
         overlap: Option<Duration>,
         /// How long the new one is valid, such as 12h or 90days, or never [default: as long as the old one
@@ -140,9 +140,9 @@ Examples:
         data_dir: DataDirArgs,
     },
 
-    /// Put a backup in the place of the database of a service that does not run
+    /// Replace the database of a service that does not run by a backup
     ///
-    /// The database that is there stays beside it, as replaced-TIME.db. What waited or ran when the backup
+    /// The database that it replaces stays beside it, as replaced-TIME.db. What waited or ran when the backup
     /// was made is not run again: it may have ended since. Tokens that were revoked since are valid again,
     /// and files of executions that the backup does not know are removed when the service starts.
     #[command(after_long_help = "\
@@ -159,8 +159,8 @@ Examples:
 
     /// Tell whether a service runs and is ready, and what it has
     ///
-    /// Of the data directory: whether a service has it, and what is in it. Of --server: whether it is ready,
-    /// and each of its checks. Exits with 1 if it does not run, or is not ready.
+    /// Prints whether a service uses the data directory, and what is in it; with --server, whether that
+    /// service is ready, and each of its checks. Exits with 1 if it does not run, or is not ready.
     #[command(after_long_help = "\
 Examples:
   sandboxctl server status --data-dir /var/lib/sandboxctl

@@ -4,6 +4,7 @@
 //! the command is cancelled. Its stdin is copied the same way.
 
 mod remote;
+mod tail;
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +20,7 @@ use sandbox_api::{
 use sandbox_controller::{Command, Config, ExecStream, Execution, Patterns, Sandbox, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+pub use self::tail::Tail;
 use super::collect::{Artifacts, Copied};
 use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
@@ -225,7 +227,6 @@ impl Session<'_> {
             fed
         };
         let finish = async {
-            let mut tail = network::Tail::default();
             let mut seen = Seen::new(self.reports);
             let written = match self.args.json {
                 // Output that is not copied is collected.
@@ -275,11 +276,14 @@ impl Session<'_> {
             &self.staging,
         );
         let issued = issued.await;
-        let code = copied.exit_code(result.outcome.exit_code());
+        let code = match written.is_why(&result.outcome) {
+            true => UNREAD,
+            false => copied.exit_code(result.outcome.exit_code()),
+        };
         let (whole, last_lines) = seen.put_into(&result);
         let whole = document(&whole, &copied, &issued);
         self.reports.executed(THE_ONLY, &whole, code, last_lines);
-        self.end(&result, written, &tail, (&copied, &staged, &issued))?;
+        self.end(&result, written, (&copied, &staged, &issued))?;
         issued.print(self.context.output);
         Ok(code)
     }
@@ -334,7 +338,13 @@ fn sinks(output: &Output, raw: bool) -> Result<[Sink; 2], Error> {
 }
 
 /// Prints why a command failed, beyond its own exit code.
-fn print_failure(output: &Output, line: &CommandLine, result: &ExecResult, written: Written) {
+fn print_failure(
+    output: &Output,
+    args: &ExecArgs,
+    line: &CommandLine,
+    result: &ExecResult,
+    written: Written,
+) {
     if let Some(failure) = result.outcome.failure()
         && !written.is_why(&result.outcome)
     {
@@ -402,12 +412,12 @@ struct Seen<'a> {
     /// The beginnings of stdout and stderr, and whether there was more.
     kept: [(Vec<u8>, bool); 2],
     /// The end of stderr.
-    stderr: network::Tail,
+    stderr: Tail,
 }
 
 impl<'a> Seen<'a> {
     fn new(reports: &'a Reports) -> Self {
-        Self { reports, kept: Default::default(), stderr: network::Tail::default() }
+        Self { reports, kept: Default::default(), stderr: Tail::default() }
     }
 
     fn push(&mut self, stream: ExecStream, piece: &[u8]) {

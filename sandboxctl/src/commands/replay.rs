@@ -21,7 +21,7 @@ use super::receipt::{
     Digested, MOUNT, args_digest, byte_inputs, command_dependencies, digest, public_key,
     read_receipt, script_dependency, unverified,
 };
-use super::{Context, block_on, exec, launch, network};
+use super::{Context, block_on, exec, launch};
 use crate::cli::env_file;
 use crate::cli::exec::CommandLine;
 use crate::cli::receipt::ReplayArgs;
@@ -172,7 +172,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                         let result = run.wait().await?;
                         let compared = compare(&result.outcome, result.hint(), None).await?;
                         if compared.outcome == Some(SameOutcome::Changed) {
-                            let mut stderr = network::Tail::default();
+                            let mut stderr = exec::Tail::default();
                             stderr.push(&result.stderr);
                             context.output.indented(&stderr.last_lines());
                         }
@@ -282,7 +282,7 @@ fn answer(context: &Context<'_>, args: &ReplayArgs, comparison: Comparison) -> R
     } else {
         context.output.text(&text_of(&comparison))?;
         if let Some(hint) = comparison.hint.filter(|_| comparison.outcome.is_some()) {
-            context.output.suggestion(&hint);
+            context.output.hint(&hint);
         }
     }
     Ok(code)

@@ -207,10 +207,10 @@ mod tests {
         };
         insta::assert_snapshot!(status.to_text(), @r"
         /data\n: a service runs
-          executions  3 queued, 1 running, 20 kept (1 MiB)
+          executions  3 queued, 1 running, 20 kept (1.0 MiB)
           sandboxes   2 kept
           tokens      4 valid
-          database    4 KiB, schema 6
+          database    4.0 KiB, schema 6
         unix:/s: not ready
           disk        ok
           engine      failed

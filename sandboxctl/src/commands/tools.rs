@@ -187,8 +187,8 @@ fn with_tools<T>(
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
         any_host: unrestricted,
-        limits,
-        ceiling: settings.ceiling(),
+        scripts,
+        programs,
         // Whoever starts this process for itself takes a name for the one sandbox that has it.
         locked_names: unrestricted.then(|| config.state_dir.join("names")),
     };

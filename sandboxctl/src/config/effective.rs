@@ -256,7 +256,7 @@ impl Settings {
         let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
         Config {
             ceiling: self.ceiling_of(Scope::Limits),
-            program_ceiling: Some(self.ceiling_of(Scope::Exec)),
+            program_ceiling: self.ceiling_of(Scope::Exec),
             reserved_files,
             ..config
         }

@@ -242,7 +242,7 @@ async fn service_of_the_other_scheme_is_told_at_once() {
     let address = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         let (mut connection, _) = listener.accept().await.unwrap();
-        connection.read(&mut [0; 4096]).await.unwrap();
+        assert!(connection.read(&mut [0; 4096]).await.unwrap() > 0);
         connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
     let client = Client::new(address.parse().unwrap(), None).trusting(Some(vec![certificate()]));

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::service::has_room;
 
-use crate::resources::OUTPUTS;
-
+/// How the URIs of outputs begin.
+const OUTPUTS: &str = "sandbox://output/";
 /// How many bytes of output a model is given by default.
 pub const DEFAULT_OUTPUT_BYTES: usize = 50 << 10;
 /// The most that it may be given: a result has it twice, and some clients take 1 MiB.

@@ -20,8 +20,6 @@ use crate::workspace::Workspace;
 
 /// The scheme of the files' URIs, and the empty authority.
 const SCHEME: &str = "sandbox://";
-/// How the URIs of outputs begin.
-pub(crate) const OUTPUTS: &str = "sandbox://output/";
 /// How many resources a page of the list has.
 const PAGE: usize = 500;
 /// How many directories are listed for a page.

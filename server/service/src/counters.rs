@@ -101,9 +101,12 @@ pub(crate) struct Counting {
     runs: Times,
 }
 
+/// The status and the subject of a histogram, if it is of one.
+type Label = (Option<&'static str>, Option<String>);
+
 /// Histograms by status and subject.
 #[derive(Debug, Default)]
-struct Times(Mutex<BTreeMap<(Option<&'static str>, Option<String>), Histogram>>);
+struct Times(Mutex<BTreeMap<Label, Histogram>>);
 
 impl Times {
     fn add(&self, status: Option<&'static str>, subject: Option<&Subject>, time: Duration) {

@@ -445,7 +445,9 @@ mod tests {
         // Ceilings that are set for all hold for programs too, unless those have their own.
         let mut config = config.clone();
         config.ceiling.0.memory = sandbox_api::ByteSize::b(64 << 20);
-        let memory = |config| planned(command.clone(), config).unwrap().spec.limits.memory.as_u64();
+        let memory = |config: &ServiceConfig| {
+            planned(command.clone(), config).unwrap().spec.limits.memory.as_u64()
+        };
         assert_eq!(memory(&config), 64 << 20);
         config.programs = Some(Bounds::for_programs());
         assert_eq!(memory(&config), 1 << 30);

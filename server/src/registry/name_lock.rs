@@ -1,5 +1,5 @@
-//! Names that one process of this user has at a time: each is a locked file, whose lock the kernel releases however
-//! the process ends.
+//! Names that one process of this user has at a time: each is a locked file, whose lock the kernel
+//! releases however the process ends.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;

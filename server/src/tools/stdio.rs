@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandbox_api::{EngineKind, ErrorKind, without_bom};
+use sandbox_api::{EngineKind, ErrorKind, IdReader, without_bom};
 use sandbox_protocol::Base64;
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
@@ -543,8 +543,11 @@ impl Request {
     /// Parses a line; none if it is blank.
     fn read(line: &[u8]) -> Result<Option<Self>, (Value, ToolError)> {
         let nobody = |message: String| (Value::Null, ToolError::invalid(message));
+        // Somebody waits for an answer with the id of a line that cannot be read.
+        let sender =
+            |message: String| (valid_id(IdReader::id_of(line)), ToolError::invalid(message));
         let text = std::str::from_utf8(without_bom(line))
-            .map_err(|_| nobody("the line is not UTF-8 text".to_owned()))?;
+            .map_err(|_| sender("the line is not UTF-8 text".to_owned()))?;
         if text.trim().is_empty() {
             return Ok(None);
         }

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::agent_mount::BoundFile;
 use crate::hardening::{
-    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
-    READONLY_PATHS, SYSTEM_FILES,
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, DEVICES, HOSTNAME, MASKED_PATHS,
+    OOM_SCORE_ADJ, PROCESSOR_LISTS, READONLY_PATHS, SYSCTLS, SYSTEM_FILES,
 };
 use crate::image::variables_of_image;
 use crate::{Bind, ContainerSpec, Layers, Programs};

@@ -130,7 +130,10 @@ impl Links {
             create_bare(docker, image, volumes, spec).await?;
             let checked = async {
                 let checked = check(docker, &spec.name, &paths, &mut known.paths).await?;
-                known.accounts = Some(read_accounts(docker, &spec.name, &known.paths).await?);
+                // One that is refused may have paths that were not looked at.
+                if checked.is_none() {
+                    known.accounts = Some(read_accounts(docker, &spec.name, &known.paths).await?);
+                }
                 Ok::<_, EngineError>(checked)
             };
             let checked = checked.await;

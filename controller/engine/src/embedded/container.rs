@@ -255,11 +255,15 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
     };
     root::check(root, &spec.mounts)?;
     let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
+    // As this kernel has them.
+    let lists = PROCESSOR_LISTS.iter();
+    let lists =
+        lists.filter_map(|&path| Some((path.to_owned(), std::fs::read_to_string(path).ok()?)));
     let image = accounts::PATHS.map(|path| accounts::plain_text(read_text(root, path)?));
     let names = accounts::replacements(&image, spec.user, &spec.home());
     let names = names.into_iter().map(|(path, content)| (path.to_owned(), content));
     let request = Request::Root {
-        files: files.chain(names).collect(),
+        files: files.chain(lists).chain(names).collect(),
         tmpfs_bytes: *tmpfs_bytes,
         tmpfs_inodes: *tmpfs_inodes,
     };

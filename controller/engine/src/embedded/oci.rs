@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::ContainerSpec;
-use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS};
+use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SYSCTLS};
 use crate::image::variables_of_image;
 
 /// The root of the container in the helper's mount namespace.

@@ -132,7 +132,7 @@ fn nothing_is_written_or_made_in_the_directory_of_a_server_that_runs() {
     symlink(host.path("other/served"), host.path("link")).unwrap();
     symlink(host.path("other/served/new"), host.path("dangling")).unwrap();
     let names = ["other/served/files/a/b", "other/served/x", "link/x", "dangling"];
-    let lock = fs::File::open(host.path("other/served").join(LOCK_FILE)).unwrap();
+    let lock = File::open(host.path("other/served").join(LOCK_FILE)).unwrap();
     for name in names {
         assert_eq!(host.policy().check_output(&host.path(name)), Ok(()), "{name}: none runs");
     }

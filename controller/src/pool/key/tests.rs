@@ -95,7 +95,7 @@ fn limits_are_part_of_the_key_where_the_container_has_them() {
     let base = key(&programs());
     let nonzero = |number| NonZeroU32::new(number).unwrap();
     for &limit in LimitKey::ALL {
-        let mut limits = Limits::default();
+        let mut limits = Limits::for_programs();
         let shapes = match limit {
             LimitKey::Memory => {
                 limits.memory = ByteSize::b(32 << 20);
@@ -121,6 +121,10 @@ fn limits_are_part_of_the_key_where_the_container_has_them() {
             }
             LimitKey::Tmpfs => {
                 limits.tmpfs = ByteSize::b(1 << 20);
+                true
+            }
+            LimitKey::Shm => {
+                limits.shm = ByteSize::b(1 << 20);
                 true
             }
             // Smaller than what may be written, which is the resource limit.
@@ -164,8 +168,8 @@ fn limits_are_part_of_the_key_where_the_container_has_them() {
 fn hosts_are_no_part_of_the_key_but_whether_there_are_any() {
     let one = key(&programs().allow(rules(&["example.org"])));
     assert_eq!(one, key(&programs().allow(rules(&["*.example.org:8080", "192.0.2.1:1"]))));
-    // Programs are told to reach it through the proxy.
-    assert_ne!(one, key(&programs().allow(rules(&["host.sandbox.internal:80"]))));
+    assert_eq!(one, key(&programs().allow(rules(&["host.sandbox.internal:80"]))));
+    assert_ne!(one, key(&programs()));
 }
 
 #[test]

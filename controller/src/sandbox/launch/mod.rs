@@ -137,7 +137,7 @@ impl Opened {
         method: StagingMethod,
     ) -> Result<Self, Error> {
         let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
-        spec.limits.check(&shared.ceiling)?;
+        spec.limits.check(shared.ceiling(&spec.root))?;
         let owner = made_for(&shared, &spec).await?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);

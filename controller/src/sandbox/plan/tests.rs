@@ -196,7 +196,7 @@ fn the_container_has_every_limit() {
     assert_eq!(container(Lifespan::OneRun).ulimits, ulimits);
     let cpu =
         |lifespan| plan(spec.clone().lifespan(lifespan)).unwrap().configure.limits.cpu_seconds;
-    assert_eq!((cpu(Lifespan::OneRun), cpu(Lifespan::ManyRuns)), (Some(35), None));
+    assert_eq!((cpu(Lifespan::OneRun), cpu(Lifespan::ManyRuns)), (Some(37), None));
     assert_eq!(
         many.mounts,
         [

@@ -115,7 +115,6 @@ async fn follow(
     mut following: Following,
 ) -> Result<u8, Error> {
     let output = context.output;
-    let mut tail = network::Tail::default();
     let mut seen = Seen::new(reports);
     let mut failure = None;
     let mut refused = 0;
@@ -161,9 +160,12 @@ async fn follow(
         following.cancel().await?;
         while following.next().await?.is_some() {}
     }
-    let (document, code) = following.exec_document()?;
+    let (document, mut code) = following.exec_document()?;
+    if exec_result(&document, code).is_ok_and(|result| written.is_why(&result.outcome)) {
+        code = UNREAD;
+    }
     reports.executed(super::THE_ONLY, &document, code, seen.stderr.last_lines());
-    end(context, args, line, &document, code, written, &tail, &following)?;
+    end(context, args, line, &document, code, written, &following)?;
     Ok(code)
 }
 

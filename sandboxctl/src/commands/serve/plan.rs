@@ -12,7 +12,7 @@ use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 use super::super::Context;
 use super::causes::causes;
 use crate::cli::serve::ServeArgs;
-use crate::config::{Key, Layer, Settings, Value};
+use crate::config::{Key, Layer, Scope, Settings, Value};
 use crate::error::Error;
 use crate::target::{self, is_in};
 
@@ -184,6 +184,7 @@ fn service(
         }
         None => IoPosture::Off,
     };
+    let scripts = settings.bounds(Scope::Limits)?;
     let by_subject = &settings.setting(Key::ServerMetricsBySubject).value;
     let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
     let kept = KeptBounds::default();

@@ -19,10 +19,10 @@ use super::args::{alias, decode, timeout};
 use super::result::{attach, failure_text, invalid, listed, listed_hosts, write_refused};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
-use crate::hints::explained;
+use crate::hints::{explained, noted};
 use crate::outputs::{Capture, Kept, Outputs, Shown};
 use crate::paths;
-use crate::settings::Access;
+use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
 
 /// What a call gives, however the command ended.
@@ -140,7 +140,7 @@ impl McpTool for Exec {
     async fn call(call: Call<'_>) -> CallToolResult {
         let (settings, workspace) = (call.settings, call.workspace);
         let (mut data, text, kept) = match run(call).await {
-            Ok(ran) => ran.shown(settings.output_bytes, workspace.outputs()),
+            Ok(ran) => ran.shown(settings, workspace.outputs()),
             Err(failure) => {
                 let data = ExecData { failed: true, error: Some(failure), ..ExecData::default() };
                 (data, String::new(), Vec::new())
@@ -271,10 +271,11 @@ fn command(mut arguments: JsonObject) -> Result<Command, Failure> {
 }
 
 impl Ran {
-    /// What a model is given of it: as data, and as text with at most `most` bytes of output; and what is
-    /// kept of more.
-    fn shown(self, most: usize, outputs: &Outputs) -> (ExecData, String, Vec<Kept>) {
+    /// What a model is given of it: as data, and as text with at most so many bytes of output as the
+    /// settings say; and what is kept of more.
+    fn shown(self, settings: &Settings, outputs: &Outputs) -> (ExecData, String, Vec<Kept>) {
         let Self { result, stdout, stderr } = self;
+        let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
         let [for_stdout, for_stderr] = shares(&stdout, &stderr, most);
         let (mut kept, mut is_cut) = (Vec::new(), false);
         let mut show = |output: Capture, most, name| {
@@ -290,7 +291,7 @@ impl Ran {
         };
         let (stdout, of_stdout) = show(stdout, for_stdout, "stdout");
         let (stderr, of_stderr) = show(stderr, for_stderr, "stderr");
-        let mut data = ExecData::of(result);
+        let mut data = ExecData { notes, ..ExecData::of(result) };
         data.truncated |= is_cut;
         (data.stdout, data.stderr) = (stdout, stderr);
         let text = data.text(of_stdout, &of_stderr);
@@ -359,6 +360,10 @@ impl ExecData {
             line(&mut text);
             write_refused(&mut text, &self.refused_hosts);
         }
+        for note in &self.notes {
+            line(&mut text);
+            _ = write!(text, "note: {note}");
+        }
         match (self.exit_code, self.signal) {
             (Some(code), _) if code != 0 || text.is_empty() => {
                 line(&mut text);
@@ -377,7 +382,6 @@ impl ExecData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
 
     #[test]
     fn command_is_one_of_program_and_shell() {

@@ -1,5 +1,7 @@
 //! `execute_script`: a whole script in a fresh container.
 
+use std::fmt::Write as _;
+
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
     CancelCause, ErrorKind, ExecutionReport, Failure, Outcome, RefusedHost, RunResult, Script,
@@ -18,7 +20,7 @@ use super::result::{attach, failure_text, listed, listed_hosts, write_refused};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
-use crate::hints::explained;
+use crate::hints::{explained, noted};
 use crate::outputs::{Capture, Kept, Outputs, Shown};
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
@@ -127,7 +129,7 @@ impl McpTool for ExecuteScript {
         let (settings, workspace) = (call.settings, call.workspace);
         let (mut data, kept) = match run(call).await {
             Ok((result, language)) => {
-                let (mut data, kept) = shown(result, settings.output_bytes, workspace.outputs());
+                let (mut data, kept) = shown(result, settings, workspace.outputs());
                 if let (Some(error), Some(language)) = (&mut data.error, language)
                     && error.kind == ErrorKind::Syntax
                 {
@@ -200,8 +202,9 @@ async fn follow(
 }
 
 /// What a model is given of a result, and what is kept of more: the log, and what the script returned, with
-/// at most `most` bytes each.
-fn shown(result: RunResult, most: usize, outputs: &Outputs) -> (ScriptData, Vec<Kept>) {
+/// at most so many bytes each as the settings say.
+fn shown(result: RunResult, settings: &Settings, outputs: &Outputs) -> (ScriptData, Vec<Kept>) {
+    let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
     let hint = match result.outcome.failure().map(|failure| failure.kind) {
         Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
         Some(_) => result.hint(),
@@ -245,6 +248,7 @@ fn shown(result: RunResult, most: usize, outputs: &Outputs) -> (ScriptData, Vec<
         files_touched,
         files_touched_truncated,
         refused_hosts,
+        notes,
         error,
     };
     (data, kept)
@@ -253,7 +257,7 @@ fn shown(result: RunResult, most: usize, outputs: &Outputs) -> (ScriptData, Vec<
 /// The result of a call: the data, and a text with what a model is to read of it.
 fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
     let value = serde_json::to_value(&data).unwrap_or_else(|_| json!({}));
-    let ScriptData { result, logs, refused_hosts, error, .. } = data;
+    let ScriptData { result, logs, refused_hosts, notes, error, .. } = data;
     let mut text = match &error {
         None => match (&result, kept.iter().find(|kept| kept.name == RESULT)) {
             (Some(result), _) => format!("result: {result}\n"),
@@ -278,6 +282,9 @@ fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
             text.push_str(line);
             text.push('\n');
         }
+    }
+    for note in &notes {
+        _ = writeln!(text, "note: {note}");
     }
     let content = vec![ContentBlock::text(text)];
     let mut result = match error {

@@ -209,18 +209,11 @@ async fn admit(State(admission): State<Admission>, mut request: Request, next: N
 /// as over lines.
 async fn in_its_form(request: Request, next: Next) -> Response {
     if request.method() != Method::POST {
-        return next.run(request).await;
-    }
-    let (parts, body) = request.into_parts();
-    let Ok(message) = to_bytes(body, MAX_MESSAGE_BYTES).await else {
-        let detail = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
-        return problem(StatusCode::PAYLOAD_TOO_LARGE, detail, None);
-    };
-    let message = message.slice_ref(without_bom(&message));
-    let is_large = message.len() > LARGE_MESSAGE_BYTES;
-    let answer = async move {
-        if let Some(error) = error_of_no_message(&message) {
-            return (StatusCode::BAD_REQUEST, axum::Json(error)).into_response();
+        let is_delete = request.method() == Method::DELETE;
+        let mut response = next.run(request).await;
+        if is_delete && response.status() == StatusCode::ACCEPTED {
+            // A session that is deleted is gone: nothing is still to come.
+            *response.status_mut() = StatusCode::NO_CONTENT;
         }
         return response;
     }
@@ -237,6 +230,7 @@ async fn in_its_form(request: Request, next: Next) -> Response {
             return (StatusCode::PAYLOAD_TOO_LARGE, error).into_response();
         }
     }
+    text.drain(..text.len() - without_bom(&text).len());
     let is_large = text.len() > LARGE_MESSAGE_BYTES;
     let answer = async move {
         let form = match message_of(&text) {

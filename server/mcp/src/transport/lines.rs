@@ -17,7 +17,7 @@ use rmcp::model::{
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::{ServerHandler, ServiceExt as _};
-use sandbox_api::without_bom;
+use sandbox_api::{IdReader, without_bom};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `edit_file`.
 
-use sandbox_api::ErrorKind;
+use sandbox_api::Encoding;
 use sandbox_api::files::EditData;
 use sandbox_api::operation::Edit;
 
@@ -21,10 +21,11 @@ impl FileTool for EditFile {
     type Args = Edit;
     type Data = EditData;
 
-    fn hint(kind: ErrorKind) -> Option<&'static str> {
-        (kind == ErrorKind::Encoding).then_some(
-            "it edits UTF-8 text; read_file gives the bytes of a file with `encoding: \"base64\"`, and \
-             write_file takes them so",
-        )
+    fn encoding_hint(encoding: Encoding) -> Option<String> {
+        Some(format!(
+            "{}, and edit_file takes UTF-8 alone: read_file and write_file with `encoding: \
+             \"{encoding}\"` take all of it",
+            name_of(encoding)
+        ))
     }
 }

@@ -1,0 +1,103 @@
+//! Limits and policy of a sandbox.
+
+use serde::{Deserialize, Serialize};
+
+/// `configure`: limits and policy of the sandbox for its lifetime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configure {
+    /// The limits.
+    pub limits: Limits,
+    /// The policy.
+    pub policy: Policy,
+}
+
+/// The agent's answer to `configure`: the limits are in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigureReply {}
+
+/// Limits that the agent enforces, for the lifetime of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Memory of the Luau VM.
+    pub vm_memory_bytes: u64,
+    /// Bytes written to files, including overwritten bytes and holes.
+    pub write_bytes: u64,
+    /// Files and directories created.
+    pub entries: u64,
+    /// Size of a file that one file operation reads or writes in full.
+    pub file_bytes: u64,
+    /// File handles open at one time.
+    pub open_handles: u64,
+    /// Encoded bytes of all log entries together.
+    pub log_bytes: u64,
+    /// Number of log entries.
+    pub log_lines: u64,
+    /// Encoded bytes of a run's result.
+    pub result_bytes: u64,
+    /// Entries of one list.
+    pub list_entries: u64,
+    /// Depth of one recursive list.
+    pub list_depth: u64,
+    /// Timeout of one file operation.
+    pub operation_timeout_ms: u64,
+    /// Bytes of a command's output, stdout and stderr together.
+    pub output_bytes: u64,
+    /// Bytes per output stream that a script's `process.exec` keeps.
+    pub collected_bytes: u64,
+    /// Disk reserve: bytes that the agent's writes leave free on the file system.
+    pub disk_reserve_bytes: u64,
+    /// CPU time of the agent's process, and of each command, since its start (`RLIMIT_CPU`). Null
+    /// for no limit.
+    pub cpu_seconds: Option<u64>,
+}
+
+/// What the sandbox allows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Whether scripts can use files at all.
+    pub io: bool,
+    /// How `io` reports OS errors.
+    pub io_errors: IoErrors,
+    /// The allowed guest path prefixes, compared by component.
+    pub allowed_paths: Vec<AllowedPath>,
+    /// Names that cannot be written in any directory: `.bashrc`, `.git/hooks`.
+    pub protected: Vec<String>,
+}
+
+/// How `io` reports OS errors. A broken rule of the sandbox always raises an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum IoErrors {
+    /// Raises an error, as `error` does.
+    #[default]
+    Raise,
+    /// Returns `nil, message, errno`, as standard Lua does.
+    Return,
+}
+
+/// A guest path prefix and the access allowed below it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AllowedPath {
+    /// A guest path.
+    pub path: String,
+    /// Read-only, or read and write.
+    pub access: Access,
+}
+
+/// Read-only, or read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Read-only.
+    Read,
+    /// Read and write.
+    Write,
+}
