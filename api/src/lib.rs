@@ -15,6 +15,7 @@ pub mod files;
 pub mod hosts;
 mod images;
 mod json;
+mod language;
 mod limits;
 mod message_id;
 mod network;
@@ -44,6 +45,7 @@ pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, is_image_reference};
+pub use language::Language;
 pub use limits::{
     Bounds, ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
     OverCeiling,

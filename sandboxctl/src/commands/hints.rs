@@ -1,11 +1,10 @@
 //! What a failure suggests that only the command line knows: what the user meant instead.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use rustix::fs::{FileType, fstat, tell};
 use rustix::io::ioctl_fionread;
-use sandbox_api::{ErrorKind, Input};
+use sandbox_api::{ErrorKind, Input, Language};
 use sandbox_controller::Error as ControllerError;
 
 use crate::cli::exec::CommandLine;
@@ -13,42 +12,6 @@ use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
 
-/// Another language: the endings of its files, its name, and an image and a program that run it.
-type Language = (&'static [&'static str], &'static str, &'static str, &'static str);
-
-const LANGUAGES: &[Language] = &[
-    (&["py"], "Python", "python:3.13-slim", "python3"),
-    (&["js", "mjs", "cjs"], "JavaScript", "node:24-slim", "node"),
-    (&["ts", "mts", "tsx"], "TypeScript", "node:24-slim", "node"),
-    (&["sh", "bash"], "a shell script", "debian:13", "sh"),
-    (&["rb"], "Ruby", "ruby:3.4-slim", "ruby"),
-    (&["pl", "pm"], "Perl", "perl:5-slim", "perl"),
-    (&["php"], "PHP", "php:8-cli", "php"),
-    (&["go"], "Go", "golang:1.25", "go run"),
-];
-/// Programs that a first line names, and the ending of their language.
-const INTERPRETERS: &[(&str, &str)] = &[
-    ("python", "py"),
-    ("node", "js"),
-    ("deno", "ts"),
-    ("ruby", "rb"),
-    ("perl", "pl"),
-    ("php", "php"),
-    ("bash", "sh"),
-    ("/sh", "sh"),
-    ("dash", "sh"),
-    ("zsh", "sh"),
-];
-/// How other languages begin, where neither the name nor the first line tells.
-const BEGINNINGS: &[(&str, &str)] = &[
-    ("def ", "py"),
-    ("import ", "py"),
-    ("from ", "py"),
-    ("const ", "js"),
-    ("let ", "js"),
-    ("package main", "go"),
-    ("<?php", "php"),
-];
 /// How stdin is passed on.
 pub const STDIN_OF_RUN: &str = "--in -:NAME shows it to a script at /in/NAME";
 pub const STDIN_OF_EXEC: &str = "-i passes it to the command";
@@ -58,13 +21,14 @@ const HEAD: usize = 4096;
 /// How to run a script that does not compile, if it looks like another language.
 pub fn other_language(name: &str, source: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(&source[..source.len().min(HEAD)]);
-    let ending = language_of(name, &text)?;
-    let row = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
-    Some(format!("it looks like {}, not Luau: {}", row.1, line_for(name, row)))
+    let is_luau = name.ends_with(".luau") || name.ends_with(".lua");
+    let by_text = || Language::of_text(&text).filter(|_| !is_luau || text.starts_with("#!"));
+    let language = Language::of_file(name).filter(|_| !text.starts_with("#!")).or_else(by_text)?;
+    Some(format!("it looks like {}, not Luau: {}", language.name, line_for(name, language)))
 }
 
 /// The command line that runs a file of another language.
-fn line_for(name: &str, (_, _, image, program): &Language) -> String {
+fn line_for(name: &str, Language { image, program, .. }: &Language) -> String {
     let file = Path::new(name);
     let line = match Input::default_name(file).filter(|_| file.is_file()) {
         Some(own) => format!("--in {name} {image} {program} /in/{own}"),
@@ -72,22 +36,6 @@ fn line_for(name: &str, (_, _, image, program): &Language) -> String {
         None => format!("--in FILE {image} {program} /in/FILE"),
     };
     format!("sandboxctl exec {line}")
-}
-
-fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
-    if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("#!")) {
-        return INTERPRETERS.iter().find(|(program, _)| line.contains(program)).map(|row| row.1);
-    }
-    let ending = Path::new(name).extension().and_then(OsStr::to_str);
-    match ending {
-        Some("luau" | "lua") => None,
-        Some(ending) if LANGUAGES.iter().any(|row| row.0.contains(&ending)) => Some(ending),
-        _ => {
-            let mut lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty());
-            let first = lines.find(|line| !line.starts_with(['#', '-', '/']))?;
-            BEGINNINGS.iter().find(|(start, _)| first.starts_with(start)).map(|row| row.1)
-        }
-    }
 }
 
 /// Refuses a script whose name says that it is of another language: it may compile as Luau, and do
@@ -98,11 +46,10 @@ fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
 /// The command line that runs it.
 pub fn check_language(script: &ScriptSource) -> Result<(), Error> {
     let name = &script.name;
-    let ending = Path::new(name).extension().and_then(OsStr::to_str).filter(|_| script.is_file);
-    let row = ending.and_then(|ending| LANGUAGES.iter().find(|row| row.0.contains(&ending)));
-    let Some(row) = row else { return Ok(()) };
-    let why = format!("{name} is {} by its name, and scripts are Luau", row.1);
-    Err(Error::usage("SCRIPT", why).with_hint(line_for(name, row)))
+    let language = Language::of_file(name).filter(|_| script.is_file);
+    let Some(language) = language else { return Ok(()) };
+    let why = format!("{name} is {} by its name, and scripts are Luau", language.name);
+    Err(Error::usage("SCRIPT", why).with_hint(line_for(name, language)))
 }
 
 /// A note on stdin that has something to read, and was not passed on. `how` passes it on.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
-    CancelCause, ErrorKind, ExecutionReport, Failure, Outcome, RefusedHost, RunResult, Script,
-    TouchedFile, millis,
+    CancelCause, ErrorKind, ExecutionReport, Failure, Language, Outcome, RefusedHost, RunResult,
+    Script, TouchedFile, millis,
 };
 use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
@@ -157,7 +157,7 @@ async fn run(call: Call<'_>) -> Result<(RunResult, Option<&'static str>), Failur
     }
     let Arguments { script, args, timeout_ms } = decode(ExecuteScript::NAME, arguments)?;
     let timeout = timeout(timeout_ms, ExecuteScript::NAME, settings)?;
-    let language = other_language(&script);
+    let language = Language::of_text(&script).map(|language| language.name);
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
@@ -295,40 +295,6 @@ fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
     result
 }
 
-/// How scripts of other languages begin.
-const BEGINNINGS: &[(&str, &str)] = &[
-    ("import ", "Python"),
-    ("from ", "Python"),
-    ("#!/usr/bin/env python", "Python"),
-    ("const ", "JavaScript"),
-    ("let ", "JavaScript"),
-    ("var ", "JavaScript"),
-    ("#!/usr/bin/env node", "JavaScript"),
-    ("#!/bin/", "a shell script"),
-    ("#!/usr/bin/env bash", "a shell script"),
-];
-/// How a line that ends with a colon begins in Python alone.
-const BLOCKS: &[&str] = &["def ", "class ", "for ", "if ", "while ", "with ", "try"];
-/// How many lines are looked at.
-const LINES: usize = 50;
-
-/// The language of a script that does not compile, if that can be told.
-fn other_language(source: &str) -> Option<&'static str> {
-    let lines = source.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES);
-    let code = lines.filter(|line| line.starts_with("#!") || !line.starts_with('#'));
-    let mut code = code.peekable();
-    let first = *code.peek()?;
-    match BEGINNINGS.iter().find(|(start, _)| first.starts_with(start)) {
-        Some((_, language)) => Some(language),
-        None => {
-            let is_block = |line: &str| {
-                line.ends_with(':') && BLOCKS.iter().any(|start| line.starts_with(start))
-            };
-            code.any(is_block).then_some("Python")
-        }
-    }
-}
-
 /// What to do with a script of another language.
 fn language_hint(language: &str, settings: &Settings) -> String {
     let is_offered =
@@ -376,18 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn script_of_another_language_is_told_by_how_it_begins() {
-        for (source, expected) in [
-            ("# a\n\nimport os\n", Some("Python")),
-            ("x = 1\nfor i in range(3):\n    print(i)\n", Some("Python")),
-            ("#!/usr/bin/env python3\nprint(1)", Some("Python")),
-            ("const a = 1;", Some("JavaScript")),
-            ("#!/bin/sh\nls", Some("a shell script")),
-            ("for i = 1, 3 do print(i) end", None),
-            ("", None),
-        ] {
-            assert_eq!(other_language(source), expected, "{source}");
-        }
+    fn hint_for_another_language_names_exec_where_it_is_offered() {
         let mut settings = settings();
         assert!(language_hint("Python", &settings).ends_with("no other language runs here"));
         settings.sandbox = settings.sandbox.root(RootFs::Directory("/x".into()));
