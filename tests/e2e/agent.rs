@@ -150,9 +150,8 @@ fn build_attacker(target: &str, folder: &Path) {
     for (variable, _) in std::env::vars_os() {
         let name = variable.to_string_lossy();
         let is_theirs = ["CARGO_", "NEXTEST", "RUST"].iter().any(|start| name.starts_with(start));
-        if (is_theirs && !["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*name))
-            || name == "LD_LIBRARY_PATH"
-        {
+        let is_kept = name == "CARGO_HOME" || name.starts_with("RUSTUP_");
+        if (is_theirs && !is_kept) || name == "LD_LIBRARY_PATH" {
             cargo.env_remove(variable);
         }
     }
