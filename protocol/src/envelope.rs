@@ -477,7 +477,8 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_went() {
-        for request in [Request::from(Cancel { id: 3 }), Request::from(Shutdown {})] {
+        for request in [Request::from(Cancel { id: 3, at_once: false }), Request::from(Shutdown {})]
+        {
             let message = ToAgent::Request { id: u64::MAX, request };
             let line = String::from_utf8(message.encode().unwrap()).unwrap();
             assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);

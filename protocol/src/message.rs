@@ -308,13 +308,15 @@ pub struct AgentUsage {
     pub written_bytes: u64,
 }
 
-/// `cancel`: cancels a request that is in progress. That request still gets its answer. A second one
-/// for the same command does not wait for the [grace](Exec::grace_ms) of its processes.
+/// `cancel`: cancels a request that is in progress. That request still gets its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
     /// The id of the request to cancel.
     pub id: u64,
+    /// Kill the processes of a command without the [grace](Exec::grace_ms) after SIGTERM.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
 }
 
 /// The agent's answer to `cancel`.

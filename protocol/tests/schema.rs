@@ -105,7 +105,7 @@ fn requests() -> Vec<Request> {
         Stat { path: path() }.into(),
         Rename { from: "a".into(), to: path(), overwrite: true }.into(),
         Copy { from: "a".into(), to: path(), recursive: true, overwrite: true }.into(),
-        Cancel { id: 2 }.into(),
+        Cancel { id: 2, at_once: false }.into(),
         Shutdown {}.into(),
     ]
 }

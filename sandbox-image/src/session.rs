@@ -243,10 +243,10 @@ impl Session {
                 let reply = self.configure(configure);
                 self.replier.answer(id, reply);
             }
-            Request::Cancel(Cancel { id: target }) => {
+            Request::Cancel(Cancel { id: target, at_once }) => {
                 let found = self.runner.cancel(target)
                     || self.operations.cancel(target)
-                    || self.execs.cancel(target);
+                    || self.execs.cancel(target, at_once);
                 self.replier.answer(id, Ok(CancelReply { found }));
             }
             Request::Shutdown(Shutdown {}) => {

@@ -1,6 +1,6 @@
 //! Stops a script, a command or a file operation early.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::message::ScriptError;
@@ -20,9 +20,6 @@ pub enum StopReason {
     Cancelled = 2,
 }
 
-/// The value of a flag whose run was cancelled more than once.
-const INSISTED: u8 = 3;
-
 impl StopReason {
     /// The error of a run that was stopped for this reason.
     #[must_use]
@@ -40,6 +37,7 @@ impl StopReason {
 #[derive(Debug, Default)]
 pub struct StopFlag {
     reason: AtomicU8,
+    at_once: AtomicBool,
     /// The threads that wait in `poll` meanwhile.
     waiting: Mutex<Option<Arc<Wake>>>,
 }
@@ -55,19 +53,22 @@ impl StopFlag {
         }
     }
 
-    /// Whether it must end at once: it was cancelled more than once.
+    /// Whether processes are killed without a grace.
     #[must_use]
-    pub fn is_insistent(&self) -> bool {
-        self.reason.load(Ordering::Relaxed) == INSISTED
+    pub fn is_at_once(&self) -> bool {
+        self.at_once.load(Ordering::Relaxed)
     }
 
-    /// Stops the run. The first reason stays; a second cancel insists on it.
+    /// Stops the run, and has its processes killed without a grace.
+    pub fn stop_at_once(&self, reason: StopReason) {
+        self.at_once.store(true, Ordering::Relaxed);
+        self.stop(reason);
+    }
+
+    /// Stops the run. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
-        let (set, relaxed) = (reason as u8, Ordering::Relaxed);
-        let before = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
-        if before == Err(set) && reason == StopReason::Cancelled {
-            self.reason.store(INSISTED, relaxed);
-        }
+        let (none, relaxed) = (StopReason::None as u8, Ordering::Relaxed);
+        _ = self.reason.compare_exchange(none, reason as u8, relaxed, relaxed);
         if let Some(waiting) = &*self.waiting.lock().unwrap() {
             waiting.wake();
         }

@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt as _;
 async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
     let (attached, mut agent) = pipe();
     let session = Session::start(attached, None).unwrap();
-    let call = session.call(Cancel { id: 7 });
+    let call = session.call(Cancel { id: 7, at_once: false });
     let talk = async {
         let (id, _) = agent.request().await.unwrap();
         talk(&mut agent, id).await;
@@ -26,8 +26,12 @@ async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
 async fn a_request_gets_its_own_answer() {
     let (attached, mut agent) = pipe();
     let session = Session::start(attached, None).unwrap();
-    let calls =
-        async { tokio::join!(session.call(Cancel { id: 1 }), session.call(Cancel { id: 2 })) };
+    let calls = async {
+        tokio::join!(
+            session.call(Cancel { id: 1, at_once: false }),
+            session.call(Cancel { id: 2, at_once: false })
+        )
+    };
     let talk = async {
         let (first, _) = agent.request().await.unwrap();
         let (second, _) = agent.request().await.unwrap();
@@ -128,7 +132,7 @@ async fn of_a_flood_on_stderr_its_end_is_kept() {
         let (id, _) = agent.request().await.unwrap();
         agent.answer(id, CancelReply { found: true }).await;
     };
-    assert!(tokio::join!(session.call(Cancel { id: 1 }), answer).0.unwrap().found);
+    assert!(tokio::join!(session.call(Cancel { id: 1, at_once: false }), answer).0.unwrap().found);
     drop(agent);
     assert_eq!(session.ended().await, SessionEnd::Eof);
     assert!(session.stderr().ends_with("the last words"), "{}", session.stderr());
@@ -144,7 +148,7 @@ async fn why_there_is_no_answer_is_known_when_that_is_known() {
             let (attached, mut agent) = pipe();
             let session = Session::start(attached, None).unwrap();
             let call = async {
-                _ = session.call(Cancel { id: 1 }).await;
+                _ = session.call(Cancel { id: 1, at_once: false }).await;
                 session.end()
             };
             let answer = async {

@@ -24,9 +24,6 @@ const AFTER_KILL: Duration = Duration::from_secs(1);
 /// How long a container may continue after its agent's stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A second cancel does not wait for the grace of a command's processes.
-const AT_ONCE: usize = 2;
-
 /// Cancels a script or a command from anywhere.
 #[derive(Debug, Clone)]
 pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
@@ -174,13 +171,13 @@ impl Supervisor {
                         kill_at = Instant::now();
                     } else {
                         kill_at = kill_at.min(Instant::now() + self.stop_timeout + self.grace);
-                        self.ask_to_cancel(reply.id, 1);
+                        self.ask_to_cancel(Cancel { id: reply.id, at_once: false });
                     }
                 }
                 limit = &mut passed, if self.limit.is_none() => {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(Instant::now() + self.grace);
-                    self.ask_to_cancel(reply.id, AT_ONCE);
+                    self.ask_to_cancel(Cancel { id: reply.id, at_once: true });
                     if let Some(monitor) = monitor {
                         monitor.kill_programs();
                     }
@@ -198,16 +195,13 @@ impl Supervisor {
         self.drain_after_kill(&mut reply, &check).await
     }
 
-    /// Sends this many cancels.
-    fn ask_to_cancel(&self, id: u64, times: usize) {
+    fn ask_to_cancel(&self, cancel: Cancel) {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
         tokio::spawn(async move {
-            for _ in 0..times {
-                let call = inner.session().call(Cancel { id });
-                if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
-                    tracing::debug!("the agent did not take the cancel");
-                }
+            let call = inner.session().call(cancel);
+            if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
+                tracing::debug!("the agent did not take the cancel");
             }
         });
     }

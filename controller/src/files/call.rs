@@ -309,7 +309,7 @@ impl<T: Send + 'static> Drop for PendingReply<T> {
         let inner = self.inner.clone();
         self.runtime.spawn(async move {
             let cancelled = async {
-                _ = inner.session().call(Cancel { id: reply.id }).await;
+                _ = inner.session().call(Cancel { id: reply.id, at_once: false }).await;
                 _ = reply.wait().await;
             };
             if in_time(&inner, cancelled).await.is_err() {

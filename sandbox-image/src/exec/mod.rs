@@ -363,11 +363,15 @@ impl Execs {
         Ok(())
     }
 
-    /// Ends the command of this request early, and at once if it was cancelled before; returns whether
-    /// there was one.
-    pub fn cancel(&self, id: u64) -> bool {
+    /// Ends the command of this request early; returns whether there was one.
+    pub fn cancel(&self, id: u64, at_once: bool) -> bool {
         let state = self.0.state.lock().unwrap();
-        state.running.get(&id).map(|stop| stop.stop(StopReason::Cancelled)).is_some()
+        let Some(stop) = state.running.get(&id) else { return false };
+        match at_once {
+            true => stop.stop_at_once(StopReason::Cancelled),
+            false => stop.stop(StopReason::Cancelled),
+        }
+        true
     }
 
     /// Ends all commands at once, refuses new ones, and calls `then` when all are answered.
@@ -375,9 +379,7 @@ impl Execs {
         let mut state = self.0.state.lock().unwrap();
         state.closing = true;
         for stop in state.running.values() {
-            // Twice: the sandbox ends, and nothing of it has a grace.
-            stop.stop(StopReason::Cancelled);
-            stop.stop(StopReason::Cancelled);
+            stop.stop_at_once(StopReason::Cancelled);
         }
         if state.running.is_empty() {
             drop(state);

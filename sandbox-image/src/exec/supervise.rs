@@ -331,7 +331,7 @@ impl<C: Console> Watch<'_, C> {
         if self.stopped.is_none() {
             return false;
         }
-        if self.is_full || self.bounds.grace.is_zero() || self.bounds.stop.is_insistent() {
+        if self.is_full || self.bounds.grace.is_zero() || self.bounds.stop.is_at_once() {
             return true;
         }
         match self.killed_at {

@@ -360,7 +360,7 @@ fn programs_that_are_to_end_get_sigterm_first_and_what_they_do_then_is_kept() {
         let exec = Exec { grace_ms: LONG, ..agent.request(shell(line)) };
         let id = agent.send(exec.clone());
         agent.await_output(exec.stdout, "begun");
-        assert!(agent.call(Cancel { id }).unwrap().found);
+        assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
         let ran = agent.finish(id, &exec).unwrap();
         assert_eq!((ran.reply.end, ran.reply.stopped), (end, Some(ExecStop::Cancelled)), "{line}");
         assert_eq!(ran.stdout, said);
@@ -369,7 +369,7 @@ fn programs_that_are_to_end_get_sigterm_first_and_what_they_do_then_is_kept() {
 }
 
 #[test]
-fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_second_cancel() {
+fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_cancel_without_one() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let deaf = "trap '' TERM; echo begun; while :; do sleep 0.01; done";
@@ -379,8 +379,8 @@ fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_second_cancel(
     let exec = Exec { grace_ms: LONG, ..agent.request(shell(deaf)) };
     let id = agent.send(exec.clone());
     agent.await_output(exec.stdout, "begun");
-    for _ in 0..2 {
-        assert!(agent.call(Cancel { id }).unwrap().found);
+    for at_once in [false, true] {
+        assert!(agent.call(Cancel { id, at_once }).unwrap().found);
     }
     let ran = agent.finish(id, &exec).unwrap();
     assert_eq!(
@@ -446,7 +446,7 @@ fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
         agent.await_output(exec.stdout, "begun");
         await_process(time, true);
     }
-    assert!(agent.call(Cancel { id: started[0].0 }).unwrap().found);
+    assert!(agent.call(Cancel { id: started[0].0, at_once: false }).unwrap().found);
     let ran = agent.finish(started[0].0, &started[0].1).unwrap();
     assert_eq!(ran.reply.stopped, Some(ExecStop::Cancelled));
     assert_eq!(ran.reply.end, ExecEnd::Signaled(9));
@@ -541,7 +541,7 @@ fn a_program_waits_for_whoever_reads_it_and_a_cancel_does_not() {
     agent.take_without_credit(1);
     // Other requests are answered meanwhile, and nothing more has come of this one.
     assert_eq!(agent.says("echo fine"), "fine\n");
-    agent.call(Cancel { id }).unwrap();
+    agent.call(Cancel { id, at_once: false }).unwrap();
     let reply = agent.reply::<Exec>(id).unwrap();
     assert_eq!((reply.stdout_bytes, reply.stopped), (INITIAL_CREDIT, Some(ExecStop::Cancelled)));
     let credit = ToAgent::Credit(Credit { stream: exec.stdout, bytes: 1 });
@@ -564,7 +564,7 @@ fn last_bytes_that_nobody_takes_are_lost_when_the_time_is_up_and_that_is_told() 
     let exec = agent.request(shell(&line));
     let id = agent.send(exec);
     agent.take_without_credit(1);
-    agent.call(Cancel { id }).unwrap();
+    agent.call(Cancel { id, at_once: false }).unwrap();
     let reply = agent.reply::<Exec>(id).unwrap();
     assert_eq!(reply.stopped, Some(ExecStop::Cancelled));
     assert_eq!(reply.stdout_bytes, INITIAL_CREDIT);
@@ -594,7 +594,7 @@ fn as_many_programs_as_there_may_be_wait_for_their_readers_and_hold_up_nobody() 
     agent.take_without_credit(many.len());
     assert_eq!(agent.says("echo fine"), "fine\n");
     for id in many {
-        assert!(agent.call(Cancel { id }).unwrap().found);
+        assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
         let reply = agent.reply::<Exec>(id).unwrap();
         assert_eq!(reply.stopped, Some(ExecStop::Cancelled));
     }
@@ -864,10 +864,10 @@ fn a_program_that_stops_all_others_takes_their_time_and_nothing_of_the_agents() 
     }
     // A cancel is as good.
     let (id, exec) = agent.begun(shell("while :; do :; done"));
-    agent.call(Cancel { id }).unwrap();
+    agent.call(Cancel { id, at_once: false }).unwrap();
     let reply = agent.finish(id, &exec).unwrap().reply;
     assert_eq!((reply.end, reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Cancelled)));
-    agent.call(Cancel { id: stopper }).unwrap();
+    agent.call(Cancel { id: stopper, at_once: false }).unwrap();
     agent.finish(stopper, &stopper_exec).unwrap();
     assert_eq!(agent.says(COUNT), ALONE);
 }
@@ -959,7 +959,7 @@ fn requested_connections_are_closed_before_the_answer_to_the_last_program() {
     agent.ran(leave()).unwrap();
     agent.notes[..2].sort();
     assert_eq!(agent.notes, connects);
-    agent.call(Cancel { id }).unwrap();
+    agent.call(Cancel { id, at_once: false }).unwrap();
     agent.finish(id, &exec).unwrap();
     assert_eq!(agent.notes, [&connects[..], &["close"]].concat());
 }

@@ -477,7 +477,7 @@ fn nothing_runs_before_hello_and_configure() {
     };
     refused(agent.run("return 1").unwrap_err(), "'hello' comes first");
     refused(agent.call(rules(directory.path())).unwrap_err(), "'hello' comes first");
-    assert!(!agent.call(Cancel { id: 7 }).unwrap().found);
+    assert!(!agent.call(Cancel { id: 7, at_once: false }).unwrap().found);
     agent.call(hello()).unwrap();
     refused(agent.run("return 1").unwrap_err(), "'configure' comes first");
     agent.call(rules(directory.path())).unwrap();
@@ -556,11 +556,11 @@ fn a_second_run_is_busy_and_the_first_goes_on() {
     let mut agent = Agent::greeted(directory.path());
     let first = agent.send(script("while true do end", LONG));
     assert_eq!(agent.run("return 2").unwrap_err().kind(), ErrorKind::Busy);
-    assert!(!agent.call(Cancel { id: first + 100 }).unwrap().found);
-    assert!(agent.call(Cancel { id: first }).unwrap().found);
+    assert!(!agent.call(Cancel { id: first + 100, at_once: false }).unwrap().found);
+    assert!(agent.call(Cancel { id: first, at_once: false }).unwrap().found);
     let error = failed(agent.reply::<Run>(first).unwrap());
     assert_eq!(error.kind, ErrorKind::Cancelled);
-    assert!(!agent.call(Cancel { id: first }).unwrap().found);
+    assert!(!agent.call(Cancel { id: first, at_once: false }).unwrap().found);
     assert_eq!(returned(agent.run("return 3").unwrap()), "3");
     agent.call(Shutdown {}).unwrap();
     assert_eq!(agent.exit_code(), DONE);
@@ -803,7 +803,8 @@ fn agent_that_gets_any_byte_within_its_time_serves_on() {
 fn requests_in_one_piece_are_answered_in_order() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let requests = [Request::from(hello()), Cancel { id: 77 }.into(), Shutdown {}.into()];
+    let requests =
+        [Request::from(hello()), Cancel { id: 77, at_once: false }.into(), Shutdown {}.into()];
     let mut lines = Vec::new();
     for (request, id) in requests.into_iter().zip(1..) {
         lines.extend(ToAgent::Request { id, request }.encode().unwrap());

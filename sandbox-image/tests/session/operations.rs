@@ -231,9 +231,9 @@ fn an_operation_that_waits_keeps_nobody_waiting() {
     assert_eq!(kind(agent.call(exists("f"))), ErrorKind::Busy);
     // What ends work is never refused.
     let (first, _) = writers.remove(0);
-    assert!(agent.call(Cancel { id: first }).unwrap().found);
+    assert!(agent.call(Cancel { id: first, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Write>(first)), ErrorKind::Cancelled);
-    assert!(!agent.call(Cancel { id: first }).unwrap().found);
+    assert!(!agent.call(Cancel { id: first, at_once: false }).unwrap().found);
     assert_eq!(agent.call(exists("f")).unwrap().kind, Some(EntryKind::File));
     for (id, stream) in writers.drain(1..) {
         agent.feed(id, stream, b"content", true);
@@ -262,7 +262,7 @@ impl Burst<'_> {
             assert!(Agent::read(self.agent));
             self.take_answers();
         }
-        self.cancels.push(self.agent.send(Cancel { id }));
+        self.cancels.push(self.agent.send(Cancel { id, at_once: false }));
     }
 
     /// What has been answered is done or cancelled, and never refused.
@@ -345,7 +345,7 @@ fn operations_go_on_beside_a_run_and_see_its_files() {
     }
     assert_eq!(agent.content("made").unwrap(), b"x");
     agent.put("from outside", b"y").unwrap();
-    assert!(agent.call(Cancel { id: run }).unwrap().found);
+    assert!(agent.call(Cancel { id: run, at_once: false }).unwrap().found);
     let end = agent.reply::<Run>(run).unwrap().end;
     assert!(matches!(end, RunEnd::Failed(error) if error.kind == ErrorKind::Cancelled));
     assert_eq!(agent.content("from outside").unwrap(), b"y");
@@ -369,7 +369,7 @@ fn a_read_stops_at_its_credit_and_at_a_cancel() {
     let credit = window.consumed(MAX_CHUNK_BYTES as u64);
     agent.raw(&ToAgent::Credit(credit).encode().unwrap());
     assert_eq!(agent.chunk(&mut window), MAX_CHUNK_BYTES as u64);
-    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Read>(id)), ErrorKind::Cancelled);
     assert!(!window.is_ended(), "what was cut short has no last chunk");
     // The number is free again, and late credit is for nobody.
@@ -408,7 +408,7 @@ fn a_write_that_is_refused_or_cancelled_changes_nothing_and_the_session_goes_on(
     agent.feed(id, stream, b"late", true);
     let (id, stream) = agent.begin("f");
     agent.feed(id, stream, &vec![1; 1 << 20], false);
-    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Write>(id)), ErrorKind::Cancelled);
     agent.feed(id, stream, b"late", true);
     assert_eq!(agent.content("f").unwrap(), b"old");
@@ -546,7 +546,7 @@ fn a_write_beside_a_named_file_is_listed_by_nobody_and_leaves_nothing() {
     assert_eq!(returned(agent.run("return #io.list(), #fs.list()").unwrap()), "[1,1]");
     let found = names();
     assert!(found.len() == 2 && found[0].starts_with(".sandboxctl-"), "{found:?}");
-    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Write>(id)), ErrorKind::Cancelled);
     assert_eq!(names(), ["f"]);
     assert_eq!(agent.put("f", &vec![0; 11 << 20]).unwrap_err().kind(), ErrorKind::TooLarge);
