@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +59,7 @@ class Fake:
     """A server whose answers the test gives, by method and path; several answers are given one after another."""
 
     url: str
+    server: ThreadingHTTPServer
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,13 +110,38 @@ def fake() -> Iterator[Fake]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        fake = Fake(f"http://127.0.0.1:{server.server_port}")
+        fake = Fake(f"http://127.0.0.1:{server.server_port}", server)
         fake.answers = {"POST /v1/sandboxes": CREATED, "DELETE /v1/sandboxes/s": (204, {}, b"")}
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield fake
         server.shutdown()
         thread.join()
+
+
+def test_certificate_is_trusted_by_the_file_of_its_authority_and_else_not_tried_again(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*make.split(), *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    fake.server.socket = context.wrap_socket(fake.server.socket, server_side=True)
+    url = fake.url.replace("http:", "https:")
+    monkeypatch.delenv("SANDBOXCTL_CA_FILE", raising=False)
+    with pytest.raises(SandboxError) as failure:
+        Sandbox.create(server=url)
+    assert "is not trusted" in failure.value.message
+    assert "SANDBOXCTL_CA_FILE" in (failure.value.hint or "")
+    assert not failure.value.retryable
+    monkeypatch.setenv("SANDBOXCTL_CA_FILE", str(certificate))
+    with Sandbox.create(server=url) as sandbox:
+        assert sandbox.id == "s"
+    monkeypatch.setenv("SANDBOXCTL_CA_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(SandboxError, match=r"none\.pem"):
+        Sandbox.create(server=url)
 
 
 EXECUTIONS = "POST /v1/sandboxes/s/executions"

@@ -1,6 +1,11 @@
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer as createTlsServer } from "node:https";
 import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { type TestContext, test } from "node:test";
 import { LimitExceeded, Sandbox, SandboxError, SandboxGone, ServerBusy } from "../src/index.js";
 
@@ -216,4 +221,26 @@ test("options that a server cannot have are refused", async () => {
   await assert.rejects(Sandbox.create({ server: "nonsense" }), { kind: "config" });
   await assert.rejects(Sandbox.create({ server, token: "a b" }), { kind: "config" });
   await assert.rejects(Sandbox.create({ token: "t" }), { kind: "usage" });
+});
+
+test("a certificate that is not trusted is an error that names the variable, at once", async (t) => {
+  const place = mkdtempSync(join(tmpdir(), "sandboxctl-tls-"));
+  t.after(() => rmSync(place, { recursive: true }));
+  const [key, cert] = [join(place, "key.pem"), join(place, "cert.pem")];
+  const made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test";
+  const named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert];
+  execFileSync("openssl", [...made.split(" "), ...named], { stdio: "ignore" });
+  let connections = 0;
+  const server = createTlsServer({ key: readFileSync(key), cert: readFileSync(cert) });
+  server.on("connection", () => (connections += 1)).listen(0, "127.0.0.1");
+  await new Promise((resolve) => server.once("listening", resolve));
+  t.after(() => server.close());
+  const url = `https://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  await assert.rejects(Sandbox.create({ server: url }), (error: SandboxError) => {
+    assert.match(error.message, /is not trusted: DEPTH_ZERO_SELF_SIGNED_CERT/);
+    assert.match(error.hint ?? "", /NODE_EXTRA_CA_CERTS/);
+    assert.equal(error.retryable, false);
+    return true;
+  });
+  assert.equal(connections, 1);
 });

@@ -327,7 +327,7 @@ export class HttpTransport implements Transport {
         await response.body?.cancel();
         wait = asked + backoff(attempt);
       } catch (error) {
-        const safe = request.replay || neverSent(error);
+        const safe = (request.replay || neverSent(error)) && !isUntrusted(error);
         if (request.signal?.aborted || !safe || attempt >= ATTEMPTS || !(error instanceof TypeError)) {
           throw this.#named(error, request.signal);
         }
@@ -343,6 +343,15 @@ export class HttpTransport implements Transport {
     if (error instanceof SandboxError) return error;
     const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
     const detail = isObject(cause) && typeof cause.code === "string" ? cause.code : String((cause as Error).message);
+    if (isUntrusted(error)) {
+      return errorOf({
+        kind: "unavailable",
+        message: `the certificate of ${this.#base} is not trusted: ${detail}`,
+        hint: "NODE_EXTRA_CA_CERTS=FILE, set before Node starts, names the certificate of its authority",
+        retryable: false,
+        cause: error,
+      });
+    }
     return errorOf({
       kind: "unavailable",
       message: `no connection to ${this.#base}: ${detail}`,
@@ -383,6 +392,12 @@ function pauseAsked(response: Response): number | undefined {
   if (after === null || !/^\d{1,9}$/.test(after)) return undefined;
   return Number(after) * 1000;
 }
+
+/** Whether a server's certificate was refused: to try again changes nothing. */
+const isUntrusted = (error: unknown) =>
+  /^(CERT_|DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_(VERIFY|GET_ISSUER)_|ERR_TLS_CERT_)/.test(
+    String(((error as Error | undefined)?.cause as { code?: unknown } | undefined)?.code),
+  );
 
 const neverSent = (error: unknown) =>
   error instanceof TypeError && isObject(error.cause) && error.cause.code === "ECONNREFUSED";

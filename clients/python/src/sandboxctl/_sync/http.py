@@ -7,6 +7,7 @@ import os
 import random
 import re
 import secrets
+import ssl
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -271,6 +272,8 @@ class HttpTransport:
                 never_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if not never_sent and (not repeatable or isinstance(error, httpx.TimeoutException)):
                     pause = None
+                if not failure.retryable:
+                    pause = None
             if pause is None or attempt >= attempts:
                 raise failure
             time.sleep(pause + _backoff(attempt))
@@ -293,7 +296,12 @@ class HttpTransport:
         limits = httpx.Limits(max_connections=None)
         transport = httpx.HTTPTransport(uds=self._socket, limits=limits) if self._socket else None
         self._http = httpx.Client(
-            transport=transport, base_url=self._base, headers=self._headers, timeout=_TIMEOUT, limits=limits
+            transport=transport,
+            base_url=self._base,
+            headers=self._headers,
+            timeout=_TIMEOUT,
+            limits=limits,
+            verify=_trusted(self._base),
         )
         self._slots = Slots()
         self._pid = os.getpid()
@@ -301,7 +309,12 @@ class HttpTransport:
     def _named(self, error: httpx.TransportError) -> SandboxError:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return error_of("timeout", "timed out waiting for the server's answer", retryable=True, owner="client")
-        return _unreachable(self._server, str(error) or type(error).__name__)
+        why = str(error) or type(error).__name__
+        if _is_untrusted(error):
+            hint = "SANDBOXCTL_CA_FILE names a file with the certificate of its authority"
+            message = f"the certificate of {self._server} is not trusted: {why}"
+            return error_of("unavailable", message, hint, retryable=False)
+        return _unreachable(self._server, why)
 
     def _submit(self, path: str, request: Mapping[str, Any]) -> _Execution:
         """Submits an execution once, whatever happens to the connection."""
@@ -426,6 +439,24 @@ def _refusal(response: httpx.Response, body: bytes) -> SandboxError:
         retryable=status == 429 or status >= 502,
         status=status,
     )
+
+
+def _trusted(base: str) -> ssl.SSLContext | bool:
+    """What certificates are checked against: those of SANDBOXCTL_CA_FILE alone, or this machine's."""
+    file = os.environ.get("SANDBOXCTL_CA_FILE")
+    if not file or not base.startswith("https:"):
+        return True
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        hint = "name a file of certificates in PEM"
+        raise error_of("config", f"SANDBOXCTL_CA_FILE: {file}: {error}", hint) from error
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _unreachable(server: str, why: str) -> SandboxError:
