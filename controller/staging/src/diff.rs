@@ -143,6 +143,12 @@ fn section<'a>(
         }
         _ => {}
     }
+    // `patch` leaves an empty file that is removed, unless it reads this line of Git's.
+    match (old, new) {
+        (None, Some(new)) if new.content.is_empty() => line(&[b"index 0000000..e69de29"]),
+        (Some(old), None) if old.content.is_empty() => line(&[b"index e69de29..0000000"]),
+        _ => {}
+    }
     let content = |side: Option<&'a Side>| -> &'a [u8] {
         match side {
             Some(side) => &side.content,

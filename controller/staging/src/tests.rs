@@ -539,7 +539,7 @@ fn diff_has_every_content_and_names_what_has_none() {
             String::from_utf8(diff).unwrap(),
             "diff --git a/binary b/binary\n--- a/binary\n+++ b/binary\n@@ -1 +1 @@\n\
              -\0old\n\\ No newline at end of file\n+\0new\n\\ No newline at end of file\n\
-             diff --git a/empty b/empty\nnew file mode 100644\n\
+             diff --git a/empty b/empty\nnew file mode 100644\nindex 0000000..e69de29\n\
              created: folder\ncreated: large (larger than 1 MiB)\n\
              diff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n\
              @@ -0,0 +1 @@\n+line\n\
@@ -1604,7 +1604,7 @@ proptest! {
         let file = place.root.path().join("changes.diff");
         fs::write(&file, &diff).unwrap();
         let apply: [&[&str]; 2] =
-            [&["apply", "--whitespace=nowarn", "../changes.diff"], &["-p1", "-s", "-f", "-i", "../changes.diff"]];
+            [&["apply", "--whitespace=nowarn", "../changes.diff"], &["-p1", "-s", "-i", "../changes.diff"]];
         for (tree, args) in trees.iter().zip(apply).take(if swaps { 1 } else { 2 }) {
             let program = tree.file_name().unwrap();
             let mut command = std::process::Command::new(program);
