@@ -74,8 +74,11 @@ pub const DEVICES: &str = "/sys/devices";
 
 /// The files of [`DEVICES`] that commands see all the same: which processors there are, which
 /// `/proc/cpuinfo` says too. `lscpu` ends without them.
-pub const PROCESSOR_LISTS: [&str; 2] =
-    ["/sys/devices/system/cpu/online", "/sys/devices/system/cpu/possible"];
+pub const PROCESSOR_LISTS: [&str; 3] = [
+    "/sys/devices/system/cpu/online",
+    "/sys/devices/system/cpu/possible",
+    "/sys/devices/system/cpu/present",
+];
 
 /// Settings of a network namespace with commands: those of Docker. Its one device is the loopback, so
 /// its low ports are nobody else's, and to ping takes no privilege.

@@ -567,9 +567,9 @@ mod tests {
             ("/HostConfig/Mounts/2/Source", json!("/sys/devices/system/cpu/online")),
             ("/HostConfig/Mounts/3/Target", json!("/sys/devices/system/cpu/possible")),
             ("/HostConfig/Mounts/3/ReadOnly", json!(true)),
-            ("/HostConfig/Mounts/4/Source", json!("/run/x/agent")),
-            ("/HostConfig/Mounts/4/Target", json!("/.sandbox-0123")),
-            ("/HostConfig/Mounts/4/ReadOnly", json!(true)),
+            ("/HostConfig/Mounts/5/Source", json!("/run/x/agent")),
+            ("/HostConfig/Mounts/5/Target", json!("/.sandbox-0123")),
+            ("/HostConfig/Mounts/5/ReadOnly", json!(true)),
             (
                 "/HostConfig/Sysctls",
                 json!({
