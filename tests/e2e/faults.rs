@@ -251,7 +251,7 @@ fn engine_that_fails_under_a_run_loses_nothing_of_it(fault: Fault) {
         Fault::Hangs => ("5s", 124, "timeout", "timeout"),
         Fault::Dies => ("60s", 125, "error", "engine"),
     };
-    let ended = proxy.run(&place, UNDER_WAY, &["--json", "--timeout", time]);
+    let ended = proxy.run(&place, UNDER_WAY, &["--json", "--timeout", time, "--cpus", "0.2"]);
     let document = place.document(ended.assert_code(code));
     assert_eq!(document["status"], status, "{document:#}");
     assert_eq!(document["error"]["kind"], kind);
@@ -284,7 +284,7 @@ fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::Answer("it is under way"), Fault::Dies);
-    let ended = proxy.run(&place, UNDER_WAY, &[]);
+    let ended = proxy.run(&place, UNDER_WAY, &["--cpus", "0.2"]);
     ended.assert_code(125).assert_stderr_has("error: ").assert_stderr_has("hint: ");
     assert_eq!(ended.stdout, "before\nit is under way\n");
     place.run_json("return 1", &[]);
@@ -298,7 +298,16 @@ fn a_second_ctrl_c_does_not_wait_for_an_engine_that_hangs() {
     let proxy = Proxy::new(&place, At::Request("DELETE /"), Fault::Hangs);
     place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
     let host = format!("unix://{}", proxy.socket.display());
-    let mut child = spawn(place.command(["run", "--host", &host, "--timeout", "60s", "loop.luau"]));
+    let mut child = spawn(place.command([
+        "run",
+        "--host",
+        &host,
+        "--cpus",
+        "0.2",
+        "--timeout",
+        "60s",
+        "loop.luau",
+    ]));
     let interrupt = |child: &Child| kill_process(Pid::from_child(child), Signal::INT).unwrap();
     eventually("the script runs", || place.path("sandbox-files/f").exists().then_some(()));
     interrupt(&child);
