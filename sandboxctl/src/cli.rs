@@ -169,7 +169,7 @@ Examples:
   sandboxctl run report.luau --arg year=2026 --args-file options.json --io-dir out
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
-  sandboxctl run -c 'return fs.list(\"/in\")' -v ./src:/in/src:ro
+  sandboxctl run -c 'return fs.list(\"/in/src\")' --in ./src
   sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
   sandboxctl run release.luau --secret TOKEN=env:RELEASE_TOKEN
   sandboxctl run tests/*.luau -j 4 --json")]

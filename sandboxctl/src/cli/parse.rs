@@ -12,6 +12,36 @@ use super::{Cli, guess};
 const WITHOUT_ENGINE: [&str; 4] = ["check", "types", "completions", "man"];
 /// That line.
 const GLOBALS: &str = "Global options: `sandboxctl --help` shows them";
+/// The flags that the short help of `run` and `exec` shows; `--help` has all.
+const SHORT_FLAGS: &[(&str, &[&str])] = &[
+    (
+        "run",
+        &[
+            "code",
+            "arg",
+            "secret",
+            "json",
+            "result-only",
+            "timeout",
+            "memory",
+            "max-write",
+            "io-dir",
+            "in",
+            "volume",
+            "image",
+            "allow",
+            "artifact",
+            "server",
+        ],
+    ),
+    (
+        "exec",
+        &[
+            "shell", "env", "secret", "workdir", "stdin", "json", "timeout", "memory", "io-dir",
+            "in", "volume", "keep", "allow", "artifact", "server",
+        ],
+    ),
+];
 /// Most lines of examples that the short help shows.
 const SHORT_EXAMPLES: usize = 3;
 
@@ -114,19 +144,31 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
     }
-    if let Some(tip) = tip {
-        let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
-        error.insert(ContextKind::Suggested, tips);
-    } else if let Some(name) = command.and_then(|typed| subcommand_for(group, &typed)) {
-        let names = ContextValue::Strings(vec![name.to_owned()]);
-        error.insert(ContextKind::SuggestedSubcommand, names);
+    let mut tips: Vec<StyledStr> = tip.into_iter().map(StyledStr::from).collect();
+    if let Some(typed) = command {
+        match subcommand_for(group, &typed) {
+            Some(name) if tips.is_empty() => {
+                let names = ContextValue::Strings(vec![name.to_owned()]);
+                error.insert(ContextKind::SuggestedSubcommand, names);
+            }
+            _ => {}
+        }
+        let names: Vec<&str> = visible_subcommands(group).collect();
+        tips.push(format!("subcommands: {}", names.join(", ")).into());
+    }
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
     error
 }
 
+fn visible_subcommands(group: &Command) -> impl Iterator<Item = &str> {
+    group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name)
+}
+
 /// The subcommand that is meant: of another name elsewhere, or nearly written so.
 fn subcommand_for<'a>(group: &'a Command, typed: &str) -> Option<&'a str> {
-    let names = || group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name);
+    let names = || visible_subcommands(group);
     let mut synonyms = SYNONYMS.iter().filter(|(other, _)| *other == typed);
     let synonym = synonyms.find_map(|(_, here)| names().find(|name| name == here));
     let likeness = |name: &str| strsim::normalized_damerau_levenshtein(typed, name);
@@ -159,7 +201,24 @@ fn complete(command: Command, global: &[Arg], is_needed: &dyn Fn(&str) -> bool) 
     let command = names.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, |command| complete(command, global, is_needed))
     });
-    with_folded_globals(with_short_examples(with_output_format(command)), global)
+    let command = with_short_examples(with_output_format(command));
+    with_folded_globals(with_short_flags(command, global), global)
+}
+
+/// Leaves the flags that few need to `--help`, if it is a command with many.
+fn with_short_flags(command: Command, global: &[Arg]) -> Command {
+    let name = command.get_name().to_owned();
+    let Some((_, shown)) = SHORT_FLAGS.iter().find(|(of, _)| *of == name) else { return command };
+    let all = format!("All flags, limits and reports: sandboxctl {name} --help");
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let globals = global.iter().cloned().map(|arg| arg.global(false).hide_short_help(true));
+    command
+        .mut_args(|arg| {
+            let is_shown = arg.get_long().is_none_or(|long| shown.contains(&long));
+            arg.hide_short_help(!is_shown)
+        })
+        .args(globals)
+        .after_help(format!("{all}\n\n{examples}"))
 }
 
 /// Folds the flags of all commands into a line, if it is a command that uses no engine.
@@ -273,6 +332,33 @@ mod tests {
                 };
                 assert_eq!(said(command_of(&args)), said(command()), "{path:?} {last}");
             }
+        }
+    }
+
+    #[test]
+    fn short_help_of_a_command_with_many_flags_fits_a_window() {
+        for (name, shown) in SHORT_FLAGS {
+            let mut whole = command().term_width(100);
+            whole.build();
+            let command = whole.find_subcommand_mut(name).unwrap();
+            let help = command.render_help().to_string();
+            assert!(help.lines().count() <= 40, "{} lines:\n{help}", help.lines().count());
+            assert!(help.contains(&format!("sandboxctl {name} --help")), "{help}");
+            for flag in *shown {
+                assert!(help.contains(&format!("--{flag}")), "--{flag} is not in\n{help}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_subcommand_is_answered_with_those_that_exist() {
+        for (args, expected) in [
+            (&["token", "zzz"][..], "subcommands: create, ls, rotate, revoke"),
+            (&["fs", "cat", "x"], "subcommands: read, write, edit, ls"),
+            (&["nosuch"], "subcommands: run, exec, fs"),
+        ] {
+            let error = Cli::read(["sandboxctl"].iter().chain(args)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{args:?}: {error}");
         }
     }
 
