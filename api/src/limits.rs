@@ -209,8 +209,8 @@ pub enum LimitParseError {
     },
     /// Meant as no limit.
     #[error(
-        "'{text}' is no limit, and there always is one: {most} is the highest, unless limits.ceiling in \
-         the configuration says otherwise"
+        "'{text}' is no limit, and there always is one: a script's is at most {most}, unless limits.ceiling \
+         in the configuration says otherwise; exec.ceiling is for programs"
     )]
     NoLimit {
         /// The text as given.
@@ -948,7 +948,9 @@ mod tests {
             (LimitKey::Pids, "-1", "4096"),
             (LimitKey::Cpus, "0", &LimitKey::Cpus.default_ceiling().to_string()),
         ] {
-            let expected = format!("'{text}' is no limit, and there always is one: {most} is the");
+            let expected = format!(
+                "'{text}' is no limit, and there always is one: a script's is at most {most}, "
+            );
             assert!(refused(key, text).starts_with(&expected), "{}", refused(key, text));
         }
         assert!(refused(LimitKey::MaxWrite, "0").contains("with a unit"));

@@ -208,7 +208,8 @@ export class ContainerManagerService implements OnModuleDestroy {
   /** Makes the sandbox. If one runs that was made from the same, the process answers with that. */
   async #init(containerId: string, config: ContainerConfig): Promise<SandboxContainer> {
     const { data } = await this.#tools.call("sandbox_init", { containerId, ...config });
-    const { dockerId } = data as { dockerId: string };
+    const { dockerId } = data as { dockerId?: unknown };
+    if (typeof dockerId !== "string" || dockerId === "") throw new Error("sandbox_init gave no dockerId");
     const known = this.#entries.get(containerId);
     if (known?.container.id === dockerId) return known.container;
     const container = { id: dockerId };

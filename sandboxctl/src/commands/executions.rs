@@ -1,5 +1,6 @@
 //! `executions`: what a service runs, ran and is to run.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -77,6 +78,9 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 }
                 ExecutionsCommand::Download { id, path, output: file } => {
                     context.check_output("--output", &file)?;
+                    if path.is_none() {
+                        check_archive_name(&file)?;
+                    }
                     let content = client.download(id.as_str(), path.as_deref()).await?;
                     return save(output, content, &file).await;
                 }
@@ -85,6 +89,18 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
         };
         signals.guard(work).await?
     })
+}
+
+/// All files come as one archive in one format: a name for another one is refused.
+fn check_archive_name(file: &Path) -> Result<(), Error> {
+    match file.extension().and_then(OsStr::to_str) {
+        Some("zip" | "tar" | "bz2" | "xz" | "zst" | "7z") => {
+            let why = format!("{}: all files of an execution are a tar.gz", file.display());
+            Err(Error::usage("--output", why)
+                .with_hint("name it FILE.tar.gz, or give the PATH of one file"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Cancels all that can be, and says of each other one why it cannot. The exit code is that of the first.
@@ -315,6 +331,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn archive_that_is_named_as_another_format_is_refused() {
+        for (name, is_taken) in [
+            ("a.tar.gz", true),
+            ("a.tgz", true),
+            ("-", true),
+            ("a", true),
+            ("a.zip", false),
+            ("a.tar", false),
+        ] {
+            assert_eq!(check_archive_name(Path::new(name)).is_ok(), is_taken, "{name}");
+        }
+    }
 
     #[test]
     fn table_says_what_each_execution_is_and_how_it_ended() {

@@ -1,5 +1,6 @@
 //! What a failure suggests that only the command line knows: what the user meant instead.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use rustix::fs::{FileType, fstat, tell};
@@ -50,6 +51,29 @@ pub fn check_language(script: &ScriptSource) -> Result<(), Error> {
     let Some(language) = language else { return Ok(()) };
     let why = format!("{name} is {} by its name, and scripts are Luau", language.name);
     Err(Error::usage("SCRIPT", why).with_hint(line_for(name, language)))
+}
+
+/// The same of all scripts of a command line. Of several each has the name of one: a pattern for
+/// `--in` that the shell expands adds data.
+///
+/// # Errors
+///
+/// What to type instead.
+pub fn check_languages(scripts: &[ScriptSource]) -> Result<(), Error> {
+    scripts.iter().try_for_each(check_language)?;
+    let is_luau = |name: &str| {
+        let extension = Path::new(name).extension().and_then(OsStr::to_str);
+        extension.is_none_or(|it| matches!(it, "luau" | "lua"))
+    };
+    match scripts.iter().find(|it| scripts.len() > 1 && it.is_file && !is_luau(&it.name)) {
+        Some(other) => {
+            Err(Error::usage("SCRIPT", format!("{} is no script by its name", other.name))
+                .with_hint(
+                    "quote a pattern for --in, so that the shell passes it on: --in 'data/*.csv'",
+                ))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A note on stdin that has something to read, and was not passed on. `how` passes it on.
@@ -161,6 +185,22 @@ mod tests {
             assert_eq!(script(name, true), Ok(()), "{name}");
         }
         assert_eq!(script("a.py", false), Ok(()), "it is no file");
+    }
+
+    #[test]
+    fn data_beside_a_script_is_refused_with_the_pattern_in_quotes() {
+        let script = |name: &str| ScriptSource {
+            source: b"return 1".to_vec(),
+            name: name.into(),
+            is_file: true,
+        };
+        let refused = check_languages(&[script("a.luau"), script("b.csv")]).unwrap_err();
+        assert!(refused.to_text().contains("b.csv is no script by its name"), "{refused:?}");
+        assert!(refused.to_text().contains("--in 'data/*.csv'"), "{refused:?}");
+        for scripts in [vec![script("b.csv")], vec![script("a.luau"), script("b.lua"), script("c")]]
+        {
+            assert!(check_languages(&scripts).is_ok());
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
-    scripts.iter().try_for_each(hints::check_language)?;
+    hints::check_languages(&scripts)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings, stdin.as_deref())?;
     let mut files = reports::named_files(

@@ -63,10 +63,15 @@ impl<'a> Copy<'a> {
     /// Opens the host side. Nothing changes yet.
     pub fn prepare(from: &'a Side, to: &'a Side, recursive: bool) -> Result<Self, Error> {
         if recursive && !matches!((from, to), (Side::Sandbox(_), Side::Sandbox(_))) {
-            return Err(Error::usage("--recursive", "it copies within the sandbox only")
-                .with_hint(
-                    "`tar c DIR | sandboxctl fs cp - :dir.tar` makes one file of a directory",
-                ));
+            let hint = match from {
+                Side::Sandbox(_) => {
+                    "the io dir is a directory of this machine: cp -r copies out of it"
+                }
+                _ => "`tar c DIR | sandboxctl fs cp - :dir.tar` makes one file of a directory",
+            };
+            return Err(
+                Error::usage("--recursive", "it copies within the sandbox only").with_hint(hint)
+            );
         }
         if !matches!((from, to), (Side::Sandbox(_), _) | (_, Side::Sandbox(_))) {
             return Err(Error::usage("TO", "neither of the two is in the sandbox")

@@ -34,7 +34,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u8, 
     let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
-    scripts.iter().try_for_each(hints::check_language)?;
+    hints::check_languages(&scripts)?;
     let common = Common {
         settings: &settings,
         inputs: &args.sandbox.files.inputs,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sandbox_api::SandboxSpec;
 use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
 use sandbox_controller::{Config, PoolConfig};
-use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls};
+use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls, TlsError};
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
 
 use super::super::Context;
@@ -121,8 +121,10 @@ fn tls(settings: &Settings, here: &Path) -> Result<Option<(PathBuf, PathBuf)>, E
 ///
 /// If they cannot be used.
 pub fn load_tls((certificate, key): &(PathBuf, PathBuf)) -> Result<Tls, Error> {
-    Tls::load(certificate, key)
-        .map_err(|error| Error::usage("--tls-cert", causes(&error)).with_hint(error.hint()))
+    Tls::load(certificate, key).map_err(|error| {
+        let flag = if matches!(error, TlsError::Key(_)) { "--tls-key" } else { "--tls-cert" };
+        Error::usage(flag, causes(&error)).with_hint(error.hint())
+    })
 }
 
 /// The refusal of the keys of an issuer.
