@@ -611,7 +611,7 @@ mod tests {
                         mount.target.as_deref().is_some_and(|target| target.starts_with(DEVICES))
                     })
                     .count();
-                assert_eq!((covered, lists), (!is_masked, if is_masked { 0 } else { 2 }));
+                assert_eq!((covered, lists), (!is_masked, if is_masked { 0 } else { 3 }));
                 let others = masked.iter().filter(|path| *path != DEVICES).count();
                 assert_eq!(others, MASKED_PATHS.len() - 1);
             }
