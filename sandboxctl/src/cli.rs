@@ -958,7 +958,7 @@ mod tests {
         let refusals = cases.map(refused).join("\n");
         // The processors of this machine.
         let most = LimitKey::Cpus.default_ceiling();
-        let refusals = refusals.replace(&format!(": {most} is the highest"), ": N is the highest");
+        let refusals = refusals.replace(&format!("is at most {most},"), "is at most N,");
         insta::assert_snapshot!(refusals);
     }
 

@@ -12,33 +12,49 @@ use super::{Cli, guess};
 const WITHOUT_ENGINE: [&str; 4] = ["check", "types", "completions", "man"];
 /// That line.
 const GLOBALS: &str = "Global options: `sandboxctl --help` shows them";
-/// The flags that the short help of `run` and `exec` shows; `--help` has all.
-const SHORT_FLAGS: &[(&str, &[&str])] = &[
+/// A flag, or the value name of an argument, and its line in the short help.
+type ShortHelp = (&'static str, &'static str);
+/// What the short help of commands with many flags shows, a line each; `--help` has all.
+const SHORT_HELP: &[(&str, &[ShortHelp])] = &[
     (
         "run",
         &[
-            "code",
-            "arg",
-            "secret",
-            "json",
-            "result-only",
-            "timeout",
-            "memory",
-            "max-write",
-            "io-dir",
-            "in",
-            "volume",
-            "image",
-            "allow",
-            "artifact",
-            "server",
+            ("SCRIPT", "The script, or - for stdin"),
+            ("code", "Run this code instead of a SCRIPT"),
+            ("arg", "Pass a string as args.KEY; repeatable"),
+            ("args-file", "Pass the members of this JSON object as args"),
+            ("secret", "Give secrets.NAME from env:VARIABLE, file:PATH or - (stdin)"),
+            ("json", "Print one JSON document instead of log and result"),
+            ("result-only", "Print only the result; the log goes to stderr"),
+            ("timeout", "Time that the script may take [default: 30s]"),
+            ("memory", "Memory of the container [default: 256MiB]"),
+            ("cpus", "Processors [default: 1]"),
+            ("io-dir", "Directory that the sandbox sees at /io [default: ./sandbox-files]"),
+            ("in", "Show a file or directory read-only at /in/NAME; repeatable"),
+            ("keep", "Keep the files of a fresh io dir in ./sandbox-files-ID"),
+            ("volume", "Mount SRC of the host at DST, as Docker does"),
+            ("image", "Run in this image, with its programs"),
+            ("allow", "Let programs reach HOST[:PORT], *.DOMAIN[:PORT] or @PRESET"),
         ],
     ),
     (
         "exec",
         &[
-            "shell", "env", "secret", "workdir", "stdin", "json", "timeout", "memory", "io-dir",
-            "in", "volume", "keep", "allow", "artifact", "server",
+            ("shell", "Run this line with the image's /bin/sh instead"),
+            ("env", "Set a variable, or pass on the caller's; repeatable"),
+            ("secret", "Set a variable from env:VARIABLE, file:PATH or - (stdin)"),
+            ("workdir", "Working directory in the sandbox"),
+            ("stdin", "Pass stdin on to the command"),
+            ("json", "Print one JSON document at the end"),
+            ("io-dir", "Writable directory of the host [default: a fresh one]"),
+            ("in", "Show a file or directory read-only at /in/NAME; repeatable"),
+            ("keep", "Keep the files of a fresh io dir in ./sandbox-files-ID"),
+            ("volume", "Mount SRC of the host at DST, as Docker does"),
+            ("memory", "Memory of the container [default: 1GiB]"),
+            ("cpus", "Processors [default: 1]"),
+            ("timeout", "Time that the command may take [default: 10m]"),
+            ("rootfs", "Run in this directory instead of an image (embedded engine)"),
+            ("allow", "Let the command reach HOST[:PORT], *.DOMAIN[:PORT] or @PRESET"),
         ],
     ),
 ];
@@ -199,26 +215,37 @@ fn complete(command: Command, global: &[Arg], is_needed: &dyn Fn(&str) -> bool) 
     let names = command.get_subcommands().map(Command::get_name).filter(|name| is_needed(name));
     let names: Vec<String> = names.map(str::to_owned).collect();
     let command = names.into_iter().fold(command, |command, name| {
-        command.mut_subcommand(name, |command| complete(command, global, is_needed))
+        let is_top = command.get_name() == "sandboxctl";
+        let short = SHORT_HELP.iter().find(|(of, _)| is_top && *of == name);
+        command.mut_subcommand(name, |command| {
+            let command = complete(command, global, is_needed);
+            match short {
+                Some((_, lines)) => with_short_help(command, lines, global),
+                None => command,
+            }
+        })
     });
-    let command = with_short_examples(with_output_format(command));
-    with_folded_globals(with_short_flags(command, global), global)
+    with_folded_globals(with_short_examples(with_output_format(command)), global)
 }
 
-/// Leaves the flags that few need to `--help`, if it is a command with many.
-fn with_short_flags(command: Command, global: &[Arg]) -> Command {
-    let name = command.get_name().to_owned();
-    let Some((_, shown)) = SHORT_FLAGS.iter().find(|(of, _)| *of == name) else { return command };
-    let all = format!("All flags, limits and reports: sandboxctl {name} --help");
+/// Leaves the flags that few need to `--help`.
+fn with_short_help(command: Command, lines: &[ShortHelp], global: &[Arg]) -> Command {
+    let all = format!("All flags: sandboxctl {} --help", command.get_name());
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let globals = global.iter().cloned().map(|arg| arg.global(false).hide_short_help(true));
-    command
-        .mut_args(|arg| {
-            let is_shown = arg.get_long().is_none_or(|long| shown.contains(&long));
-            arg.hide_short_help(!is_shown)
-        })
-        .args(globals)
-        .after_help(format!("{all}\n\n{examples}"))
+    // One of them, -v, is here already, with another short name.
+    let is_new = |arg: &&Arg| command.get_arguments().all(|own| own.get_id() != arg.get_id());
+    let globals: Vec<Arg> = global.iter().filter(is_new).cloned().collect();
+    let globals = globals.into_iter().map(|arg| arg.global(false).hide_short_help(true));
+    let short = |arg: Arg| {
+        let value = arg.get_value_names().and_then(|names| names.first());
+        let name = arg.get_long().or_else(|| value.map(|name| name.as_str()));
+        let Some((_, line)) = lines.iter().find(|(of, _)| Some(*of) == name) else {
+            return arg.hide_short_help(true);
+        };
+        let long = arg.get_long_help().or(arg.get_help()).cloned().unwrap_or_default();
+        arg.help(*line).long_help(long)
+    };
+    command.mut_args(short).args(globals).after_help(format!("{all}\n\n{examples}"))
 }
 
 /// Folds the flags of all commands into a line, if it is a command that uses no engine.
@@ -337,16 +364,26 @@ mod tests {
 
     #[test]
     fn short_help_of_a_command_with_many_flags_fits_a_window() {
-        for (name, shown) in SHORT_FLAGS {
+        for (name, lines) in SHORT_HELP {
             let mut whole = command().term_width(100);
             whole.build();
             let command = whole.find_subcommand_mut(name).unwrap();
             let help = command.render_help().to_string();
             assert!(help.lines().count() <= 40, "{} lines:\n{help}", help.lines().count());
             assert!(help.contains(&format!("sandboxctl {name} --help")), "{help}");
-            for flag in *shown {
-                assert!(help.contains(&format!("--{flag}")), "--{flag} is not in\n{help}");
+            for (flag, line) in *lines {
+                assert!(help.contains(flag) && help.contains(line), "{flag}:\n{help}");
             }
+        }
+    }
+
+    #[test]
+    fn flags_of_all_commands_are_read_before_and_after_a_command_that_hides_them() {
+        for args in [["--quiet", "run", "a.luau"], ["run", "--quiet", "a.luau"]] {
+            assert!(
+                Cli::read(["sandboxctl"].iter().chain(&args)).unwrap().global.quiet,
+                "{args:?}"
+            );
         }
     }
 
