@@ -194,8 +194,8 @@ pub struct OpenFile {
     pub file: File,
     /// Its size.
     pub bytes: u64,
-    /// The SHA-256 of its content, in lower-case hexadecimal.
-    pub sha256: String,
+    /// Letters, digits and dashes that no other file has, nor the same one with another content.
+    pub version: String,
     /// When it was last modified, in seconds since 1970, if that is known.
     pub modified: Option<i64>,
 }

@@ -203,7 +203,7 @@ impl Backend for ServiceBackend {
             Ok(OpenFile {
                 file: file.file,
                 bytes: file.bytes,
-                sha256: file.sha256,
+                version: file.version,
                 modified: Some(file.modified.unix_millis().div_euclid(1000)),
             })
         }

@@ -145,9 +145,9 @@ fn disposition(name: &[u8]) -> String {
     text
 }
 
-/// The ETag of a content, by its digest.
-pub(super) fn etag(sha256: &str) -> String {
-    format!("\"sha256-{sha256}\"")
+/// The strong ETag of a file.
+pub(super) fn etag(version: &str) -> String {
+    format!("\"{version}\"")
 }
 
 /// Adds the ETag.

@@ -65,7 +65,7 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let file = app.backend().open_file(&caller.subject, &id, &path).await?;
-    let etag = etag(&file.sha256);
+    let etag = etag(&file.version);
     let mut response = match condition(&headers, &etag) {
         Condition::Failed => {
             return Err(Refusal::new(

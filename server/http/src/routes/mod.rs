@@ -105,10 +105,10 @@ fn executions() -> Vec<Route> {
             Route::get("/v1/executions/{id}/files/{path}", "get_file", files::get),
             "Get a file that an execution left",
         )
-        .describe("Whole, or a range of it. Its ETag is the SHA-256 of its content.")
+        .describe("Whole, or a range of it. The SHA-256 of its content is in the changes.")
         .headers(file_headers)
         .answers_bytes(200, "*/*", "The file. Its type is by its name.")
-        .header("ETag", "`\"sha256-…\"`, in hexadecimal digits.")
+        .header("ETag", "It is strong: the same one means the same content.")
         .header("Content-Disposition", "Always an attachment.")
         .answers_bytes(206, "*/*", "The range of the file.")
         .header("Content-Range", "Which range.")

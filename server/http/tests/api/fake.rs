@@ -25,8 +25,8 @@ use sandbox_http::{
 };
 use tokio::sync::watch;
 
-/// The digest of [`CONTENT`].
-pub const DIGEST: &str = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
+/// The version of every file.
+pub const VERSION: &str = "2a-10-69000000-1";
 /// Of every file.
 pub const CONTENT: &[u8] = b"0123456789abcdef";
 
@@ -301,7 +301,7 @@ impl Backend for Fake {
         file.write_all(CONTENT).unwrap();
         file.rewind().unwrap();
         let bytes = CONTENT.len() as u64;
-        let file = OpenFile { file, bytes, sha256: DIGEST.to_owned(), modified: None };
+        let file = OpenFile { file, bytes, version: VERSION.to_owned(), modified: None };
         ready(self.ended(subject, id, file))
     }
 
