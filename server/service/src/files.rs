@@ -34,6 +34,8 @@ const SIZE: WalkBounds =
 /// How a directory is opened.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// What each file, directory and link counts for beside its blocks: a file system has only so many.
+const ENTRY_BYTES: u64 = 4096;
 /// The name of the directory in the data directory.
 pub(crate) const NAME: &str = "files";
 
@@ -222,7 +224,7 @@ impl Files {
         Ok(OpenFile { file, bytes, modified: modified(&stat), name, version: version(&stat) })
     }
 
-    /// The bytes on the disk of the files of this id.
+    /// What the files of this id count for: their bytes on the disk, and [`ENTRY_BYTES`] for each.
     pub fn bytes(&self, id: &str) -> u64 {
         self.directory(id).map_or(0, |directory| bytes(&directory))
     }
@@ -250,7 +252,7 @@ impl Files {
     }
 }
 
-/// The bytes on the disk below a directory of the service.
+/// What everything below a directory of the service counts for, as of [`Files::bytes`].
 pub(crate) fn bytes_below(path: &Path) -> u64 {
     openat(CWD, path, DIRECTORY, Mode::empty()).map_or(0, |directory| bytes(&directory))
 }
@@ -259,7 +261,7 @@ fn bytes(directory: &OwnedFd) -> u64 {
     let mut bytes = 0_u64;
     walk(directory, SIZE, |_, _, stat| {
         // Allocated, because a file may have holes; one that is linked twice counts twice.
-        bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+        bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512 + ENTRY_BYTES;
         Visit::Enter
     });
     bytes
@@ -378,7 +380,9 @@ mod tests {
         assert_eq!(mode(&dir.path().join("data/files")), 0o700);
         assert_eq!(mode(&files.path("e1")), 0o777);
         assert_eq!(files.ids().unwrap(), ["e1"]);
-        assert!(files.bytes("e1") > 0);
+        let before = files.bytes("e1");
+        (0..100).for_each(|name| drop(File::create(files.path("e1").join(name.to_string()))));
+        assert!(files.bytes("e1") >= before + 100 * ENTRY_BYTES);
         files.remove_if_empty("e1");
         assert!(files.path("e1").exists());
         files.remove("e1").unwrap();
