@@ -8,7 +8,9 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat, readlinkat};
 use sandbox_api::artifacts::ArtifactMode;
 use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
-use sandbox_dirfd::{ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk};
+use sandbox_dirfd::{
+    HoleAllowance, KnownFiles, ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk,
+};
 use sha2::{Digest as _, Sha256};
 
 use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
@@ -73,7 +75,8 @@ impl<'a> KeptFiles<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooMany`] if there are more entries than may be looked at: nothing was written then.
+    /// [`Error::TooMany`] if there are more entries than may be looked at, [`Error::Holes`] if the files have
+    /// more holes than are read: nothing was written then.
     /// [`Error`] if something cannot be read or written or changes meanwhile, or if it was cancelled: the
     /// archive is incomplete then.
     pub fn archive(
@@ -86,6 +89,7 @@ impl<'a> KeptFiles<'a> {
         if truncated {
             return Err(Error::TooMany { most: self.most });
         }
+        check_holes(&entries)?;
         let to = BufWriter::with_capacity(64 << 10, to);
         let fill = |archive: &mut dyn Tar| self.fill(&entries, archive, proceed);
         match format {
@@ -137,6 +141,22 @@ impl<'a> KeptFiles<'a> {
         }
         Ok(())
     }
+}
+
+/// An archive is written as it is read, so that what is too much must be known before.
+fn check_holes(entries: &[Entry]) -> Result<(), Error> {
+    let (holes, mut known) = (HoleAllowance::default(), KnownFiles::default());
+    for (_, stat) in entries {
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && known.get(stat).is_none()
+        {
+            known.add(stat, ());
+            if !holes.take(stat) {
+                return Err(Error::Holes);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A file of which exactly so many bytes are read: a header has promised them.
@@ -292,5 +312,17 @@ mod tests {
         let few = KeptFiles::new(root.as_fd(), 2);
         let refused = few.archive(ArchiveFormat::TarGzip, &mut nothing, &|| true);
         assert!(matches!(refused, Err(Error::TooMany { most: 2 })) && nothing.is_empty());
+        // As large together, but none alone; another name of a file is stored as a link.
+        let hole = |name: &str| {
+            let file = File::create(place.at(&format!("io/{name}"))).unwrap();
+            file.set_len(HoleAllowance::BYTES / 2 + 1).unwrap();
+        };
+        hole("hole");
+        fs::hard_link(place.at("io/hole"), place.at("io/hole-too")).unwrap();
+        let entries = || KeptFiles::new(root.as_fd(), 100).entries().0;
+        assert!(check_holes(&entries()).is_ok());
+        hole("other");
+        let refused = kept.archive(ArchiveFormat::TarGzip, &mut nothing, &|| true);
+        assert!(matches!(refused, Err(Error::Holes)) && nothing.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_api::ErrorKind;
+use sandbox_api::{ErrorKind, Failure};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
 use sandbox_controller::artifacts::{ArchiveFormat, Error, KeptFiles};
@@ -154,6 +154,11 @@ impl Files {
         let kept = KeptFiles::new(directory.as_fd(), MAX_ENTRIES);
         kept.archive(format, to, proceed).map_err(|error| match error {
             Error::TooMany { most } => ServiceError::TooManyFiles { id: id.to_owned(), most },
+            error @ Error::Holes => ServiceError::Sandbox(Failure::new(
+                error.kind(),
+                error.to_string(),
+                Some("download its files one by one".to_owned()),
+            )),
             error => ServiceError::Files(Arc::new(io::Error::other(error))),
         })
     }
