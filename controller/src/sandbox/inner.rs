@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
     Ceiling, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
-    StartKind, Timing,
+    StartKind, Timing, millis,
 };
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     pub(super) runs: AtomicU64,
     /// Processor time of the runs so far, as last reported by the agent, in milliseconds.
     pub(super) cpu_reported: AtomicU64,
+    /// What the kernel had counted at the end of the last command, in milliseconds.
+    pub(super) cpu_counted: AtomicU64,
     pub(super) io_dir: Option<Arc<IoDir>>,
     pub(super) io_mount: Option<GuestPath>,
     /// The default working directory of commands according to the image. `None` if there is an io
@@ -389,6 +391,15 @@ impl Inner {
             },
             refused_processes: now.refused_processes.saturating_sub(before.refused_processes),
         })
+    }
+
+    /// The processor time that the kernel has counted since then, without that of commands which ended
+    /// meanwhile. It has what the agent cannot see: that of processes which nobody waited for.
+    pub async fn cpu_since(&self, since: &KernelBaseline) -> Option<u64> {
+        let before = millis(since.counted?.cpu);
+        let now = millis(self.counted().await?.1.cpu);
+        let counted = self.cpu_counted.fetch_max(now, Ordering::Relaxed);
+        Some(now.saturating_sub(before.max(counted)))
     }
 
     /// The container's groups, and what is counted there.

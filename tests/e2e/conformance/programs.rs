@@ -136,6 +136,21 @@ fn a_program_is_nobody_with_no_rights_at_all() {
 }
 
 #[test]
+fn processor_time_of_processes_that_nobody_waits_for_is_counted() {
+    if !has(Feature::SharedKernel) || !has(Feature::OutOfMemory) {
+        // Its control groups are not read.
+        return;
+    }
+    let hostile = Hostile::new();
+    // The second one without what the first one used.
+    for _ in 0..2 {
+        let result = hostile.exec(Hostile::attack("burn-unseen"));
+        let cpu = result.usage.cpu_ms.unwrap();
+        assert!((1000..2000).contains(&cpu), "{result:#?}");
+    }
+}
+
+#[test]
 fn a_program_sees_itself_and_the_agent_and_nothing_of_the_host() {
     let hostile = Hostile::new();
     hostile.assert_well_and_alone();

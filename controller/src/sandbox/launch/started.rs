@@ -254,6 +254,7 @@ impl Ready {
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             cpu_reported: AtomicU64::new(0),
+            cpu_counted: AtomicU64::new(0),
             io_dir: about.io_dir,
             supports_exec: spec.root.supports_exec(),
             write_baseline: WriteBaseline::default(),
