@@ -81,6 +81,12 @@ impl Output {
         self.stdout_is_terminal
     }
 
+    /// Whether stderr is a terminal.
+    #[must_use]
+    pub const fn stderr_is_terminal(&self) -> bool {
+        self.stderr_is_terminal
+    }
+
     /// The columns of the terminal that stdout is.
     #[must_use]
     pub fn width(&self) -> Option<usize> {

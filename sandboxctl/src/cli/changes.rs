@@ -1,6 +1,6 @@
 //! Changes of the io dir: the flags of `run` and `exec`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
@@ -19,9 +19,9 @@ pub struct ChangesArgs {
     #[arg(long = "commit", value_name = "WHEN", value_parser = when())]
     pub commit: Option<CommitPolicy>,
 
-    /// Print a diff of the changes on stderr, as `git apply` and `patch` take it
-    #[arg(long)]
-    pub diff: bool,
+    /// Print a diff of the changes on stderr, or write it to FILE, as `git apply` and `patch` take it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, require_equals = true)]
+    pub diff: Option<Option<PathBuf>>,
 
     /// Copy the io dir as the run left it to this new directory, if its changes are not committed
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -33,7 +33,13 @@ impl ChangesArgs {
     #[must_use]
     pub fn is_staged(&self) -> bool {
         let in_place = matches!(self.commit, None | Some(CommitPolicy::Always));
-        self.file.is_some() || self.diff || self.keep_staged.is_some() || !in_place
+        self.file.is_some() || self.diff.is_some() || self.keep_staged.is_some() || !in_place
+    }
+
+    /// The file that the diff is written to, unless it is printed.
+    #[must_use]
+    pub fn diff_file(&self) -> Option<&Path> {
+        self.diff.as_ref()?.as_deref()
     }
 }
 

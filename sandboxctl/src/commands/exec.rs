@@ -23,7 +23,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 pub use self::tail::Tail;
 use super::collect::{Artifacts, Copied};
 use super::receipt::{Issued, Issuer, Subjected};
-use super::staging::{Staged, Staging};
+use super::staging::{Staged, Staging, refuse_diff_beside_output};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, hints, launch, network, reports, touched, truncation};
 use crate::ci::log_markers::MarkFilter;
@@ -79,6 +79,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
+    if !args.json {
+        refuse_diff_beside_output(&args.changes, context.output)?;
+    }
     let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec, is_listed)?;
     if args.receipt.file.is_some() && args.stdin {
         let why = "it says nothing of stdin, which could be a program";

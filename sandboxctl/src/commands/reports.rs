@@ -78,8 +78,10 @@ pub fn check_files(
         ci.check_file(&report::flag(report.kind), &report.file)?;
     }
     let receipt = receipt.file.as_deref().map(|file| ("--receipt", file));
+    let diff = changes.diff_file().map(|file| ("--diff", file));
     let changes = changes.file.as_deref().map(|file| ("--changes", file));
-    receipt.into_iter().chain(changes).try_for_each(|(flag, file)| ci.check_file(flag, file))
+    let mut files = receipt.into_iter().chain(changes).chain(diff);
+    files.try_for_each(|(flag, file)| ci.check_file(flag, file))
 }
 
 /// The flags of `run` and `exec` that name files.
@@ -111,7 +113,11 @@ pub fn named_files(
     }
     let reports = reports.reports.iter().map(|it| (report::flag(it.kind), Some(&*it.file)));
     let changed = changes.file.as_deref().filter(|it| *it != Path::new("-"));
-    let others = [("--changes", changed), ("--receipt", receipt.file.as_deref())];
+    let others = [
+        ("--changes", changed),
+        ("--diff", changes.diff_file()),
+        ("--receipt", receipt.file.as_deref()),
+    ];
     for (flag, file) in reports.chain(others.map(|(flag, file)| (flag.to_owned(), file))) {
         file.map_or(Ok(()), |file| target::refuse_own(&flag, file, config))?;
         files.writes(&flag, file);

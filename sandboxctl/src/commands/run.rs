@@ -12,7 +12,7 @@ use sandbox_controller::{Config, Controller, Run, Sandbox};
 
 use super::collect::Artifacts;
 use super::receipt::{Issuer, Subjected};
-use super::staging::Staging;
+use super::staging::{Staging, refuse_diff_beside_output};
 use super::{Context, block_on, hints, launch, network, reports};
 use crate::ci::Stdout;
 use crate::cli::RunArgs;
@@ -63,6 +63,9 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
+    if args.result_only {
+        refuse_diff_beside_output(&args.changes, context.output)?;
+    }
     let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec, is_listed)?;
     let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, key, scripts.len())?;
     if let Some(issuer) = &issuer {

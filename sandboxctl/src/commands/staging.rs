@@ -1,5 +1,6 @@
 //! Changes of `run` and `exec` that are staged: listed, and committed whole or not at all.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::changes::{ChangeManifest, Changes, CommitPolicy};
@@ -17,11 +18,14 @@ pub struct Staging {
     /// `None` if they are made in place.
     options: Option<FinishOptions>,
     /// Where the manifest is written.
-    file: Option<ManifestFile>,
+    manifest: Option<ChangesFile>,
+    /// Where the diff is written, if it is not printed.
+    diff: Option<ChangesFile>,
 }
 
 /// A file, or stdout.
-struct ManifestFile {
+struct ChangesFile {
+    flag: &'static str,
     path: PathBuf,
     /// `None` for stdout.
     place: Option<Place>,
@@ -55,11 +59,11 @@ impl Staging {
     ) -> Result<(Self, SandboxSpec), Error> {
         let is_staged = args.is_staged() || is_listed && spec.io_dir.is_some();
         if !is_staged {
-            return Ok((Self { options: None, file: None }, spec));
+            return Ok((Self { options: None, manifest: None, diff: None }, spec));
         }
         let flag = match args {
             ChangesArgs { file: Some(_), .. } => "--changes",
-            ChangesArgs { diff: true, .. } => "--diff",
+            ChangesArgs { diff: Some(_), .. } => "--diff",
             ChangesArgs { keep_staged: Some(_), .. } => "--keep-staged",
             _ => "--commit",
         };
@@ -69,12 +73,6 @@ impl Staging {
         };
         let kept = args.keep_staged.as_deref();
         let keep_staged = kept.map(|kept| open_kept(kept, io_dir, runs)).transpose()?;
-        let open = |path: &PathBuf| {
-            let is_stdout = path == Path::new("-");
-            // Before anything runs.
-            let place = (!is_stdout).then(|| Place::outside("--changes", path, Some(io_dir)));
-            Ok::<_, Error>(ManifestFile { path: path.clone(), place: place.transpose()? })
-        };
         if let Some(file) = &args.file {
             if runs > 1 {
                 return Err(Error::usage(flag, "it is for one script at a time")
@@ -85,10 +83,24 @@ impl Staging {
                     .with_hint("the document has the member `changes`"));
             }
         }
-        let file = args.file.as_ref().map(open).transpose()?;
-        let options =
-            FinishOptions { commit: args.commit.unwrap_or_default(), diff: args.diff, keep_staged };
-        Ok((Self { options: Some(options), file }, spec.staged()))
+        if let Some(file) = args.diff_file() {
+            if runs > 1 {
+                return Err(Error::usage("--diff", "a file is for one script at a time"));
+            }
+            if file == Path::new("-") {
+                return Err(Error::usage("--diff", "stdout has what the run prints")
+                    .with_hint("name a file: --diff=FILE"));
+            }
+        }
+        // Before anything runs.
+        let open = |flag, file: Option<&Path>| {
+            file.map(|file| ChangesFile::open(flag, file, io_dir)).transpose()
+        };
+        let manifest = open("--changes", args.file.as_deref())?;
+        let diff = open("--diff", args.diff_file())?;
+        let commit = args.commit.unwrap_or_default();
+        let options = FinishOptions { commit, diff: args.diff.is_some(), keep_staged };
+        Ok((Self { options: Some(options), manifest, diff }, spec.staged()))
     }
 
     /// When changes are committed; `None` if they are made in place.
@@ -101,7 +113,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// If the manifest cannot be written.
+    /// If the manifest or the diff cannot be written.
     pub async fn finish(
         &self,
         sandbox: &Sandbox,
@@ -134,8 +146,13 @@ impl Staging {
                 _ => staged.problem = Some(failure),
             }
         }
-        if let (Some(file), Some(changes)) = (&self.file, &report.changes) {
-            file.write(&changes.manifest, output)?;
+        if let (Some(file), Some(changes)) = (&self.manifest, &report.changes) {
+            file.write_manifest(&changes.manifest, output)?;
+        }
+        if let Some(file) = &self.diff
+            && let Some(diff) = staged.diff.take()
+        {
+            file.write(Ok(diff))?;
         }
         Ok(staged)
     }
@@ -185,17 +202,45 @@ fn conflict(changes: &Changes) -> Option<Failure> {
     })
 }
 
-impl ManifestFile {
-    fn write(&self, manifest: &ChangeManifest, output: &Output) -> Result<(), Error> {
-        let Some(place) = &self.place else { return output.json_line(manifest) };
-        let text = serde_json::to_vec(manifest).map_err(std::io::Error::from).map(|mut text| {
+impl ChangesFile {
+    fn open(flag: &'static str, path: &Path, io_dir: &Path) -> Result<Self, Error> {
+        let is_stdout = path == Path::new("-");
+        let place = (!is_stdout).then(|| Place::outside(flag, path, Some(io_dir)));
+        Ok(Self { flag, path: path.to_owned(), place: place.transpose()? })
+    }
+
+    fn write_manifest(&self, manifest: &ChangeManifest, output: &Output) -> Result<(), Error> {
+        if self.place.is_none() {
+            return output.json_line(manifest);
+        }
+        self.write(serde_json::to_vec(manifest).map_err(io::Error::from).map(|mut text| {
             text.push(b'\n');
             text
-        });
-        text.and_then(|text| place.target()?.write(&text)).map_err(|error| {
+        }))
+    }
+
+    fn write(&self, content: io::Result<Vec<u8>>) -> Result<(), Error> {
+        let Some(place) = &self.place else { return Ok(()) };
+        content.and_then(|content| place.target()?.write(&content)).map_err(|error| {
             let why = format!("{}: {}", self.path.display(), input::reason(&error));
-            Error::usage("--changes", why)
+            Error::usage(self.flag, why)
         })
+    }
+}
+
+/// Refuses a diff on stderr beside what the guest writes there, which whoever saves it would take for a
+/// part of it. A person at a terminal sees both come.
+///
+/// # Errors
+///
+/// If it is asked for.
+pub fn refuse_diff_beside_output(args: &ChangesArgs, output: &Output) -> Result<(), Error> {
+    match args.diff {
+        Some(None) if !output.stderr_is_terminal() => {
+            Err(Error::usage("--diff", "stderr has what the run writes to it too")
+                .with_hint("--diff=FILE writes the diff alone to a file"))
+        }
+        _ => Ok(()),
     }
 }
 

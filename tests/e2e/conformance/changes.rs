@@ -141,6 +141,30 @@ fn diff_in_a_file_is_what_git_and_patch_apply() {
 }
 
 #[test]
+fn diff_in_a_file_has_nothing_that_the_guest_wrote_to_stderr() {
+    let commands = Commands::new();
+    let line = "echo x > f; printf -- '--- /dev/null\\n+++ b/g\\n@@ -0,0 +1 @@\\n+y\\n' >&2";
+    let refused = commands.shell(&["--io-dir", "files", "--diff"], line);
+    refused.assert_code(2).assert_stderr_has("hint: --diff=FILE writes the diff alone to a file");
+    assert!(!commands.place.path("files/f").exists());
+    let ended = commands.shell(&["--io-dir", "files", "--diff=f.diff"], line);
+    ended.assert_code(0).assert_stderr_has("+y\n");
+    assert!(!ended.stderr.contains("+x"), "{}", ended.stderr);
+    let diff = commands.place.read("f.diff");
+    assert!(diff.contains("+++ b/f\n") && !diff.contains("b/g"), "{diff}");
+    // Where the document has the command's stderr, the diff is alone too.
+    let ended = commands.shell(&["--io-dir", "files", "--json", "--diff"], "echo z > f; echo hello >&2");
+    ended.assert_code(0).assert_stderr_has("+z\n");
+    assert!(!ended.stderr.contains("hello"), "{}", ended.stderr);
+    let flags = [(&["-r", "--diff"][..], 2), (&["-r", "--diff=r.diff"], 0), (&["--diff=-"], 2)];
+    for (flags, code) in flags {
+        let mut run = commands.place.command(["run", "--io-dir", "files"]);
+        run.args(flags).args(["-c", "fs.write('f', 'w')"]);
+        finish(run).assert_code(code);
+    }
+}
+
+#[test]
 fn changes_of_commands_are_committed_if_they_succeed() {
     let commands = Commands::new();
     let place = &commands.place;

@@ -96,7 +96,7 @@ fn directories_that_are_made_belong_to_the_user_who_runs() {
     for path in ["made", "made/deep", "made/deep/f"] {
         assert_eq!(owner(&place.path(path)), (4321, 4322), "{path}");
     }
-    run(&["--io-dir", "staged", "--diff"]);
+    run(&["--io-dir", "staged", "--diff=staged.diff"]);
     // One that was there stays whose it is.
     std::fs::create_dir(place.path("there")).unwrap();
     let mine = owner(&place.path("there"));
