@@ -3,7 +3,7 @@
 use sandbox_api::artifacts::spelt;
 use sandbox_api::changes::Changes;
 use sandbox_api::{
-    ExecutionReport, Failure, FilesTouched, Network, Outcome, ScriptError, TouchedFile,
+    ExecutionReport, Failure, FilesTouched, Network, Note, Outcome, ScriptError, TouchedFile,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -73,6 +73,16 @@ impl Redactions {
         self.outcome(&mut report.outcome);
         self.files(&mut report.files_touched);
         report.network.iter_mut().for_each(|network| self.network(network));
+        self.notes(&mut report.notes);
+    }
+
+    /// Replaces the secrets in notes, which name processes and hosts.
+    pub fn notes(&self, notes: &mut [Note]) {
+        let Some(patterns) = self.patterns() else { return };
+        for note in notes {
+            patterns.text(&mut note.message);
+            note.hint.iter_mut().for_each(|hint| patterns.text(hint));
+        }
     }
 }
 

@@ -2,7 +2,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sandbox_api::{FileOp, FilesTouched, Outcome, SecretValue, Secrets, TouchedFile};
+use sandbox_api::{
+    FileOp, FilesTouched, Note, NoteKind, Outcome, SecretValue, Secrets, TouchedFile,
+};
 use serde_json::value::RawValue;
 
 use super::*;
@@ -240,6 +242,20 @@ fn names_of_files_are_replaced() {
     let mut touched = FilesTouched { files, ..FilesTouched::default() };
     redactions.files(&mut touched);
     assert_eq!(touched.files, [file(b"a/***.txt"), file(b"\xff***"), file(b"b")]);
+}
+
+#[test]
+fn notes_show_no_secret() {
+    let redactions = redactions("hunter22");
+    let kind = NoteKind::OutOfMemory;
+    let note = |name: &str| Note {
+        kind,
+        message: format!("a process, {name}, was killed"),
+        hint: Some(format!("not {name}")),
+    };
+    let mut notes = [note("hunter22"), note("other")];
+    redactions.notes(&mut notes);
+    assert_eq!(notes, [note("***"), note("other")]);
 }
 
 #[test]

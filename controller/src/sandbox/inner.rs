@@ -383,12 +383,15 @@ impl Inner {
         let oom_kills = now.oom_kills.saturating_sub(before.oom_kills);
         let victim =
             (oom_kills > 0).then(|| tokio::task::spawn_blocking(move || groups.oom_victim()));
+        let mut oom_victim = match victim {
+            Some(victim) => victim.await.ok().flatten(),
+            None => None,
+        };
+        // Here, because the kernel cuts a name, and more than half of a secret at an end is one.
+        oom_victim.iter_mut().for_each(|name| self.redactions.text(name));
         Some(KernelEvents {
             oom_kills,
-            oom_victim: match victim {
-                Some(victim) => victim.await.ok().flatten(),
-                None => None,
-            },
+            oom_victim,
             refused_processes: now.refused_processes.saturating_sub(before.refused_processes),
         })
     }

@@ -103,6 +103,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let subject = vec![reports::command(&line, &command.secrets)];
+    let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
     reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
@@ -178,7 +179,7 @@ struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
     args: &'a ExecArgs,
-    /// What runs.
+    /// What runs, as hints show it.
     line: &'a CommandLine,
     /// What is copied out of its io dir.
     artifacts: Artifacts,

@@ -1,12 +1,13 @@
 //! What a failure suggests that only the command line knows: what the user meant instead.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use rustix::fs::{FileType, fstat, tell};
 use rustix::io::ioctl_fionread;
-use sandbox_api::{ErrorKind, Input, Language};
-use sandbox_controller::Error as ControllerError;
+use sandbox_api::{ErrorKind, Input, Language, Secrets};
+use sandbox_controller::{Error as ControllerError, Patterns};
 
 use crate::cli::exec::CommandLine;
 use crate::error::Error;
@@ -104,6 +105,18 @@ pub fn not_found(line: &CommandLine, kind: ErrorKind) -> Option<String> {
     (is_path && Path::new(word).is_file()).then(|| show(word)).flatten()
 }
 
+/// What runs, as hints quote it: without the secrets that its caller put among its words.
+pub fn shown_line(line: &CommandLine, secrets: &Secrets) -> CommandLine {
+    let patterns = Patterns::of([secrets]);
+    let shown = |word: &OsString| OsString::from_vec(patterns.bytes(word.as_bytes()).into_owned());
+    match line {
+        CommandLine::Shell(line) => CommandLine::Shell(shown(line)),
+        CommandLine::Program(program, args) => {
+            CommandLine::Program(shown(program), args.iter().map(shown).collect())
+        }
+    }
+}
+
 /// A command that failed, one of whose arguments is a file of the host that it does not see.
 pub fn file_left_outside(line: &CommandLine, io_dir: Option<&Path>) -> Option<String> {
     let CommandLine::Program(_, args) = line else { return None };
@@ -141,6 +154,8 @@ pub fn word_as_image(source: ControllerError, word: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_api::SecretValue;
+
     use super::*;
 
     #[test]
@@ -222,5 +237,12 @@ mod tests {
         assert_eq!(not_found(&program("ls", &[]), kind), None);
         assert_eq!(file_left_outside(&program("cat", &["-n", file]), None), Some(shown));
         assert_eq!(file_left_outside(&program("cat", &["/in/data.csv", "none"]), None), None);
+        // A secret in a name or a line is in no hint.
+        let mut secrets = Secrets::new();
+        secrets.add("A", SecretValue::new("data.csv")).unwrap();
+        let quoted = |line| not_found(&shown_line(&line, &secrets), kind);
+        assert_eq!(quoted(program(file, &[])), None);
+        let line = quoted(program("cat data.csv", &[])).unwrap();
+        assert_eq!(line, "a line for the shell is --shell 'cat ***'");
     }
 }

@@ -1,5 +1,6 @@
 //! `replay`: runs the script or the command of a receipt again, and compares what it makes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use sandbox_api::{
     Status,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
-use sandbox_controller::{Command, Execution, FinishOptions, Run, Sandbox, receipts};
+use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Run, Sandbox, receipts};
 use serde::Serialize;
 
 use super::receipt::{
@@ -89,6 +90,21 @@ impl Comparison {
             hint: None,
         }
     }
+
+    /// The same without secrets in the lines and names of what the run made.
+    fn without(mut self, patterns: &Patterns) -> Self {
+        for it in &mut self.differences {
+            if let Cow::Owned(path) = patterns.bytes(it.path()) {
+                let (expected, actual) = (it.expected.take(), it.actual.take());
+                *it = PathDifference { expected, actual, ..PathDifference::new(&path, it.change) };
+            }
+        }
+        if let Some(LineDifference { path, expected, actual, .. }) = &mut self.line {
+            let lines = [expected, actual].into_iter().flatten();
+            lines.chain([path]).for_each(|text| patterns.text(text));
+        }
+        self
+    }
 }
 
 pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
@@ -129,6 +145,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
         return answer(Comparison::of_materials(&receipt.predicate, differences));
     }
     let hint = what.hint(&receipt.predicate);
+    let patterns = Patterns::of([what.secrets()]);
     let config = context.controller(&settings);
     let image = receipt.predicate.dependency(Dependency::IMAGE);
     let comparison = block_on(launch::in_sandbox(
@@ -174,7 +191,9 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                         if compared.outcome == Some(SameOutcome::Changed) {
                             let mut stderr = exec::Tail::default();
                             stderr.push(&result.stderr);
-                            context.output.indented(&stderr.last_lines());
+                            let mut lines = stderr.last_lines();
+                            patterns.text(&mut lines);
+                            context.output.indented(&lines);
                         }
                         Ok(compared)
                     };
@@ -184,7 +203,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
             }
         },
     ))?;
-    answer(Comparison { hint, ..comparison })
+    answer(Comparison { hint, ..comparison }.without(&patterns))
 }
 
 /// What is replayed.
@@ -194,6 +213,13 @@ enum What {
 }
 
 impl What {
+    const fn secrets(&self) -> &Secrets {
+        match self {
+            Self::Script(script) => &script.secrets,
+            Self::Command(command) => &command.secrets,
+        }
+    }
+
     /// What may make it do the same, if it may do something else each time.
     fn hint(&self, predicate: &Provenance) -> Option<String> {
         let parameters = &predicate.build_definition.external_parameters;
@@ -618,6 +644,18 @@ mod tests {
         ");
         let comparison = Comparison { actual: Some(expected), ..comparison };
         assert!(text_of(&comparison).ends_with("  its result or its test cases are others\n"));
+        let line = comparison.line.map(|line| LineDifference {
+            path: "hunter22".to_owned(),
+            expected: Some("a hunter22".to_owned()),
+            ..line
+        });
+        let path = PathDifference::new(b"hunter22", CheckDifference::Changed);
+        let secret = Comparison { line, differences: vec![path], ..comparison };
+        let text = text_of(&secret.without(&Patterns::new([&b"hunter22"[..]])));
+        assert!(
+            text.starts_with("changed    ***\n") && text.contains("expected a ***\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::target;
 /// A script.
 pub fn script(script: &ScriptSource) -> Subject {
     let ScriptSource { source, name, is_file } = script;
-    Subject { name: name.clone(), source: Some(source.clone()), is_file: *is_file }
+    let (name, source) = (name.clone(), Some(source.clone()));
+    Subject { name, source, is_file: *is_file, secrets: Secrets::new() }
 }
 
 /// A command. Its words may be those of a caller who put a secret among them.
@@ -37,7 +38,7 @@ pub fn command(line: &CommandLine, secrets: &Secrets) -> Subject {
         }
     };
     Patterns::of([secrets]).text(&mut name);
-    Subject { name, source: None, is_file: false }
+    Subject { name, source: None, is_file: false, secrets: secrets.clone() }
 }
 
 /// From here on what is printed is the log of a CI job, if it is one.

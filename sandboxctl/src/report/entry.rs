@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use sandbox_api::{
-    ExecDocument, ExecutionDocument, Failure, ResultDocument, Status, TestCase, TestStatus,
+    ExecDocument, ExecutionDocument, Failure, ResultDocument, Secrets, Status, TestCase, TestStatus,
 };
 
 /// What runs: a script, or a command.
@@ -15,6 +15,8 @@ pub struct Subject {
     pub source: Option<Vec<u8>>,
     /// Whether the name is that of a file.
     pub is_file: bool,
+    /// What may not be in a report.
+    pub secrets: Secrets,
 }
 
 /// A result document.
@@ -77,7 +79,8 @@ pub struct Entry {
 impl Entry {
     /// Our side failed before it ran anything.
     pub fn failed_before(title: &str, failure: Failure, exit_code: u8) -> Self {
-        let subject = Subject { name: title.to_owned(), source: None, is_file: false };
+        let (name, secrets) = (title.to_owned(), Secrets::new());
+        let subject = Subject { name, source: None, is_file: false, secrets };
         let document = Document::Exec(Box::new(ExecDocument::failed(failure)));
         Self { index: 0, subject, document, exit_code, last_lines: String::new() }
     }

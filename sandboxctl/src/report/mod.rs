@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::service::{EventBody, OutputStream};
 use sandbox_api::{ExecDocument, LogEntry, ResultDocument};
+use sandbox_controller::Patterns;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
@@ -125,7 +126,7 @@ impl Reports {
         self.record(index, document, code, String::new());
     }
 
-    fn record(&self, index: usize, document: Document, exit_code: u8, last_lines: String) {
+    fn record(&self, index: usize, document: Document, exit_code: u8, mut last_lines: String) {
         let mut entries = self.entries();
         // The first result is the run's own; a failure to print it is not another one.
         if entries.iter().any(|entry| entry.index == index) {
@@ -135,6 +136,8 @@ impl Reports {
             self.emit(index, &EventBody::End { exit_code, document });
         }
         let Some(subject) = self.subjects.get(index).cloned() else { return };
+        // Again: escapes were removed, which may have stood in a secret.
+        Patterns::of([&subject.secrets]).text(&mut last_lines);
         entries.push(Entry { index, subject, document, exit_code, last_lines });
         entries.sort_by_key(|entry| entry.index);
     }
@@ -217,6 +220,8 @@ fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Err
 mod tests {
     use std::path::PathBuf;
 
+    use sandbox_api::{SecretValue, Secrets};
+
     use super::*;
     use testing::{failed_script, ok_script};
 
@@ -243,8 +248,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("r.json");
         let argument = ReportArgument { kind: ReportKind::Json, file: file.clone() };
-        let subject =
-            |name: &str| Subject { name: name.to_owned(), source: Some(Vec::new()), is_file: true };
+        let subject = |name: &str| Subject {
+            name: name.to_owned(),
+            source: Some(Vec::new()),
+            is_file: true,
+            secrets: Secrets::new(),
+        };
         let reports =
             Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
         reports.ran(0, &ResultDocument::failed(Error::usage("x", "y").document(), 2));
@@ -257,6 +266,22 @@ mod tests {
         assert_eq!(codes, [2, 143]);
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.lines().nth(1).unwrap().contains(r#""status":"cancelled""#), "{text}");
+    }
+
+    #[test]
+    fn secret_that_escapes_divided_is_not_in_the_last_lines() {
+        let mut secrets = Secrets::new();
+        secrets.add("A", SecretValue::new("hunter22")).unwrap();
+        let name = "sh".to_owned();
+        let subject = Subject { name, source: None, is_file: false, secrets };
+        let reports = Reports::of(&[], None, vec![subject]).unwrap();
+        reports.record(
+            0,
+            Document::Exec(Box::new(ExecDocument::failed(Error::usage("x", "y").document()))),
+            1,
+            "it is hunter22".to_owned(),
+        );
+        assert_eq!(reports.finish(Ok(&1)).0[0].last_lines, "it is ***");
     }
 
     #[test]

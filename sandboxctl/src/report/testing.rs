@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use sandbox_api::{
     ArtifactsReport, ErrorKind, ExecDocument, Failure, OutputEncoding, ReceiptReport,
-    ResultDocument, Status, TestCase, TestStatus, TouchedFile,
+    ResultDocument, Secrets, Status, TestCase, TestStatus, TouchedFile,
 };
 
 use super::{Document, Entry, Subject};
@@ -16,7 +16,12 @@ pub const HOSTILE: &str = "]]></system-out>&\"'<b>\u{0}\u{1b}[31m\u{fffe}\r\n```
                            [link](http://x) ![](y) @all";
 
 fn run(index: usize, name: &str, source: &str, document: ResultDocument<'static>) -> Entry {
-    let subject = Subject { name: name.to_owned(), source: Some(source.into()), is_file: true };
+    let subject = Subject {
+        name: name.to_owned(),
+        source: Some(source.into()),
+        is_file: true,
+        secrets: Secrets::new(),
+    };
     let exit_code = document.exit_code;
     let (document, last_lines) = (Document::Run(Box::new(document)), String::new());
     Entry { index, subject, document, exit_code, last_lines }
@@ -93,7 +98,7 @@ fn commands() -> [Entry; 2] {
     failed.stdout_encoding = OutputEncoding::Base64;
     let entry = |index, document, exit_code| {
         let name = "sh -c 'x | y'".to_owned();
-        let subject = Subject { name, source: None, is_file: false };
+        let subject = Subject { name, source: None, is_file: false, secrets: Secrets::new() };
         let (document, last_lines) = (Document::Exec(Box::new(document)), HOSTILE.to_owned());
         Entry { index, subject, document, exit_code, last_lines }
     };

@@ -14,13 +14,11 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_api::{ErrorKind, Failure};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
+use sandbox_api::{ErrorKind, Failure};
 use sandbox_controller::artifacts::{ArchiveFormat, Error, KeptFiles};
-use sandbox_dirfd::{
-    FreeSpace, Root, Visit, WalkBounds, create_private_dir, remove_tree, walk,
-};
+use sandbox_dirfd::{FreeSpace, Root, Visit, WalkBounds, create_private_dir, remove_tree, walk};
 use sandbox_protocol::WireString;
 use sandbox_protocol::path::{MAX_COMPONENT_BYTES, MAX_PATH_BYTES};
 

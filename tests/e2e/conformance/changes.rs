@@ -153,7 +153,8 @@ fn diff_in_a_file_has_nothing_that_the_guest_wrote_to_stderr() {
     let diff = commands.place.read("f.diff");
     assert!(diff.contains("+++ b/f\n") && !diff.contains("b/g"), "{diff}");
     // Where the document has the command's stderr, the diff is alone too.
-    let ended = commands.shell(&["--io-dir", "files", "--json", "--diff"], "echo z > f; echo hello >&2");
+    let ended =
+        commands.shell(&["--io-dir", "files", "--json", "--diff"], "echo z > f; echo hello >&2");
     ended.assert_code(0).assert_stderr_has("+z\n");
     assert!(!ended.stderr.contains("hello"), "{}", ended.stderr);
     let flags = [(&["-r", "--diff"][..], 2), (&["-r", "--diff=r.diff"], 0), (&["--diff=-"], 2)];

@@ -31,6 +31,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
     let title = super::title(&line, &secrets);
     let subject = reports::command(&line, &secrets);
+    let shown = hints::shown_line(&line, &secrets);
     let common = Common {
         settings: &settings,
         inputs: &args.files.inputs,
@@ -47,7 +48,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8
         request.command =
             Some(CommandRequest { stdin: read_stdin(context, args).await?, ..command });
         let following = Following::submit(&client, &request).await?;
-        follow(context, args, &line, &reports, following).await
+        follow(context, args, &shown, &reports, following).await
     });
     if !args.stdin {
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
