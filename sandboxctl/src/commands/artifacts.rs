@@ -44,7 +44,7 @@ pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8,
             Ok(u8::from(!diff.differences.is_empty()))
         }
         ArtifactsCommand::Ls { dir, long, json } => {
-            let dir = ArtifactsDir::open(&dir).map_err(failed)?;
+            let dir = ArtifactsDir::open(&dir)?;
             let ArtifactManifest { files, omitted, .. } = dir.manifest();
             if json {
                 context.output.document(dir.manifest())?;
@@ -83,7 +83,7 @@ fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> 
         Error::usage(&name, "its name does not say which format to write")
             .with_hint("FILE.tar.zst, FILE.tar.gz or FILE.zip")
     })?;
-    let dir = ArtifactsDir::open(dir).map_err(failed)?;
+    let dir = ArtifactsDir::open(dir)?;
     // Nothing that exists changes before the archive is complete.
     let unusable = |error: std::io::Error| Error::usage(&name, input::reason(&error));
     let target = Target::open(file).map_err(unusable)?;
@@ -93,8 +93,8 @@ fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> 
 }
 
 /// Works in a thread until it is done or a signal arrives.
-pub fn cancellable<T: Send + 'static>(
-    work: impl FnOnce(Proceed<'_>) -> Result<T, artifacts::Error> + Send + 'static,
+pub fn cancellable<T: Send + 'static, E: Into<Error> + Send + 'static>(
+    work: impl FnOnce(Proceed<'_>) -> Result<T, E> + Send + 'static,
 ) -> Result<T, Error> {
     block_on(async {
         let mut signals = Signals::listen()?;
@@ -108,12 +108,14 @@ pub fn cancellable<T: Send + 'static>(
             what: "a thread".to_owned(),
             source: std::io::Error::other(error),
         })?;
-        done.map_err(failed)
+        done.map_err(Into::into)
     })
 }
 
-fn failed(error: artifacts::Error) -> Error {
-    sandbox_controller::Error::from(error).into()
+impl From<artifacts::Error> for Error {
+    fn from(error: artifacts::Error) -> Self {
+        sandbox_controller::Error::from(error).into()
+    }
 }
 
 /// A line for each path.

@@ -7,6 +7,7 @@ use sandbox_api::service::{Health, HealthCheck, Time};
 use sandbox_store::{Store, StoreStatus};
 use serde::Serialize;
 
+use super::artifacts::cancellable;
 use super::token::{directory, remove_new, store};
 use super::{Context, block_on};
 use crate::cli::remote::RemoteArgs;
@@ -23,7 +24,8 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
         ServerCommand::Backup { file, data_dir } => {
             let (_, config) = directory(context, data_dir)?;
             target::refuse_own("FILE", file, &config)?;
-            store(context, data_dir)?.backup(file)?;
+            let (store, file) = (store(context, data_dir)?, file.clone());
+            cancellable(move |proceed| store.backup(&file, proceed))?;
             Ok(0)
         }
         ServerCommand::Restore { file, data_dir } => restore(context, file.clone(), data_dir),
@@ -37,8 +39,10 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &DataDirArgs) -> Result<u
     let (data_dir, config) = directory(context, args)?;
     target::refuse_served("--data-dir", &data_dir, &config)?;
     let missing = MissingDirs::of(&data_dir);
-    let restored = Store::restore(&data_dir, &file)
-        .inspect_err(|error| remove_new(&data_dir, &missing, error))?;
+    let restored = cancellable(move |proceed| {
+        Store::restore(&data_dir, &file, proceed)
+            .inspect_err(|error| remove_new(&data_dir, &missing, error))
+    })?;
     if let Some(replaced) = restored.replaced {
         context.output.notice(&format!("the database as it was is {}", replaced.display()));
     }

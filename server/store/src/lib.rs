@@ -49,6 +49,9 @@ pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
 pub use usage::Usage;
 
+/// Whether to go on with long work; asked between pieces of it.
+pub type Proceed<'a> = &'a (dyn Fn() -> bool + Sync);
+
 /// How long a server that starts waits for the lock of one that ends.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a statement waits for another program that holds the database.
@@ -113,6 +116,9 @@ impl Store {
     }
 
     fn open_with(data_dir: &Path, lock: Option<File>) -> Result<Self, StoreError> {
+        if lock.is_some() {
+            restore::remove_left(data_dir);
+        }
         let database = data_dir.join(DATABASE_FILE);
         // Created with a mode of its own; SQLite gives it to the files beside it.
         private_file(&database, OpenOptions::new().create(true).append(true))
@@ -165,8 +171,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Backup`] if the file exists or cannot be written.
-    pub fn backup(&self, file: &Path) -> Result<(), StoreError> {
+    /// [`StoreError::Backup`] if the file exists or cannot be written, or if `proceed` said no.
+    pub fn backup(&self, file: &Path, proceed: Proceed<'_>) -> Result<(), StoreError> {
         let failed = |source: io::Error| StoreError::Backup {
             path: file.to_owned(),
             source: Arc::new(source),
@@ -189,6 +195,9 @@ impl Store {
                 Ok(())
             })?;
             File::open(&part).and_then(|file| file.sync_all()).map_err(failed)?;
+            if !proceed() {
+                return Err(failed(io::ErrorKind::Interrupted.into()));
+            }
             // Not a rename: it would replace a file.
             std::fs::hard_link(&part, file).map_err(failed)?;
             let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,7 +1,8 @@
 //! A backup in the place of the store of a data directory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,12 @@ use sandbox_api::service::{DATABASE_FILE, Time};
 use sandbox_dirfd::{create_private_dir, random_hex};
 
 use crate::error::StoreError;
-use crate::{Store, connect, directory, lock, private_file, schema};
+use crate::{Proceed, Store, connect, directory, lock, private_file, schema};
 
+/// What the name of a copy begins with, until it is in its place.
+const PART: &str = "restored-";
+/// How much is copied at a time.
+const PIECE: u64 = 8 << 20;
 /// The files beside a database while it is open.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
@@ -34,15 +39,23 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError`] if a server has the data directory, if the file is no store, or one of a newer
-    /// version, or if something cannot be written. The store that is there is as it was then.
-    pub fn restore(data_dir: &Path, backup: &Path) -> Result<Restored, StoreError> {
+    /// version, if something cannot be written, or if `proceed` said no. The store that is there is as it was then.
+    pub fn restore(
+        data_dir: &Path,
+        backup: &Path,
+        proceed: Proceed<'_>,
+    ) -> Result<Restored, StoreError> {
         create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
         let _lock = lock(data_dir)?;
+        remove_left(data_dir);
         let database = data_dir.join(DATABASE_FILE);
-        let part = data_dir.join(format!("restored-{}.part", random_hex::<4>()));
+        let part = data_dir.join(format!("{PART}{}.part", random_hex::<4>()));
         let restored = (|| {
-            copy(backup, &part)?;
+            copy(backup, &part, proceed)?;
             let interrupted = prepare(&part, backup)?;
+            if !proceed() {
+                return Err(unreadable(backup, io::ErrorKind::Interrupted.into()));
+            }
             let replaced = set_aside(data_dir, &database)?;
             let put = fs::rename(&part, &database)
                 .and_then(|()| File::open(data_dir)?.sync_all())
@@ -56,6 +69,19 @@ impl Store {
     }
 }
 
+/// Removes what was left by one that was killed. The caller has the lock.
+pub fn remove_left(data_dir: &Path) {
+    for entry in fs::read_dir(data_dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_bytes().starts_with(PART.as_bytes()) {
+            _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn unreadable(backup: &Path, source: io::Error) -> StoreError {
+    StoreError::Restore { path: backup.to_owned(), source: Arc::new(source) }
+}
+
 fn with(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
@@ -63,8 +89,8 @@ fn with(file: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Copies a backup, which is never opened as a database itself: that could change it.
-fn copy(backup: &Path, to: &Path) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Restore { path: backup.to_owned(), source: Arc::new(source) };
+fn copy(backup: &Path, to: &Path, proceed: Proceed<'_>) -> Result<(), StoreError> {
+    let failed = |source| unreadable(backup, source);
     // A pipe that nobody writes to is not waited for.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut from =
@@ -74,7 +100,11 @@ fn copy(backup: &Path, to: &Path) -> Result<(), StoreError> {
     }
     let mut copy = private_file(to, OpenOptions::new().create_new(true).write(true))
         .map_err(|error| directory(to, error))?;
-    io::copy(&mut from, &mut copy).map_err(failed)?;
+    while io::copy(&mut from.by_ref().take(PIECE), &mut copy).map_err(failed)? > 0 {
+        if !proceed() {
+            return Err(failed(io::ErrorKind::Interrupted.into()));
+        }
+    }
     copy.sync_all().map_err(|error| directory(to, error))
 }
 

@@ -535,11 +535,11 @@ fn backup_has_what_was_accepted_and_replaces_no_file() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     fs::set_permissions(&copy, mode).unwrap();
     let file = copy.join(DATABASE_FILE);
-    store.backup(&file).unwrap();
+    store.backup(&file, &|| true).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 1);
-    assert!(matches!(store.backup(&file), Err(StoreError::Backup { .. })));
+    assert!(matches!(store.backup(&file, &|| true), Err(StoreError::Backup { .. })));
     let restored = Store::open(&copy).unwrap();
     assert_eq!(restored.recover().unwrap().queued[0].summary.id, "a");
 }
@@ -555,15 +555,32 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     store.finish(finish("ended", 3)).unwrap();
     store.mark_running("runs", start(2)).unwrap();
     let backup = dir.path().join("backup.db");
-    store.backup(&backup).unwrap();
+    store.backup(&backup, &|| true).unwrap();
     store.accept(new("later", 4)).unwrap();
-    let error = Store::restore(&path, &backup).unwrap_err();
+    let error = Store::restore(&path, &backup, &|| true).unwrap_err();
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     drop(store);
 
-    let restored = Store::restore(&path, &backup).unwrap();
+    // One that is interrupted changes nothing, and what one that was killed left goes with the next.
+    let names = || {
+        let entries = fs::read_dir(&path).unwrap().map(|it| it.unwrap().file_name());
+        entries.collect::<BTreeSet<_>>()
+    };
+    let before = names();
+    let leave = || {
+        for suffix in ["", "-journal"] {
+            fs::write(path.join(format!("restored-0123abcd.part{suffix}")), "").unwrap();
+        }
+    };
+    Store::restore(&path, &backup, &|| false).unwrap_err();
+    leave();
+    Store::restore(&path, &backup, &|| false).unwrap_err();
+    assert_eq!(names(), before);
+    let restored = Store::restore(&path, &backup, &|| true).unwrap();
     assert_eq!(restored.interrupted, 2);
+    leave();
     let store = Store::open(&path).unwrap();
+    assert!(names().iter().all(|name| !name.to_string_lossy().contains(".part")));
     let recovered = store.recover().unwrap();
     assert!(recovered.queued.is_empty(), "{:?}", recovered.queued);
     let ids = |all: &[RecoveredExecution]| all.iter().map(|it| it.summary.id.clone()).collect();
@@ -574,7 +591,7 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     drop(store);
     // What was there is a store of its own.
     let other = dir.path().join("other");
-    Store::restore(&other, &restored.replaced.unwrap()).unwrap();
+    Store::restore(&other, &restored.replaced.unwrap(), &|| true).unwrap();
     let store = Store::open(&other).unwrap();
     assert!(store.execution(&subject("alice"), "later").unwrap().is_some());
 
@@ -583,13 +600,9 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     let fifo = dir.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
     fs::write(&text, "no database, and longer than the head of one: ".repeat(100)).unwrap();
-    let names = || {
-        let entries = fs::read_dir(&path).unwrap().map(|it| it.unwrap().file_name());
-        entries.collect::<BTreeSet<_>>()
-    };
     let before = names();
     for (file, why) in [(&text, "damaged"), (&fifo, "cannot read"), (&path, "cannot read")] {
-        let error = Store::restore(&path, file).unwrap_err();
+        let error = Store::restore(&path, file, &|| true).unwrap_err();
         assert!(error.to_string().contains(why) && error.hint().is_some(), "{error}");
     }
     assert_eq!(names(), before);
@@ -600,13 +613,13 @@ fn damaged_store_is_replaced_by_a_backup() {
     let (dir, store) = data_dir();
     store.accept(new("a", 1)).unwrap();
     let backup = dir.path().join("backup.db");
-    store.backup(&backup).unwrap();
+    store.backup(&backup, &|| true).unwrap();
     drop(store);
     let path = dir.path().join("data");
     for (name, content) in [(DATABASE_FILE, "no database"), ("store.db-wal", "no log either")] {
         fs::write(path.join(name), content.repeat(1000)).unwrap();
     }
-    let replaced = Store::restore(&path, &backup).unwrap().replaced.unwrap();
+    let replaced = Store::restore(&path, &backup, &|| true).unwrap().replaced.unwrap();
     assert!(fs::read_to_string(&replaced).unwrap().starts_with("no database"));
     assert!(!path.join("store.db-wal").exists());
     let store = Store::open(&path).unwrap();
@@ -893,7 +906,7 @@ fn backup_of_a_store_that_is_written_to_all_the_time_ends() {
             }
         });
         for number in 0..3 {
-            store.backup(&dir.path().join(format!("copy-{number}"))).unwrap();
+            store.backup(&dir.path().join(format!("copy-{number}")), &|| true).unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });
