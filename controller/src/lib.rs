@@ -52,6 +52,7 @@ pub use execution::driver::RefusedHosts;
 pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
 pub use gc::reap::Reaper;
+pub use gc::state_dir::NAMES_DIR;
 pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::HostPlaces;
 pub use mounts::refusal::MountRefusal;

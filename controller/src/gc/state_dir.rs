@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +17,8 @@ use sandbox_staging::{Records, created, fresh};
 
 use crate::error::Error;
 
+/// The directory of the locks of names, which one process of this user has at a time.
+pub const NAMES_DIR: &str = "names";
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
 const MADE_SUFFIX: &str = "made";
@@ -110,6 +113,11 @@ impl StateDir {
                     }
                 }
                 _ => {}
+            }
+        }
+        for path in entries(&self.path.join(NAMES_DIR)) {
+            if age(&path) > GRACE {
+                remove_if_free(&path);
             }
         }
         self.stages.recover();
@@ -231,6 +239,19 @@ fn try_lock(path: &Path) -> Lock {
             Err(_) => Lock::Missing,
         },
         Err(_) => Lock::Missing,
+    }
+}
+
+/// Removes the lock of a process that was killed. Whoever removes such a file has its lock, and sees that
+/// it is still the one of its name: another process may have made it anew.
+fn remove_if_free(path: &Path) {
+    let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+    let Ok(file) = fs::File::open(path) else { return };
+    if file.try_lock().is_ok()
+        && let (Ok(opened), Ok(there)) = (file.metadata(), path.symlink_metadata())
+        && identity(&opened) == identity(&there)
+    {
+        _ = fs::remove_file(path);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sandbox_api::{DEFAULT_IDLE_LIMIT, EngineKind, SandboxSpec, exit_code};
-use sandbox_controller::PoolConfig;
+use sandbox_controller::{NAMES_DIR, PoolConfig};
 use sandbox_server::registry::Settings as RegistrySettings;
 use sandbox_server::tools::stdio::Hello;
 use sandbox_server::tools::{
@@ -190,7 +190,7 @@ fn with_tools<T>(
         scripts,
         programs,
         // Whoever starts this process for itself takes a name for the one sandbox that has it.
-        locked_names: unrestricted.then(|| config.state_dir.join("names")),
+        locked_names: unrestricted.then(|| config.state_dir.join(NAMES_DIR)),
     };
     block_on(async {
         let mut signals = Signals::listen()?;

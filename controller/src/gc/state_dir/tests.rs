@@ -70,6 +70,23 @@ fn a_dead_instance_leaves_no_input_and_its_lock_only_while_it_may_have_container
 }
 
 #[test]
+fn names_of_processes_that_were_killed_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(dir.path());
+    let names = dir.path().join("state").join(NAMES_DIR);
+    fs::create_dir(&names).unwrap();
+    let paths = ["left", "held", "new"].map(|name| names.join(name).with_extension("lock"));
+    let [_, held, _] = paths.each_ref().map(|path| fs::File::create(path).unwrap());
+    held.lock().unwrap();
+    paths[..2].iter().for_each(|path| make_old(path, GRACE * 2));
+    state.tidy(|_, _| true);
+    assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, true]);
+    drop(held);
+    state.tidy(|_, _| true);
+    assert_eq!(paths.map(|path| path.exists()), [false, false, true]);
+}
+
+#[test]
 fn caches_that_nobody_uses_and_files_half_written_go() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
