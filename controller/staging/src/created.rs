@@ -75,6 +75,20 @@ impl CreatedDirs {
         links: Links,
         owner: Option<(u32, u32)>,
     ) -> io::Result<Self> {
+        Self::make_with(path, records, links, |dir| {
+            if let Some(owner) = owner {
+                give(dir, owner);
+            }
+        })
+    }
+
+    /// As [`make`](Self::make): `prepare` is called for each directory, when it is recorded.
+    fn make_with(
+        path: &Path,
+        records: &Path,
+        links: Links,
+        prepare: impl Fn(&OwnedFd),
+    ) -> io::Result<Self> {
         let is_missing = |dir: &&Path| {
             let found = fs::symlink_metadata(dir);
             matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
@@ -82,7 +96,7 @@ impl CreatedDirs {
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
         let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
-        match created.fill(&missing, records, links, owner) {
+        match created.fill(&missing, records, links, prepare) {
             Ok(()) => Ok(created),
             Err(error) => {
                 created.remove_if_empty();
@@ -96,7 +110,7 @@ impl CreatedDirs {
         missing: &[&Path],
         records: &Path,
         links: Links,
-        owner: Option<(u32, u32)>,
+        prepare: impl Fn(&OwnedFd),
     ) -> io::Result<()> {
         let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(()) };
         let mut parent = open_path(above, OPEN_DIR, links)?;
@@ -109,16 +123,15 @@ impl CreatedDirs {
             };
             let flags = OPEN_DIR | OFlags::NOFOLLOW;
             let next = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-            if let Some(owner) = owner.filter(|_| is_new) {
-                give(&next, owner);
-            }
-            let parent = std::mem::replace(&mut parent, next);
+            let above = std::mem::replace(&mut parent, next);
             if is_new {
-                let identity = Identity::of(parent.as_fd(), name)?;
+                let identity = Identity::of(above.as_fd(), name)?;
                 let path = path.to_path_buf();
                 self.recorded.push(Recorded { path, identity: identity.clone() });
-                self.dirs.push(CreatedDir { parent, name: name.to_owned(), identity });
+                self.dirs.push(CreatedDir { parent: above, name: name.to_owned(), identity });
+                // At once: this process may be killed.
                 self.write(records)?;
+                prepare(&parent);
             }
         }
         Ok(())
@@ -310,6 +323,16 @@ mod tests {
         reap(&place.path("records"));
         assert!(place.path("a/f").exists() && !place.path("a/b").exists());
         assert!(!place.path("records").exists(), "it has become somebody's");
+    }
+
+    #[test]
+    fn directory_is_recorded_before_anything_else_is_done_with_it() {
+        let place = Fixture::new();
+        let (path, records) = (place.path("a"), place.path("records"));
+        // What the next controller does, if this one is killed here.
+        let killed = |_: &OwnedFd| reap(&records);
+        CreatedDirs::make_with(&path, &records, Links::Follow, killed).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]
