@@ -226,9 +226,12 @@ impl Opened {
         }
         for Envelope { payload_type, payload, signatures } in self.envelopes.iter().flatten() {
             let message = encoded(*payload_type, &payload.0);
-            let mut by_key = signatures.iter().filter(|it| key.has_signed(&message, &it.sig.0));
-            let signature = by_key.next().ok_or(ReceiptError::Signature)?;
-            if signature.keyid.as_ref().is_some_and(|keyid| *keyid != key.id()) {
+            let by_key: Vec<_> =
+                signatures.iter().filter(|it| key.has_signed(&message, &it.sig.0)).collect();
+            if by_key.is_empty() {
+                return Err(ReceiptError::Signature);
+            }
+            if by_key.iter().any(|it| it.keyid.as_ref().is_some_and(|keyid| *keyid != key.id())) {
                 return Err(ReceiptError::KeyId);
             }
         }

@@ -193,6 +193,13 @@ fn receipt_with_the_id_of_another_key_is_refused() {
     with(Value::Null).unwrap();
     let error = with(other.public().id().into()).unwrap_err();
     assert!(matches!(error, ReceiptError::KeyId), "{error}");
+    // Nor beside one with its own id.
+    let mut envelope: Value = serde_json::from_str(&whole).unwrap();
+    let mut again = envelope["signatures"][0].clone();
+    again["keyid"] = other.public().id().into();
+    envelope["signatures"].as_array_mut().unwrap().push(again);
+    let verified = open(envelope.to_string().as_bytes()).unwrap().verify(&key.public());
+    assert!(matches!(verified, Err(ReceiptError::KeyId)), "{verified:?}");
 }
 
 #[test]
