@@ -1,6 +1,7 @@
 //! Setting a VM up.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
 use memchr::memmem;
@@ -23,6 +24,13 @@ unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
 
 impl Call<'_> {
     pub(super) fn open_libraries(&mut self) {
+        // Not of the run's seed: whoever knows the key can decode an address.
+        let random = || RandomState::new().build_hasher().finish();
+        // SAFETY: it takes numbers. `tostring` shows addresses encoded with them: those of this process
+        // are no business of a script's.
+        unsafe {
+            ffi::lua_setpointerencodekey(self.state, random(), random(), random(), random());
+        }
         // SAFETY: as `push_nil`; runs in a protected call.
         unsafe { ffi::luaL_openlibs(self.state) };
     }

@@ -219,6 +219,16 @@ fn script_with_a_seed_draws_the_same_numbers() {
 }
 
 #[test]
+fn no_text_shows_an_address() {
+    // One of a process has zeros there.
+    let is_raw = |_: i32| {
+        let text = value("return tostring({})");
+        text.as_str().unwrap().starts_with("table: 0x0000")
+    };
+    assert!(!(0..4).all(is_raw));
+}
+
+#[test]
 fn a_chunk_begins_like_any_coroutine_of_luau() {
     assert_eq!(
         value("return coroutine.running() == nil, coroutine.isyieldable()"),
