@@ -28,6 +28,8 @@ use crate::{Error, Proceed};
 
 /// The time of every file: 1980-01-01, the earliest that each format has.
 const TIME: u64 = 315_532_800;
+/// The name of a tar entry that has a long link target.
+const LONG_LINK: &[u8] = b"././@LongLink";
 /// The size from which the zip format needs larger numbers.
 const LARGE: u64 = u32::MAX as u64;
 
@@ -283,12 +285,18 @@ impl<W: Write> Tar for tar::Builder<W> {
 
     fn symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
         let mut header = header(tar::EntryType::Symlink, ArtifactMode::Executable);
-        let path = OsStr::from_bytes(path);
-        if target.len() > header.as_old().linkname.len() {
-            return self.append_link(&mut header, path, OsStr::from_bytes(target));
+        let most = header.as_old().linkname.len();
+        if target.len() > most {
+            // As GNU tar does. The library does so too, but not if the target is short without slashes that
+            // stand side by side: then it stores another one.
+            let mut long = self::header(tar::EntryType::GNULongLink, ArtifactMode::Plain);
+            long.as_old_mut().name[..LONG_LINK.len()].copy_from_slice(LONG_LINK);
+            long.set_size(target.len() as u64 + 1);
+            long.set_cksum();
+            self.append(&long, &*[target, b"\0"].concat())?;
         }
-        header.set_link_name_literal(target)?;
-        self.append_data(&mut header, path, io::empty())
+        header.set_link_name_literal(&target[..target.len().min(most)])?;
+        self.append_data(&mut header, OsStr::from_bytes(path), io::empty())
     }
 }
 

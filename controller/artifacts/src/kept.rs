@@ -285,6 +285,8 @@ mod tests {
         fs::create_dir_all(place.at("io/empty/inner")).unwrap();
         symlink(&long, place.at("io/d/long")).unwrap();
         symlink("../d", place.at("io/empty/up")).unwrap();
+        let slashes = format!("{}x", "/".repeat(200));
+        symlink(&slashes, place.at("io/d/slashes")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, place.at("io/fifo"), Mode::RUSR).unwrap();
         let path = place.at("a.tar.gz");
         let kept = KeptFiles::new(root.as_fd(), 100);
@@ -292,13 +294,18 @@ mod tests {
         let listed = Command::new("tar").arg("tzf").arg(&path).output().unwrap();
         assert_eq!(
             String::from_utf8_lossy(&listed.stdout),
-            "d/\nd/a.txt\nd/long\nempty/\nempty/inner/\nempty/up\nlink\nmanifest.json\n"
+            "d/\nd/a.txt\nd/long\nd/slashes\nempty/\nempty/inner/\nempty/up\nlink\nmanifest.json\n"
         );
         fs::create_dir(place.at("out")).unwrap();
         let mut unpack = Command::new("tar");
         unpack.arg("xzf").arg(&path).arg("-C").arg(place.at("out"));
         assert!(unpack.status().unwrap().success());
-        for (link, target) in [("link", "/etc/passwd"), ("d/long", &*long), ("empty/up", "../d")] {
+        for (link, target) in [
+            ("link", "/etc/passwd"),
+            ("d/long", &*long),
+            ("d/slashes", &*slashes),
+            ("empty/up", "../d"),
+        ] {
             let read = fs::read_link(place.at("out").join(link)).unwrap();
             assert_eq!(read.to_str(), Some(target));
         }
