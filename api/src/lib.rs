@@ -58,7 +58,7 @@ pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
 pub use result::{
     ExecResult, ExecutionReport, FileOp, FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile,
-    TouchedSource, Usage,
+    TouchedSource, UNMEASURED_PART, Usage,
 };
 pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, ScriptError, Sign, TestCase, TestStatus,

@@ -151,16 +151,21 @@ impl ExecResult {
     }
 }
 
+/// What a failure of the kind [`ErrorKind::TooManyFiles`] says of an io dir that cannot be scanned completely.
+pub const UNMEASURED_PART: &str = "so it is unknown how much is written there";
+
 /// A suggested next step for this outcome. `memory` is the limit to name if memory ran out.
 fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
-    let kind = match outcome {
+    let failure = match outcome {
         Outcome::Error { failure, .. } => return failure.hint.clone(),
-        outcome => outcome.failure()?.kind,
+        outcome => outcome.failure()?,
     };
-    let limit = match kind {
+    let limit = match failure.kind {
         ErrorKind::Timeout => LimitKey::Timeout,
         ErrorKind::OutOfMemory => memory,
         ErrorKind::WriteLimit => LimitKey::MaxWrite,
+        // No limit makes it measurable.
+        ErrorKind::TooManyFiles if failure.message.contains(UNMEASURED_PART) => return None,
         ErrorKind::TooManyFiles => LimitKey::Entries,
         ErrorKind::TooManyHandles => LimitKey::OpenHandles,
         ErrorKind::OutputLimit => LimitKey::OutputBytes,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sandbox_api::{ByteSize, DiskReserve, Limits, failure};
+use sandbox_api::{ByteSize, DiskReserve, Limits, UNMEASURED_PART, failure};
 use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
@@ -250,14 +250,11 @@ fn over(
 pub(super) fn unseen(coverage: ScanCoverage) -> Option<String> {
     match coverage {
         ScanCoverage::All | ScanCoverage::Readable | ScanCoverage::Cut => None,
-        ScanCoverage::Hidden => Some(
-            "the io dir has a directory that its owner cannot read, so it is unknown how much is \
-             written there"
-                .to_owned(),
-        ),
+        ScanCoverage::Hidden => Some(format!(
+            "the io dir has a directory that its owner cannot read, {UNMEASURED_PART}"
+        )),
         ScanCoverage::Deep => Some(format!(
-            "the io dir has directories more than {MAX_DEPTH} deep, so it is unknown how much is \
-             written there"
+            "the io dir has directories more than {MAX_DEPTH} deep, {UNMEASURED_PART}"
         )),
     }
 }

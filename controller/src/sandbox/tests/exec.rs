@@ -814,6 +814,7 @@ async fn unreadable_directory_of_a_program_blocks_further_commands() {
     assert!(message.starts_with("nothing was started: the io dir has"), "{message}");
     let run = sandbox.run(Script::new("return 1")).await.unwrap();
     assert_eq!(run.outcome.failure().unwrap().kind, ErrorKind::TooManyFiles);
+    assert_eq!(run.hint(), None, "--entries does not help");
     std::fs::remove_dir_all(sandbox.io_dir().unwrap().join("d")).unwrap();
     assert_eq!(exec().await, (Status::Ok, None, Some(0)));
 }
