@@ -7,9 +7,9 @@ pub mod artifacts;
 pub mod changes;
 mod command;
 mod disk_reserve;
-mod document;
 mod encoding;
 mod engine_kind;
+mod execution;
 mod failure;
 pub mod files;
 pub mod hosts;
@@ -24,7 +24,6 @@ pub mod operation;
 mod outcome;
 mod problem;
 pub mod receipt;
-mod result;
 mod sandboxes;
 pub mod schema;
 mod secrets;
@@ -33,16 +32,20 @@ mod spec;
 mod test_cases;
 pub mod time;
 mod timing;
+mod workload;
 
 pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
 pub use disk_reserve::{DiskReserve, DiskReserveError, DiskShortage};
-pub use document::{
-    ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ReceiptReport, ResultDocument,
-    ResultSchema,
-};
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
+pub use execution::{
+    Captured, CommandBody, CommonMembers, DocumentBody, EventRecord, EventsSchema, ExecDocument,
+    ExecSchema, ExecutionDocument, ExecutionEvent, ExecutionResult, FileOp, FilesTouched, LogEntry,
+    LogLevel, OutputCapture, OutputEncoding, OutputStream, ReceiptReport, Recorded, ResultBody,
+    ResultDocument, ResultSchema, ScriptBody, TouchedFile, TouchedSource, UNMEASURED_PART,
+    UnreadableEvent, Usage,
+};
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, is_image_reference};
 pub use language::Language;
@@ -56,10 +59,6 @@ pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
-pub use result::{
-    ExecResult, ExecutionReport, FileOp, FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile,
-    TouchedSource, UNMEASURED_PART, Usage,
-};
 pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, ScriptError, Sign, TestCase, TestStatus,
     UnixSockets,
@@ -78,3 +77,4 @@ pub use spec::{
 pub use test_cases::test_failure;
 pub use time::millis;
 pub use timing::{StartKind, Timing};
+pub use workload::{Workload, WorkloadError};

@@ -126,6 +126,19 @@ pub enum Status {
 }
 
 impl Status {
+    /// Every status.
+    pub const ALL: [Self; 9] = [
+        Self::Ok,
+        Self::ScriptError,
+        Self::Exit,
+        Self::Limit,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Killed,
+        Self::AgentLost,
+        Self::Error,
+    ];
+
     /// Its name in the result document.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

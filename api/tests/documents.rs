@@ -4,22 +4,29 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use sandbox_api::service::{
-    Execution, ExecutionDocuments, ExecutionKind, ExecutionStatus, ExecutionSummary, Time,
-};
+use sandbox_api::service::{Execution, ExecutionKind, ExecutionState, ExecutionSummary, Time};
 use sandbox_api::{
-    CancelCause, Confinement, ContactedHost, EngineKind, ErrorKind, ExecDocument, ExecResult,
-    ExecutionReport, Exit, Failure, FileOp, FilesTouched, KilledBy, Limits, LogEntry, LogLevel,
-    Network, Note, NoteKind, Outcome, RefusedHost, ResultDocument, RunResult, ScriptError,
-    StartKind, Status, TestCase, TestStatus, Timing, TouchedFile, TouchedSource, UnixSockets,
-    Usage, failure, schema,
+    CancelCause, Captured, Confinement, ContactedHost, EngineKind, ErrorKind, EventRecord,
+    ExecDocument, ExecutionDocument, ExecutionResult, Exit, Failure, FileOp, FilesTouched,
+    KilledBy, Limits, LogEntry, LogLevel, Network, Note, NoteKind, Outcome, RefusedHost,
+    ResultBody, ResultDocument, ScriptError, StartKind, Status, TestCase, TestStatus, Timing,
+    TouchedFile, TouchedSource, UnixSockets, Usage, failure, schema,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
 
-/// The result of a script, and its document.
-fn script(common: ExecutionReport, is_full: bool) -> String {
-    let log = |level, text: &str| LogEntry { level, text: text.to_owned(), lossy: false, cut: false };
+/// The document of a result.
+fn document(result: &ExecutionResult) -> String {
+    let json = ExecutionDocument::from(result).to_json().unwrap();
+    let read = ExecutionDocument::from_json(&json).unwrap();
+    assert_eq!(read.to_json().unwrap(), json);
+    json
+}
+
+/// What only a script has.
+fn script(is_full: bool) -> ResultBody {
+    let log =
+        |level, text: &str| LogEntry { level, text: text.to_owned(), lossy: false, cut: false };
     let case = |name: &str, status| TestCase {
         name: name.to_owned(),
         status,
@@ -38,56 +45,43 @@ fn script(common: ExecutionReport, is_full: bool) -> String {
         ),
         false => (Vec::new(), Vec::new()),
     };
-    let result =
-        RunResult { execution: common, logs, logs_truncated: is_full, tests, answered: is_full };
-    let document = ResultDocument::from(&result);
-    let json = serde_json::to_string(&document).unwrap();
-    let read: ResultDocument<'static> = serde_json::from_str(&json).unwrap();
-    assert_eq!(serde_json::to_string(&read).unwrap(), json);
-    json
+    ResultBody::Script { logs, logs_truncated: is_full, tests, answered: is_full }
 }
 
-/// The result of a command, and its document.
-fn command(common: ExecutionReport, is_full: bool) -> String {
-    let (exit_code, signal) = match &common.outcome {
+/// What only a command has.
+fn command(outcome: &Outcome, is_full: bool) -> ResultBody {
+    let (exit_code, signal) = match outcome {
         Outcome::Ok { .. } => (Some(0), None),
         Outcome::Exit(Exit::Code(code)) => (Some((*code).into()), None),
         Outcome::Exit(Exit::Signal(signal)) => (None, Some((*signal).into())),
         Outcome::Timeout(_) => (None, Some(15)),
         _ => (None, None),
     };
-    let result = ExecResult {
-        execution: common,
-        exit_code,
-        signal,
-        stdout: if is_full { "out \u{20ac}".as_bytes()[..6].to_vec() } else { b"out\n".to_vec() },
-        stderr: if is_full { b"\xffe".to_vec() } else { Vec::new() },
-        stdout_truncated: is_full,
-        stderr_truncated: is_full,
+    let captured = |bytes: &[u8]| Captured { bytes: bytes.to_vec(), truncated: is_full };
+    let (stdout, stderr) = match is_full {
+        true => (captured(&"out \u{20ac}".as_bytes()[..6]), captured(b"\xffe")),
+        false => (captured(b"out\n"), captured(b"")),
     };
-    let document = ExecDocument::from(&result);
-    let json = serde_json::to_string(&document).unwrap();
-    let read: ExecDocument<'static> = serde_json::from_str(&json).unwrap();
-    assert_eq!(serde_json::to_string(&read).unwrap(), json);
-    json
+    ResultBody::Command { exit_code, signal, stdout, stderr }
 }
 
 fn failed(kind: ExecutionKind, status: Status, failure: Failure) -> (String, u8) {
-    let document = ExecutionDocuments::failed(kind, "e1", status, failure);
+    let document = ExecutionDocument::ended(kind, "e1", status, failure);
     (document.to_json().unwrap(), document.process_exit_code())
 }
 
 /// The documents of `sandboxctl` for a failure before anything ran.
 fn never_began(failure: Failure) -> [String; 2] {
-    let script = ResultDocument::failed(failure.clone(), sandbox_api::exit_code(failure.kind));
-    let command = ExecDocument::failed(failure);
-    [serde_json::to_string(&script).unwrap(), serde_json::to_string(&command).unwrap()]
+    [ExecutionKind::Script, ExecutionKind::Command].map(|kind| {
+        let exit_code = sandbox_api::exit_code(failure.kind);
+        ExecutionDocument::failed(kind, failure.clone(), exit_code).to_json().unwrap()
+    })
 }
 
 /// `executions/{id}`, made of what is stored and made of what was read.
 fn execution(summary: ExecutionSummary, document: Option<String>) -> String {
     let read = document.as_ref().map(|json| {
-        let document = ExecutionDocuments::from_json(summary.kind, json).unwrap();
+        let document = ExecutionDocument::from_json(json).unwrap();
         assert_eq!(&document.to_json().unwrap(), json);
         document
     });
@@ -101,23 +95,23 @@ fn execution(summary: ExecutionSummary, document: Option<String>) -> String {
     json
 }
 
-fn state(status: Option<Status>) -> ExecutionStatus {
-    status.map_or(ExecutionStatus::Queued, ExecutionStatus::from)
+fn state(status: Option<Status>) -> ExecutionState {
+    status.map_or(ExecutionState::Queued, ExecutionState::Ended)
 }
 
-fn running() -> ExecutionStatus {
-    ExecutionStatus::Running
+fn running() -> ExecutionState {
+    ExecutionState::Running
 }
 
 fn schemas() -> Vec<(&'static str, serde_json::Value)> {
     vec![
-        ("result/1", schema::answer::<ResultDocument<'static>>()),
-        ("exec/1", schema::answer::<ExecDocument<'static>>()),
-        ("result/1, read", schema::request::<ResultDocument<'static>>()),
-        ("exec/1, read", schema::request::<ExecDocument<'static>>()),
+        ("result/1", schema::answer::<ResultDocument>()),
+        ("exec/1", schema::answer::<ExecDocument>()),
+        ("result/1, read", schema::request::<ResultDocument>()),
+        ("exec/1, read", schema::request::<ExecDocument>()),
         ("execution", schema::answer::<Execution>()),
         ("summary", schema::answer::<ExecutionSummary>()),
-        ("event", schema::answer::<sandbox_api::service::ExecutionEvent>()),
+        ("event", schema::answer::<EventRecord>()),
     ]
 }
 
@@ -160,7 +154,7 @@ fn outcomes() -> Vec<(&'static str, Outcome)> {
     ]
 }
 
-fn common(outcome: Outcome, is_full: bool, source: TouchedSource) -> ExecutionReport {
+fn result(outcome: Outcome, is_full: bool, is_script: bool) -> ExecutionResult {
     let mut network = Network::default();
     network.add_contacted(ContactedHost { host: "a.example".to_owned(), port: 443 });
     network.add_refused(RefusedHost {
@@ -176,7 +170,11 @@ fn common(outcome: Outcome, is_full: bool, source: TouchedSource) -> ExecutionRe
         message: "no thread".to_owned(),
         hint: Some("--pids".to_owned()),
     };
-    ExecutionReport {
+    let (body, source) = match is_script {
+        true => (script(is_full), TouchedSource::Observed),
+        false => (command(&outcome, is_full), TouchedSource::Scan),
+    };
+    ExecutionResult {
         id: "s1".to_owned(),
         outcome,
         files_touched: FilesTouched {
@@ -197,8 +195,7 @@ fn common(outcome: Outcome, is_full: bool, source: TouchedSource) -> ExecutionRe
             written_bytes: Some(3),
         },
         notes: if is_full { vec![note] } else { Vec::new() },
-        timing: is_full
-            .then(|| Timing::new(Some((StartKind::Cold, Duration::from_millis(8))), 12)),
+        timing: is_full.then(|| Timing::new(Some((StartKind::Cold, Duration::from_millis(8))), 12)),
         confinement: Confinement {
             no_new_privileges: true,
             undumpable: true,
@@ -207,10 +204,11 @@ fn common(outcome: Outcome, is_full: bool, source: TouchedSource) -> ExecutionRe
             unix_sockets: UnixSockets::None,
             missing: vec!["a".to_owned()],
         },
+        body,
     }
 }
 
-fn summary(kind: ExecutionKind, status: ExecutionStatus) -> ExecutionSummary {
+fn summary(kind: ExecutionKind, status: ExecutionState) -> ExecutionSummary {
     ExecutionSummary {
         id: "e1".to_owned(),
         kind,
@@ -231,13 +229,13 @@ fn documents_of_every_status_are_byte_for_byte_what_they_were() {
     for (name, outcome) in outcomes() {
         let status = outcome.status();
         for is_full in [false, true] {
-            let of_script = script(common(outcome.clone(), is_full, TouchedSource::Observed), is_full);
-            let of_command = command(common(outcome.clone(), is_full, TouchedSource::Scan), is_full);
-            for (kind, document) in
+            let of_script = document(&result(outcome.clone(), is_full, true));
+            let of_command = document(&result(outcome.clone(), is_full, false));
+            for (kind, json) in
                 [(ExecutionKind::Script, of_script), (ExecutionKind::Command, of_command)]
             {
-                _ = writeln!(text, "{name}, {kind:?}:\n{document}");
-                let answer = execution(summary(kind, state(Some(status))), Some(document));
+                _ = writeln!(text, "{name}, {kind:?}:\n{json}");
+                let answer = execution(summary(kind, state(Some(status))), Some(json));
                 _ = writeln!(text, "{answer}\n");
             }
         }

@@ -2,6 +2,8 @@
 //! else.
 
 use std::any::type_name;
+use std::borrow::Cow;
+use std::marker::PhantomData;
 use std::time::{Duration, SystemTime};
 
 use jsonschema::Validator;
@@ -11,13 +13,15 @@ use sandbox_api::files::{
     CopyData, ExistsData, GlobData, GrepData, ListData, MkdirData, ReadData, StatData, ViewData,
 };
 use sandbox_api::operation::Operation;
+use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
-    EngineKind, Envelope, ErrorKind, ExecDocument, Failure, GcReport, Limits, ResultDocument,
-    RootFs, SandboxSpec, SandboxState, SandboxSummary, Script, Status, User, schema,
+    EngineKind, Envelope, ErrorKind, ExecDocument, ExecutionDocument, Failure, GcReport, Limits,
+    ResultDocument, RootFs, SandboxSpec, SandboxState, SandboxSummary, Script, Status, User,
+    schema,
 };
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 fn validator<T>(schema: &Value) -> Validator {
@@ -74,14 +78,38 @@ fn agrees_both_ways<T: JsonSchema + Serialize + DeserializeOwned>(
     }
 }
 
+/// A document, with the schema of a script's or a command's.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct DocumentOf<K> {
+    document: ExecutionDocument<'static>,
+    #[serde(skip)]
+    _kind: PhantomData<K>,
+}
+
+impl<K: JsonSchema> JsonSchema for DocumentOf<K> {
+    fn schema_name() -> Cow<'static, str> {
+        K::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        K::json_schema(generator)
+    }
+}
+
+fn failed<K>(kind: ExecutionKind) -> DocumentOf<K> {
+    let document = ExecutionDocument::failed(kind, failure(), 125);
+    DocumentOf { document, _kind: PhantomData }
+}
+
 fn failure() -> Failure {
     Failure::new(ErrorKind::Engine, "it does not answer", Some("start it".to_owned()))
 }
 
 #[test]
 fn result_documents_are_as_their_schemas_say() {
-    accepts(&ResultDocument::failed(failure(), 125));
-    accepts(&ExecDocument::failed(failure()));
+    accepts(&failed::<ResultDocument>(ExecutionKind::Script));
+    accepts(&failed::<ExecDocument>(ExecutionKind::Command));
     let limits = serde_json::to_value(Limits::default()).unwrap();
     let confinement = json!({
         "no_new_privileges": true, "undumpable": true, "landlock_abi": 4, "seccomp": true,
@@ -113,20 +141,20 @@ fn result_documents_are_as_their_schemas_say() {
         "result": null, "logs": ["a"], "logs_truncated": false,
         "tests": [{"name": "t", "status": "failed", "message": "m", "line": 1, "duration_ms": 1}]
     }));
-    agrees_both_ways::<ResultDocument<'static>>([script.clone()]);
+    agrees_both_ways::<DocumentOf<ResultDocument>>([script.clone()]);
     let command = with(json!({
         "schema": "sandboxctl.exec/1", "id": "s", "status": "exit", "exit_code": 3, "signal": null,
         "failed": true, "timed_out": false, "stdout": "a", "stdout_encoding": "utf-8",
         "stdout_truncated": false, "stderr": "/w==", "stderr_encoding": "base64",
         "stderr_truncated": true
     }));
-    agrees_both_ways::<ExecDocument<'static>>([command]);
+    agrees_both_ways::<DocumentOf<ExecDocument>>([command]);
     let wrong = |member: &str, value: Value| {
         let mut document = script.clone();
         document[member] = value;
         document
     };
-    agrees::<ResultDocument<'static>>([
+    agrees::<DocumentOf<ResultDocument>>([
         wrong("status", json!("fine")),
         wrong("exit_code", json!(256)),
         wrong("schema", json!("sandboxctl.exec/1")),

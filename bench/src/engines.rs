@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_api::{Outcome, RunResult};
+use sandbox_api::{ExecutionResult, Outcome};
 use sandbox_controller::{
     Config, Controller, DockerEndpoint, EngineChoice, Reaper, Rebuild, Sweep,
 };
@@ -113,7 +113,7 @@ impl Engines {
 }
 
 /// What a measured script must have done: ended well.
-pub fn ended_well(run: &RunResult) -> Result<(), Error> {
+pub fn ended_well(run: &ExecutionResult) -> Result<(), Error> {
     match &run.outcome {
         Outcome::Ok { .. } => Ok(()),
         other => Err(Error::Outcome(format!("{other:?}"))),

@@ -1,7 +1,7 @@
 //! A program that embeds the controller: runs a script, prints its log as it arrives, then its result.
 
-use sandbox_api::{Lifespan, Outcome, SandboxSpec, Script};
-use sandbox_controller::Controller;
+use sandbox_api::{ExecutionEvent, Lifespan, Outcome, SandboxSpec, Script};
+use sandbox_controller::{CancelHandle, Controller};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,9 +11,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sandbox = controller.launch(spec).await?;
 
     let source = "print('working') io.open('answer.txt', 'w'):write(42):close() return 6 * 7";
-    let mut run = sandbox.start(Script::new(source)).await?;
-    while let Some(entry) = run.next_log().await {
-        println!("log: {}", entry.text);
+    let mut run = sandbox.start(Script::new(source), CancelHandle::new()).await?;
+    while let Some(event) = run.next().await {
+        if let ExecutionEvent::Log(entry) = event {
+            println!("log: {}", entry.text);
+        }
     }
     let run = run.wait().await?;
 

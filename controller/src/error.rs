@@ -4,10 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use sandbox_api::{
-    EngineKind, ExecDocument, Failure, Outcome, OverCeiling, ResultDocument, SpecError, exit_code,
-    failure_hint,
-};
+use sandbox_api::{EngineKind, Failure, Outcome, OverCeiling, SpecError, exit_code, failure_hint};
 use sandbox_engine::{AgentError, ConnectError, EngineError, ImageIdError};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
@@ -234,6 +231,9 @@ pub enum Error {
         #[source]
         source: sandbox_protocol::WireError,
     },
+    /// It was cancelled before it began: nothing ran.
+    #[error("cancelled before it began")]
+    Cancelled,
     /// A command is invalid.
     #[error("cannot use the command: {reason}")]
     Command {
@@ -344,6 +344,7 @@ impl Error {
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
             Self::Ended { .. } => ErrorKind::AgentLost,
+            Self::Cancelled => ErrorKind::Cancelled,
             Self::State { .. }
             | Self::Scratch { .. }
             | Self::KeepIoDir { .. }
@@ -481,6 +482,7 @@ impl Error {
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
             | Self::Command { .. }
+            | Self::Cancelled
             | Self::Ended { .. }
             | Self::Refused { .. }
             | Self::Check { .. }
@@ -520,18 +522,5 @@ impl From<Error> for Outcome {
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         Self::new(error.kind(), error.full_message(), error.hint())
-    }
-}
-
-impl From<&Error> for ExecDocument<'_> {
-    fn from(error: &Error) -> Self {
-        Self::failed(error.into())
-    }
-}
-
-impl From<&Error> for ResultDocument<'_> {
-    fn from(error: &Error) -> Self {
-        let document = Failure::new(error.kind(), error.full_message(), error.hint());
-        ResultDocument::failed(document, error.exit_code())
     }
 }

@@ -29,7 +29,8 @@ use std::time::Instant;
 use clap::{ArgMatches, ValueEnum};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox_api::operation::Envelope;
-use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
+use sandbox_api::service::ExecutionKind;
+use sandbox_api::{ErrorKind, ExecutionDocument, Failure};
 
 use cli::{Cli, Json};
 use output::{Output, Verbosity};
@@ -63,6 +64,8 @@ pub fn main() -> ExitCode {
         output.report_failure(error.document(), code);
         code
     });
+    // Who reads only a part does not see that the rest is well.
+    let code = if code == 0 && !output.is_read() { error::UNREAD } else { code };
     // Errors may quote guests too.
     output.end_ci();
     ExitCode::from(code)
@@ -82,8 +85,12 @@ fn raise_descriptor_limit() {
 /// Reports an error of sandboxctl in JSON. False if stdout cannot be written any more.
 fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
     let written = match json {
-        Json::Result => output.document(&ResultDocument::failed(error, code)),
-        Json::Exec => output.document(&ExecDocument::failed(error)),
+        Json::Result => {
+            output.document(&ExecutionDocument::failed(ExecutionKind::Script, error, code))
+        }
+        Json::Exec => {
+            output.document(&ExecutionDocument::failed(ExecutionKind::Command, error, code))
+        }
         Json::Envelope => output.document(&Envelope::failed(since.elapsed(), error)),
     };
     written.is_ok()

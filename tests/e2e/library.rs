@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::task::Poll;
 
-use sandbox_api::SandboxSpec;
 use sandbox_api::operation::Operation;
+use sandbox_api::{ExecutionEvent, LogEntry, OutputStream, SandboxSpec};
 use sandbox_controller::{
     AgentSource, Config, ConfinementPolicy, Controller, DiskReserve, DockerEndpoint,
-    EmbeddedConfig, EngineChoice, EngineConfig, Error, Sandbox,
+    EmbeddedConfig, EngineChoice, EngineConfig, Error, Execution, Sandbox,
 };
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -84,6 +84,30 @@ impl Library {
     /// Waits for what is asked of a sandbox.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
+    }
+}
+
+/// What tests read of an execution: the others of its events are skipped.
+pub trait NextEvent {
+    async fn next_log(&mut self) -> Option<LogEntry>;
+    async fn next_output(&mut self) -> Option<(OutputStream, Vec<u8>)>;
+}
+
+impl NextEvent for Execution {
+    async fn next_log(&mut self) -> Option<LogEntry> {
+        loop {
+            if let ExecutionEvent::Log(entry) = self.next().await? {
+                return Some(entry);
+            }
+        }
+    }
+
+    async fn next_output(&mut self) -> Option<(OutputStream, Vec<u8>)> {
+        loop {
+            if let ExecutionEvent::Output { stream, data } = self.next().await? {
+                return Some((stream, data.into()));
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Executions as a service gives them.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::marker::PhantomData;
 
 use sandbox_protocol::ErrorKind;
@@ -11,69 +12,55 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::time::Time;
-use crate::document::{ExecDocument, ExecSchema, ResultDocument, ResultSchema};
+use crate::execution::{ExecDocument, ExecSchema, ExecutionDocument, ResultDocument, ResultSchema};
 use crate::failure::Failure;
 use crate::outcome::Status;
 
 /// The state of an execution: it waits, it runs, or how it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ExecutionStatus {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExecutionState {
     /// It waits for its turn.
     Queued,
     /// It runs.
     Running,
-    /// The script returned, or the command ended with code 0.
-    Ok,
-    /// An uncaught error, a syntax error, or a result that is not JSON.
-    ScriptError,
-    /// The command ended with another code, or by a signal.
-    Exit,
-    /// An uncaught limit error, or a kill because of a limit.
-    Limit,
-    /// The deadline.
-    Timeout,
-    /// A caller cancelled it.
-    Cancelled,
-    /// It was killed, and not by its caller.
-    Killed,
-    /// The agent broke the protocol or disappeared.
-    AgentLost,
-    /// The service or the engine failed.
-    Error,
+    /// It has ended.
+    Ended(Status),
 }
 
-impl ExecutionStatus {
+/// Every state, and what it means for the caller of a service.
+const STATES: [(ExecutionState, &str); 11] = {
+    use ExecutionState::{Ended, Queued, Running};
+    [
+        (Queued, "It waits for its turn."),
+        (Running, "It runs."),
+        (Ended(Status::Ok), "The script returned, or the command ended with code 0."),
+        (
+            Ended(Status::ScriptError),
+            "An uncaught error, a syntax error, or a result that is not JSON.",
+        ),
+        (Ended(Status::Exit), "The command ended with another code, or by a signal."),
+        (Ended(Status::Limit), "An uncaught limit error, or a kill because of a limit."),
+        (Ended(Status::Timeout), "The deadline."),
+        (Ended(Status::Cancelled), "A caller cancelled it."),
+        (Ended(Status::Killed), "It was killed, and not by its caller."),
+        (Ended(Status::AgentLost), "The agent broke the protocol or disappeared."),
+        (Ended(Status::Error), "The service or the engine failed."),
+    ]
+};
+
+impl ExecutionState {
     /// Every state.
-    pub const ALL: &[Self] = &[
-        Self::Queued,
-        Self::Running,
-        Self::Ok,
-        Self::ScriptError,
-        Self::Exit,
-        Self::Limit,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::Killed,
-        Self::AgentLost,
-        Self::Error,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        STATES.iter().map(|(state, _)| *state)
+    }
 
     /// How it ended; `None` before its end.
     #[must_use]
     pub const fn ended(self) -> Option<Status> {
-        Some(match self {
-            Self::Queued | Self::Running => return None,
-            Self::Ok => Status::Ok,
-            Self::ScriptError => Status::ScriptError,
-            Self::Exit => Status::Exit,
-            Self::Limit => Status::Limit,
-            Self::Timeout => Status::Timeout,
-            Self::Cancelled => Status::Cancelled,
-            Self::Killed => Status::Killed,
-            Self::AgentLost => Status::AgentLost,
-            Self::Error => Status::Error,
-        })
+        match self {
+            Self::Ended(status) => Some(status),
+            Self::Queued | Self::Running => None,
+        }
     }
 
     /// Its name.
@@ -82,44 +69,50 @@ impl ExecutionStatus {
         match self {
             Self::Queued => "queued",
             Self::Running => "running",
-            Self::Ok => "ok",
-            Self::ScriptError => "script_error",
-            Self::Exit => "exit",
-            Self::Limit => "limit",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-            Self::AgentLost => "agent_lost",
-            Self::Error => "error",
+            Self::Ended(status) => status.as_str(),
         }
     }
 
     /// The state of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|status| status.as_str() == name)
+        Self::all().find(|state| state.as_str() == name)
     }
 }
 
-impl From<Status> for ExecutionStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Ok => Self::Ok,
-            Status::ScriptError => Self::ScriptError,
-            Status::Exit => Self::Exit,
-            Status::Limit => Self::Limit,
-            Status::Timeout => Self::Timeout,
-            Status::Cancelled => Self::Cancelled,
-            Status::Killed => Self::Killed,
-            Status::AgentLost => Self::AgentLost,
-            Status::Error => Self::Error,
-        }
-    }
-}
-
-impl std::fmt::Display for ExecutionStatus {
+impl std::fmt::Display for ExecutionState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.pad(self.as_str())
+    }
+}
+
+impl Serialize for ExecutionState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecutionState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<str>::deserialize(deserializer)?;
+        let unknown = || D::Error::custom(format!("unknown state '{name}'"));
+        Self::from_name(&name).ok_or_else(unknown)
+    }
+}
+
+impl JsonSchema for ExecutionState {
+    fn schema_name() -> Cow<'static, str> {
+        "ExecutionStatus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let mut description =
+            "The state of an execution: it waits, it runs, or how it ended.\n".to_owned();
+        for (state, meaning) in STATES {
+            _ = write!(description, "\n- `{state}`: {meaning}");
+        }
+        let names: Vec<_> = Self::all().map(Self::as_str).collect();
+        json_schema!({ "type": "string", "enum": names, "description": description })
     }
 }
 
@@ -142,7 +135,7 @@ pub struct ExecutionSummary {
     /// What it runs.
     pub kind: ExecutionKind,
     /// Its state.
-    pub status: ExecutionStatus,
+    pub status: ExecutionState,
     /// When it was accepted.
     pub created_at: Time,
     /// When its run began.
@@ -167,7 +160,7 @@ pub struct AcceptedExecution {
     /// Its id.
     pub id: String,
     /// Its state.
-    pub status: ExecutionStatus,
+    pub status: ExecutionState,
 }
 
 /// A page of a list of executions, the latest first.
@@ -190,106 +183,12 @@ pub struct Execution {
     /// What is known before its end.
     pub summary: ExecutionSummary,
     /// Its result; `None` before its end.
-    pub document: Option<ExecutionDocuments>,
+    pub document: Option<ExecutionDocument<'static>>,
 }
 
-/// A result document of either kind.
-#[derive(Debug, Clone)]
-pub enum ExecutionDocuments {
-    /// A script's.
-    Script(Box<ResultDocument<'static>>),
-    /// A command's.
-    Command(Box<ExecDocument<'static>>),
-}
-
-impl ExecutionDocuments {
-    /// Reads a document of this kind.
-    ///
-    /// # Errors
-    ///
-    /// If it is not one.
-    pub fn from_json(kind: ExecutionKind, json: &str) -> serde_json::Result<Self> {
-        Ok(match kind {
-            ExecutionKind::Script => Self::Script(serde_json::from_str(json)?),
-            ExecutionKind::Command => Self::Command(serde_json::from_str(json)?),
-        })
-    }
-
-    /// The document of an execution that did not run, or whose end nobody saw.
-    #[must_use]
-    pub fn failed(kind: ExecutionKind, id: &str, status: Status, error: Failure) -> Self {
-        let exit_code = match status {
-            // As of outcomes: whatever the kind of the error says.
-            Status::Killed => crate::exit_code(ErrorKind::Killed),
-            _ => crate::exit_code(error.kind),
-        };
-        let id = Some(Cow::Owned(id.to_owned()));
-        match kind {
-            ExecutionKind::Script => {
-                let document = ResultDocument::failed(error, exit_code);
-                Self::Script(Box::new(ResultDocument { id, status, ..document }))
-            }
-            ExecutionKind::Command => {
-                Self::Command(Box::new(ExecDocument { id, status, ..ExecDocument::failed(error) }))
-            }
-        }
-    }
-
-    /// How it ended.
-    #[must_use]
-    pub const fn status(&self) -> Status {
-        match self {
-            Self::Script(document) => document.status,
-            Self::Command(document) => document.status,
-        }
-    }
-
-    /// Why it failed.
-    #[must_use]
-    pub const fn error(&self) -> Option<&Failure> {
-        match self {
-            Self::Script(document) => document.execution.error.as_ref(),
-            Self::Command(document) => document.execution.error.as_ref(),
-        }
-    }
-
-    /// The exit code of a process that forwards the result.
-    #[must_use]
-    pub fn process_exit_code(&self) -> u8 {
-        match self {
-            Self::Script(document) => document.exit_code,
-            Self::Command(document) => match (document.status, document.exit_code, document.signal)
-            {
-                (Status::Ok, _, _) => 0,
-                (Status::Exit, Some(code), _) => u8::try_from(code).unwrap_or(1),
-                (Status::Exit, None, Some(signal)) => {
-                    u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
-                }
-                (status, _, _) => match &document.execution.error {
-                    Some(error) => crate::exit_code(error.kind),
-                    None if status == Status::Cancelled => crate::exit_code(ErrorKind::Cancelled),
-                    None => crate::exit_code(ErrorKind::Internal),
-                },
-            },
-        }
-    }
-
-    /// As `--json` prints it.
-    ///
-    /// # Errors
-    ///
-    /// As of `serde_json`.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        match self {
-            Self::Script(document) => serde_json::to_string(document),
-            Self::Command(document) => serde_json::to_string(document),
-        }
-    }
-}
-
-/// The members beside those of the document.
+/// The members of an execution that its document does not have.
 #[derive(Serialize)]
-struct Beside<'a, D> {
+struct ServiceMembers<'a, D> {
     #[serde(flatten)]
     document: D,
     created_at: Time,
@@ -303,17 +202,11 @@ struct Beside<'a, D> {
 
 impl Serialize for Execution {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let summary = &self.summary;
         match &self.document {
-            Some(ExecutionDocuments::Script(document)) => {
-                summary.beside(document).serialize(serializer)
-            }
-            Some(ExecutionDocuments::Command(document)) => {
-                summary.beside(document).serialize(serializer)
-            }
+            Some(document) => self.summary.with_members_of(document).serialize(serializer),
             None => {
-                let document = summary.pending_document().map_err(S::Error::custom)?;
-                summary.beside(document).serialize(serializer)
+                let document = self.summary.pending_document().map_err(S::Error::custom)?;
+                self.summary.with_members_of(document).serialize(serializer)
             }
         }
     }
@@ -329,7 +222,7 @@ impl ExecutionSummary {
         let Some(mut json) = document else {
             return serde_json::to_string(&Execution { summary: self, document: None });
         };
-        let members = serde_json::to_string(&self.beside(Map::new()))?;
+        let members = serde_json::to_string(&self.with_members_of(Map::new()))?;
         json.truncate(json.trim_end().len());
         match (json.pop(), members.strip_prefix('{')) {
             (Some('}'), Some(members)) if json.len() > 1 => {
@@ -341,17 +234,14 @@ impl ExecutionSummary {
         }
     }
 
-    const fn beside<D>(&self, document: D) -> Beside<'_, D> {
-        Beside {
+    fn with_members_of<D>(&self, document: D) -> ServiceMembers<'_, D> {
+        ServiceMembers {
             document,
             created_at: self.created_at,
             started_at: self.started_at,
             ended_at: self.ended_at,
             metadata: &self.metadata,
-            sandbox: match &self.sandbox {
-                Some(sandbox) => Some(sandbox.as_str()),
-                None => None,
-            },
+            sandbox: self.sandbox.as_deref(),
             generation: self.generation,
             restarted: self.restarted,
         }
@@ -360,11 +250,8 @@ impl ExecutionSummary {
     /// The members of the document, null or empty.
     fn pending_document(&self) -> serde_json::Result<Map<String, Value>> {
         let nothing = Failure::new(ErrorKind::Internal, "", None);
-        let empty = ExecutionDocuments::failed(self.kind, &self.id, Status::Error, nothing);
-        let mut members = match empty {
-            ExecutionDocuments::Script(document) => serde_json::to_value(document)?,
-            ExecutionDocuments::Command(document) => serde_json::to_value(document)?,
-        };
+        let empty = ExecutionDocument::ended(self.kind, &self.id, Status::Error, nothing);
+        let mut members = serde_json::to_value(empty)?;
         let members = members.as_object_mut().map(std::mem::take).unwrap_or_default();
         let state = |(name, value): (String, Value)| {
             let value = match name.as_str() {
@@ -391,7 +278,7 @@ impl<D: JsonSchema> JsonSchema for OfKind<D> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let later = generator.subschema_for::<Option<Time>>();
         let members = [
-            ("status", "Its state.", generator.subschema_for::<ExecutionStatus>()),
+            ("status", "Its state.", generator.subschema_for::<ExecutionState>()),
             ("created_at", "When it was accepted.", generator.subschema_for::<Time>()),
             ("started_at", "When its run began.", later.clone()),
             ("ended_at", "When it ended.", later),
@@ -446,8 +333,8 @@ impl JsonSchema for Execution {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let script = generator.subschema_for::<OfKind<ResultDocument<'static>>>();
-        let command = generator.subschema_for::<OfKind<ExecDocument<'static>>>();
+        let script = generator.subschema_for::<OfKind<ResultDocument>>();
+        let command = generator.subschema_for::<OfKind<ExecDocument>>();
         json_schema!({
             "description": "An execution: the members of its result document, which are null or \
                 empty before its end, and more.",
@@ -472,7 +359,7 @@ impl<'de> Deserialize<'de> for Execution {
         let member = |name: &'static str| {
             members.get(name).cloned().ok_or_else(|| D::Error::missing_field(name))
         };
-        let status: ExecutionStatus = from_value::<_, D>(member("status")?)?;
+        let status: ExecutionState = from_value::<_, D>(member("status")?)?;
         let id = from_value::<_, D>(member("id")?)?;
         let schema = member("schema")?;
         let kind = if ExecSchema::deserialize(&schema).is_ok() {
@@ -493,14 +380,9 @@ impl<'de> Deserialize<'de> for Execution {
             generation,
             restarted,
         };
-        let document = match (status.ended(), kind) {
-            (None, _) => None,
-            (Some(_), ExecutionKind::Script) => {
-                Some(ExecutionDocuments::Script(from_value::<_, D>(members.into())?))
-            }
-            (Some(_), ExecutionKind::Command) => {
-                Some(ExecutionDocuments::Command(from_value::<_, D>(members.into())?))
-            }
+        let document = match status {
+            ExecutionState::Queued | ExecutionState::Running => None,
+            ExecutionState::Ended(_) => Some(from_value::<_, D>(members.into())?),
         };
         Ok(Self { summary, document })
     }
@@ -515,8 +397,9 @@ fn from_value<'de, T: serde::de::DeserializeOwned, D: Deserializer<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::execution::DocumentBody;
 
-    fn summary(kind: ExecutionKind, status: ExecutionStatus) -> ExecutionSummary {
+    fn summary(kind: ExecutionKind, status: ExecutionState) -> ExecutionSummary {
         ExecutionSummary {
             id: "e1".to_owned(),
             kind,
@@ -535,14 +418,14 @@ mod tests {
     fn execution_has_the_members_of_its_document_before_its_end_too() {
         for kind in [ExecutionKind::Script, ExecutionKind::Command] {
             let error = Failure::new(ErrorKind::Engine, "gone", None);
-            let document = ExecutionDocuments::failed(kind, "e1", Status::Error, error);
+            let document = ExecutionDocument::ended(kind, "e1", Status::Error, error);
             let plain: Value = serde_json::from_str(&document.to_json().unwrap()).unwrap();
             let ended = Execution {
-                summary: summary(kind, ExecutionStatus::Error),
+                summary: summary(kind, ExecutionState::Ended(Status::Error)),
                 document: Some(document),
             };
             let queued =
-                Execution { summary: summary(kind, ExecutionStatus::Queued), document: None };
+                Execution { summary: summary(kind, ExecutionState::Queued), document: None };
             let (ended, queued) =
                 (serde_json::to_value(&ended).unwrap(), serde_json::to_value(&queued).unwrap());
             for (name, value) in plain.as_object().unwrap() {
@@ -568,9 +451,9 @@ mod tests {
     fn stored_document_is_sent_as_it_is() {
         for kind in [ExecutionKind::Script, ExecutionKind::Command] {
             let error = Failure::new(ErrorKind::Engine, "gone", None);
-            let document = ExecutionDocuments::failed(kind, "e1", Status::Error, error);
+            let document = ExecutionDocument::ended(kind, "e1", Status::Error, error);
             let stored = document.to_json().unwrap();
-            let summary = summary(kind, ExecutionStatus::Error);
+            let summary = summary(kind, ExecutionState::Ended(Status::Error));
             let json = summary.clone().to_json_with(Some(stored)).unwrap();
             let read = Execution { summary: summary.clone(), document: Some(document) };
             assert_eq!(json, serde_json::to_string(&read).unwrap());
@@ -582,23 +465,30 @@ mod tests {
 
     #[test]
     fn every_state_has_its_name() {
-        for &status in ExecutionStatus::ALL {
-            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
-            assert_eq!(ExecutionStatus::from_name(status.as_str()), Some(status));
-            if let Some(ended) = status.ended() {
-                assert_eq!(ExecutionStatus::from(ended), status);
-            }
+        for state in ExecutionState::all() {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+            assert_eq!(
+                serde_json::from_value::<ExecutionState>(state.as_str().into()).unwrap(),
+                state
+            );
         }
-        assert_eq!(ExecutionStatus::from_name("done"), None);
+        for status in Status::ALL {
+            assert!(ExecutionState::all().any(|state| state == ExecutionState::Ended(status)));
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        }
+        assert_eq!(ExecutionState::from_name("done"), None);
     }
 
     #[test]
     fn process_that_forwards_a_command_ends_as_the_command_did() {
         let document = |status, exit_code, signal| {
             let error = Failure::new(ErrorKind::Timeout, "", None);
-            let document = ExecDocument::failed(error);
-            let document = ExecDocument { status, exit_code, signal, ..document };
-            ExecutionDocuments::Command(Box::new(document)).process_exit_code()
+            let mut document = ExecutionDocument::failed(ExecutionKind::Command, error, 1);
+            document.status = status;
+            if let DocumentBody::Command(body) = &mut document.body {
+                (body.exit_code, body.signal) = (exit_code, signal);
+            }
+            document.process_exit_code()
         };
         assert_eq!(document(Status::Ok, Some(0), None), 0);
         assert_eq!(document(Status::Exit, Some(7), None), 7);

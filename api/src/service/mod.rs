@@ -1,7 +1,6 @@
 //! What the callers of a service ask and get: executions that are queued, run and kept, their
 //! events and files, and sandboxes that are kept.
 
-mod event;
 mod execution;
 mod report;
 mod request;
@@ -9,10 +8,8 @@ mod sandbox;
 mod subject;
 mod time;
 
-pub use event::{EventBody, EventsSchema, ExecutionEvent, OutputStream, UnreadableEvent};
 pub use execution::{
-    AcceptedExecution, Execution, ExecutionDocuments, ExecutionKind, ExecutionList,
-    ExecutionStatus, ExecutionSummary,
+    AcceptedExecution, Execution, ExecutionKind, ExecutionList, ExecutionState, ExecutionSummary,
 };
 pub use report::{FileEntry, FileKind, FileList, Health, HealthCheck, ShutdownReport, UsageTotals};
 pub use request::{

@@ -104,9 +104,9 @@ async fn connect(sandbox: &Sandbox, target: Option<&str>) -> Result<f64, Error> 
     let count = COUNT.to_string();
     let args = [Some(&*count), target];
     let command = Command::new("/connects").args(args.into_iter().flatten());
-    let result = sandbox.exec(command).await?;
-    each(&result.stdout).map_err(|_| {
-        let stderr = String::from_utf8_lossy(&result.stderr).into_owned();
+    let result = sandbox.run(command).await?;
+    each(&result.stdout().bytes).map_err(|_| {
+        let stderr = String::from_utf8_lossy(&result.stderr().bytes).into_owned();
         Error::Operation(format!("a connection ({stderr})"))
     })
 }

@@ -121,13 +121,13 @@ fn downloads(busybox: &Path, url: &str, count: u64) -> String {
 async fn download(sandbox: &Sandbox, line: String, count: u64) -> Result<f64, Error> {
     let command = Command::new("/busybox").args(["sh", "-c", &line]);
     let started = Instant::now();
-    let result = sandbox.exec(command).await?;
+    let result = sandbox.run(command).await?;
     let took = started.elapsed();
     let expected = format!("{}\n", TOTAL / count).repeat(count as usize);
-    if result.stdout == expected.as_bytes() {
+    if result.stdout().bytes == expected.as_bytes() {
         Ok(took.as_secs_f64())
     } else {
-        let said = String::from_utf8_lossy(&result.stderr).into_owned();
+        let said = String::from_utf8_lossy(&result.stderr().bytes).into_owned();
         Err(Error::Operation(format!("a download ({said})")))
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteOptions};
-use sandbox_api::{Input, Limits, RunResult, SandboxSpec, Script};
+use sandbox_api::{ExecutionResult, Input, Limits, SandboxSpec, Script};
 use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -278,7 +278,7 @@ async fn runs(
     let seconds = started.elapsed().as_secs_f64();
     let processor = process::processor_time() - own + Duration::from_millis(agents);
     let controller = process::peak()? - before;
-    let peak = |run: &RunResult| {
+    let peak = |run: &ExecutionResult| {
         #[expect(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         run.usage.peak_memory_bytes.map_or(f64::NAN, |bytes| bytes as f64)
     };

@@ -151,9 +151,9 @@ fn cold(bench: &Bench, on: On, root: [String; 2]) -> Entry<'_> {
 
 async fn warm(sandbox: &Sandbox) -> Result<f64, Error> {
     let started = Instant::now();
-    let result = sandbox.exec(Command::new(TRUE[0]).arg(TRUE[1])).await?;
+    let result = sandbox.run(Command::new(TRUE[0]).arg(TRUE[1])).await?;
     let took = started.elapsed();
-    match result.exit_code {
+    match result.command_exit_code() {
         Some(0) => Ok(took.as_secs_f64()),
         _ => Err(Error::Outcome(format!("{:?}", result.outcome))),
     }

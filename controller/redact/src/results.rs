@@ -3,7 +3,7 @@
 use sandbox_api::artifacts::spelt;
 use sandbox_api::changes::Changes;
 use sandbox_api::{
-    ExecutionReport, Failure, FilesTouched, Network, Note, Outcome, ScriptError, TouchedFile,
+    ExecutionResult, Failure, FilesTouched, Network, Note, Outcome, ScriptError, TouchedFile,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -68,12 +68,13 @@ impl Redactions {
         }
     }
 
-    /// Replaces the secrets in everything that a guest can have written into a report.
-    pub fn report(&self, report: &mut ExecutionReport) {
-        self.outcome(&mut report.outcome);
-        self.files(&mut report.files_touched);
-        report.network.iter_mut().for_each(|network| self.network(network));
-        self.notes(&mut report.notes);
+    /// Replaces the secrets in everything that a guest can have written into a result, beside what
+    /// was replaced as it came.
+    pub fn result(&self, result: &mut ExecutionResult) {
+        self.outcome(&mut result.outcome);
+        self.files(&mut result.files_touched);
+        result.network.iter_mut().for_each(|network| self.network(network));
+        self.notes(&mut result.notes);
     }
 
     /// Replaces the secrets in notes, which name processes and hosts.

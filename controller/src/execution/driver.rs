@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, ExecutionReport, FilesTouched, KernelEvents, Limits, Network, NoteEvidence,
-    Outcome, RefusedHost, Sign, Usage, millis,
+    ExecutionResult, FilesTouched, KernelEvents, Limits, Network, NoteEvidence, Outcome,
+    ResultBody, Sign, Usage, millis,
 };
 use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 
 use crate::audit::{self, Event};
 use crate::error::Error;
+use crate::execution::RefusedHosts;
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
@@ -36,8 +37,6 @@ pub(crate) trait Execute: Send + 'static {
     const GRACE: Duration;
     /// The agent's answer.
     type Reply: Send;
-    /// The result for the caller.
-    type Result: Send + 'static;
 
     /// How long after its deadline, or after a cancel, it may go on before the agent kills it.
     fn stop_timeout(limits: &Limits) -> Duration;
@@ -65,8 +64,8 @@ pub(crate) trait Execute: Send + 'static {
     /// The changed files that the agent announced, in their final state.
     fn files_touched(&mut self, inner: &Arc<Inner>) -> impl Future<Output = FilesTouched> + Send;
 
-    /// The result for the caller.
-    fn result(&mut self, execution: ExecutionReport) -> Self::Result;
+    /// Its part of the result, without what its reader has of the output.
+    fn body(&mut self) -> ResultBody;
 }
 
 /// The answer; `None` if there will be none. The inner error means that how it ended is unknown,
@@ -84,80 +83,6 @@ pub(crate) struct Call<'a> {
     pub started: Instant,
     /// When the container is killed if there is no answer.
     pub kill_at: Instant,
-}
-
-/// A script or a command in progress. Dropping it without [`wait`](Self::wait) cancels it.
-#[derive(Debug)]
-pub(crate) struct Task<T> {
-    cancel: CancelHandle,
-    refused: RefusedHosts,
-    /// `None` after `wait`.
-    handle: Option<JoinHandle<Result<T, Error>>>,
-}
-
-impl<T> Task<T> {
-    pub fn cancel_handle(&self) -> CancelHandle {
-        self.cancel.clone()
-    }
-
-    pub fn refused_hosts(&self) -> RefusedHosts {
-        self.refused.clone()
-    }
-
-    /// Waits for its end.
-    pub async fn wait(mut self) -> Result<T, Error> {
-        let handle = self.handle.as_mut().expect("taken only below");
-        let result = handle.await;
-        self.handle = None;
-        result.unwrap_or_else(|error| match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
-        })
-    }
-}
-
-impl<T> Drop for Task<T> {
-    fn drop(&mut self) {
-        if self.handle.is_some() {
-            self.cancel.cancel(CancelCause::Caller);
-        }
-    }
-}
-
-/// The hosts that a script or a command is refused, as it happens: those of
-/// [`Network::refused`].
-#[derive(Debug, Clone)]
-pub struct RefusedHosts {
-    network: Option<watch::Receiver<Network>>,
-    /// How many have been returned.
-    seen: usize,
-}
-
-impl RefusedHosts {
-    /// Waits for the next one; `None` after the last one. Cancel-safe.
-    pub async fn next(&mut self) -> Option<RefusedHost> {
-        let seen = self.seen;
-        let network = self.network.as_mut()?;
-        let network = network.wait_for(|network| network.refused.len() > seen).await.ok()?;
-        self.seen += 1;
-        Some(network.refused[seen].clone())
-    }
-}
-
-/// Records in the audit what did not start.
-pub(crate) fn audit_start<T>(
-    inner: &Inner,
-    operation: &str,
-    program: Option<&[u8]>,
-    started: Result<T, Error>,
-) -> Result<T, Error> {
-    if started.is_err() {
-        let outcome = audit::outcome(&started);
-        let program = program.map(|name| inner.redactions.bytes(name));
-        let program = program.as_deref();
-        inner.audit().record(&Event { program, outcome, ..Event::new(inner.id(), operation) });
-    }
-    started
 }
 
 /// Drives a script or a command.
@@ -180,18 +105,18 @@ impl<E: Execute> ExecutionDriver<E> {
         inner: Arc<Inner>,
         permit: InFlightPermit,
         active: Active,
-    ) -> Task<E::Result> {
-        let cancel = CancelHandle::new();
+        cancel: &CancelHandle,
+    ) -> (JoinHandle<Result<ExecutionResult, Error>>, RefusedHosts) {
         let stop_timeout = E::stop_timeout(&limits);
-        let supervisor = Supervisor::new(E::WHAT, inner.clone(), &cancel, E::GRACE, stop_timeout);
+        let supervisor = Supervisor::new(E::WHAT, inner.clone(), cancel, E::GRACE, stop_timeout);
         let network = inner.report_network();
         let watched = network.as_ref().map(|network| network.subscribe());
         let refused = RefusedHosts { network: watched, seen: 0 };
         let driver = Self { execution, id, limits, inner, supervisor, network, _active: active };
-        Task { cancel, refused, handle: Some(tokio::spawn(driver.drive(permit).in_current_span())) }
+        (tokio::spawn(driver.drive(permit).in_current_span()), refused)
     }
 
-    async fn drive(mut self, permit: InFlightPermit) -> Result<E::Result, Error> {
+    async fn drive(mut self, permit: InFlightPermit) -> Result<ExecutionResult, Error> {
         let started = Instant::now();
         let ended = self.execute(permit).await.map_err(|error| match error {
             Error::Refused { mut source } => {
@@ -201,9 +126,9 @@ impl<E: Execute> ExecutionDriver<E> {
             error => error,
         });
         let (outcome, bytes) = match &ended {
-            Ok(report) => {
-                self.inner.record_changes(&self.id, &report.files_touched);
-                (report.outcome.status().as_str(), report.usage.written_bytes)
+            Ok(result) => {
+                self.inner.record_changes(&self.id, &result.files_touched);
+                (result.outcome.status().as_str(), result.usage.written_bytes)
             }
             Err(_) => (audit::outcome(&ended), None),
         };
@@ -216,10 +141,10 @@ impl<E: Execute> ExecutionDriver<E> {
             duration: Some(started.elapsed()),
             ..Event::new(&self.id, E::OPERATION)
         });
-        ended.map(|report| self.execution.result(report))
+        ended
     }
 
-    async fn execute(&mut self, permit: InFlightPermit) -> Result<ExecutionReport, Error> {
+    async fn execute(&mut self, permit: InFlightPermit) -> Result<ExecutionResult, Error> {
         let monitor = self.inner.monitor_writes(self.limits).await;
         let since = self.inner.kernel_baseline().await;
         let started = Instant::now();
@@ -281,7 +206,7 @@ impl<E: Execute> ExecutionDriver<E> {
             io_dir: inner.io_mount().map(ToString::to_string),
         };
         let notes = evidence.notes();
-        let mut report = ExecutionReport {
+        let mut result = ExecutionResult {
             id: self.id.clone(),
             outcome,
             files_touched,
@@ -295,8 +220,9 @@ impl<E: Execute> ExecutionDriver<E> {
             notes,
             timing: Some(inner.timing(&self.id, run_ms)),
             confinement: inner.confinement.clone(),
+            body: self.execution.body(),
         };
-        inner.redactions.report(&mut report);
-        Ok(report)
+        inner.redactions.result(&mut result);
+        Ok(result)
     }
 }

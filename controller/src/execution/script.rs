@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecutionReport, FilesTouched, Limits, LogEntry, Outcome, RunResult, Script, Sign, Usage,
+    ExecutionEvent, FilesTouched, Limits, LogEntry, Outcome, ResultBody, Script, Sign, Usage,
     millis, test_failure,
 };
 use sandbox_protocol::limits::{
@@ -21,14 +21,13 @@ use sandbox_session::NotificationHandler;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
-use crate::execution::driver::{
-    Call, Execute, ExecutionDriver, RefusedHosts, Requested, Task, audit_start,
-};
+use crate::execution::driver::{Call, Execute, ExecutionDriver, Requested};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
+use crate::execution::{EventSource, Execution};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::touched::TouchedPaths;
-use crate::sandbox::{Inner, KernelBaseline, Sandbox};
+use crate::sandbox::{Inner, KernelBaseline};
 
 /// Time limit of the check for changed files. A network filesystem can hang.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,44 +35,48 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// executable, which are charged to the process that reads them first.
 const FOREIGN_MEMORY: u64 = 16 << 20;
 
-impl Sandbox {
-    /// Runs a script to its end: [`start`](Self::start) and [`Run::wait`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of both. How the run ended is data.
-    pub async fn run(&self, script: Script) -> Result<RunResult, Error> {
-        self.start(script).await?.wait().await
-    }
+/// The name of a script in the audit.
+pub(super) const OPERATION: &str = "run";
 
-    /// Starts a script. Runs are sequential: this waits for the previous one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] if the script's arguments are invalid, or if the sandbox has ended.
-    pub async fn start(&self, script: Script) -> Result<Run, Error> {
-        Run::start(self.inner().clone(), script).await
-    }
+/// Starts a script when the previous one has ended.
+pub(super) async fn begin(
+    inner: Arc<Inner>,
+    script: Script,
+    cancel: &CancelHandle,
+) -> Result<Execution, Error> {
+    Script::check_args(&script.args)?;
+    let timeout = script.timeout.unwrap_or(inner.limits.timeout);
+    let limits = Limits { timeout, ..inner.limits };
+    limits.check(inner.ceiling())?;
+    let turn = inner.acquire_run_lock().await?;
+    // Commands and file operations may hold all permits: the run's time has not begun yet.
+    let permit = inner.acquire_permit::<message::Run>().await?;
+    let active = inner.activity.begin();
+    let id = inner.next_run_id();
+    inner.redactions.add(&script.secrets);
+    let record = Arc::new(Record::new(id.clone(), &inner));
+    let source = EventSource::Script(ScriptEvents { record: record.clone(), seen: 0 });
+    let execution = ScriptExecution { script, record, answered: false, _turn: turn };
+    let task = ExecutionDriver::spawn(execution, id.clone(), limits, inner, permit, active, cancel);
+    Ok(Execution::new(id, cancel, source, task))
 }
 
-/// A run in progress. Dropping it without [`wait`](Self::wait) cancels it.
-#[derive(Debug)]
-pub struct Run {
+/// The log and the test cases of a script, as they come.
+pub(super) struct ScriptEvents {
     record: Arc<Record>,
-    /// The number of log entries that [`next_log`](Self::next_log) has returned.
+    /// How many have been returned.
     seen: usize,
-    task: Task<RunResult>,
 }
 
-impl Run {
-    /// Waits for the next log entry; `None` after the last one. Cancel-safe.
-    pub async fn next_log(&mut self) -> Option<LogEntry> {
+impl ScriptEvents {
+    /// Waits for the next one; `None` after the last one. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<ExecutionEvent> {
         loop {
             {
                 let state = self.record.lock();
-                if let Some(entry) = state.logs.get(self.seen) {
+                if let Some(event) = state.events.get(self.seen) {
                     self.seen += 1;
-                    return Some(entry.clone());
+                    return Some(event.clone());
                 }
                 if state.closed {
                     return None;
@@ -82,51 +85,6 @@ impl Run {
             // `Notify` keeps a notification that was sent since the check.
             self.record.changed.notified().await;
         }
-    }
-
-    /// Returns a handle that cancels this run from anywhere.
-    #[must_use]
-    pub fn cancel_handle(&self) -> CancelHandle {
-        self.task.cancel_handle()
-    }
-
-    /// Returns the hosts that it is refused, from its start on.
-    #[must_use]
-    pub fn refused_hosts(&self) -> RefusedHosts {
-        self.task.refused_hosts()
-    }
-
-    /// Waits for the run to end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] if nothing ran because the controller or the engine failed. How a run ended is
-    /// data, even if they failed while it ran: [`Outcome::Error`].
-    pub async fn wait(self) -> Result<RunResult, Error> {
-        self.task.wait().await
-    }
-
-    pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
-        let started = Self::begin(inner.clone(), script).await;
-        audit_start(&inner, ScriptExecution::OPERATION, None, started)
-    }
-
-    async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
-        Script::check_args(&script.args)?;
-        let timeout = script.timeout.unwrap_or(inner.limits.timeout);
-        let limits = Limits { timeout, ..inner.limits };
-        limits.check(inner.ceiling())?;
-        let turn = inner.acquire_run_lock().await?;
-        // Commands and file operations may hold all permits: the run's time has not begun yet.
-        let permit = inner.acquire_permit::<message::Run>().await?;
-        let active = inner.activity.begin();
-        let id = inner.next_run_id();
-        inner.redactions.add(&script.secrets);
-        let record = Arc::new(Record::new(id.clone(), &inner));
-        let execution =
-            ScriptExecution { script, record: record.clone(), answered: false, _turn: turn };
-        let task = ExecutionDriver::spawn(execution, id, limits, inner, permit, active);
-        Ok(Self { record, seen: 0, task })
     }
 }
 
@@ -149,17 +107,39 @@ struct Record {
 
 #[derive(Debug, Default)]
 struct RecordState {
-    logs: Vec<LogEntry>,
+    /// Log entries and test cases.
+    events: Vec<ExecutionEvent>,
+    /// The number of log entries.
+    lines: u64,
     /// The size of the encoded entries.
     bytes: u64,
     touched: TouchedPaths,
     refusals: usize,
-    cases: Vec<TestCase>,
+    /// The number of test cases.
+    cases: usize,
     closed: bool,
     /// Whether the last entry was cut because the log was full.
     is_cut_short: bool,
     /// Whether entries were omitted or cut.
     is_truncated: bool,
+}
+
+impl RecordState {
+    fn logs(&self) -> Vec<LogEntry> {
+        let entry = |event: &ExecutionEvent| match event {
+            ExecutionEvent::Log(entry) => Some(entry.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(entry).collect()
+    }
+
+    fn tests(&self) -> Vec<TestCase> {
+        let case = |event: &ExecutionEvent| match event {
+            ExecutionEvent::Test(case) => Some(case.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(case).collect()
+    }
 }
 
 impl Record {
@@ -189,17 +169,19 @@ impl Record {
         if state.closed {
             return;
         }
-        let is_full_of_lines = state.logs.len() as u64 >= self.max_lines;
+        let is_full_of_lines = state.lines >= self.max_lines;
         let is_full = is_full_of_lines || state.bytes >= self.max_bytes || state.is_cut_short;
         let truncated = truncated.unwrap_or(is_full);
-        state.is_truncated = truncated || state.logs.iter().any(|entry| entry.cut);
+        let is_cut =
+            |event: &ExecutionEvent| matches!(event, ExecutionEvent::Log(entry) if entry.cut);
+        state.is_truncated = truncated || state.events.iter().any(is_cut);
         if truncated {
             let limit = if is_full_of_lines {
                 format!("limits.log_lines ({})", self.max_lines)
             } else {
                 format!("limits.log_bytes ({})", size_text(self.max_bytes))
             };
-            state.logs.push(LogEntry::log_full(&limit));
+            state.events.push(ExecutionEvent::Log(LogEntry::log_full(&limit)));
         }
         state.closed = true;
         self.changed.notify_one();
@@ -214,13 +196,13 @@ impl NotificationHandler for Record {
         if bytes > left || bytes > MAX_LOG_ENTRY_BYTES as u64 {
             return Err("more log than its limit in bytes".to_owned());
         }
-        if state.logs.len() as u64 >= self.max_lines {
+        if state.lines >= self.max_lines {
             return Err("more log than its limit in lines".to_owned());
         }
-        state.bytes += bytes;
+        (state.lines, state.bytes) = (state.lines + 1, state.bytes + bytes);
         state.is_cut_short = log.cut && left < MAX_LOG_ENTRY_BYTES as u64;
         self.redactions.text(&mut log.text);
-        state.logs.push(log.into());
+        state.events.push(ExecutionEvent::Log(log.into()));
         self.changed.notify_one();
         Ok(())
     }
@@ -228,7 +210,7 @@ impl NotificationHandler for Record {
     fn case(&self, CaseEnd { mut case, .. }: CaseEnd) -> Result<(), String> {
         let mut state = self.lock();
         let message = case.message.as_deref().unwrap_or_default();
-        if state.cases.len() == MAX_TEST_CASES
+        if state.cases == MAX_TEST_CASES
             || encoded_len(&case.name) > MAX_TEST_NAME_BYTES
             || encoded_len(message) > MAX_TEST_MESSAGE_BYTES
         {
@@ -238,7 +220,9 @@ impl NotificationHandler for Record {
         if let Some(message) = &mut case.message {
             self.redactions.text(message);
         }
-        state.cases.push(case);
+        state.cases += 1;
+        state.events.push(ExecutionEvent::Test(case));
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -333,12 +317,11 @@ fn usage(claimed: AgentUsage, wall_ms: u64, inner: &Inner, limits: &Limits) -> U
 }
 
 impl Execute for ScriptExecution {
-    const OPERATION: &'static str = "run";
+    const OPERATION: &'static str = OPERATION;
     const WHAT: &'static str = "script";
     /// The agent itself gives up after 250 ms.
     const GRACE: Duration = Duration::from_secs(1);
     type Reply = Reply;
-    type Result = RunResult;
 
     fn stop_timeout(_: &Limits) -> Duration {
         Duration::ZERO
@@ -384,7 +367,7 @@ impl Execute for ScriptExecution {
         let (settled, truncated) = match answer {
             Ok(Some(Ok(RunReply { end, logs_truncated, usage: claimed }))) => {
                 *used = usage(claimed, used.wall_ms, inner, limits);
-                let end = match (end, test_failure(&self.record.lock().cases)) {
+                let end = match (end, test_failure(&self.record.lock().tests())) {
                     (RunEnd::Returned(_), Some(failure)) => RunEnd::Failed(failure),
                     (end, _) => end,
                 };
@@ -427,11 +410,14 @@ impl Execute for ScriptExecution {
         }
     }
 
-    fn result(&mut self, execution: ExecutionReport) -> RunResult {
+    fn body(&mut self) -> ResultBody {
         let state = self.record.lock();
-        let (logs, logs_truncated) = (state.logs.clone(), state.is_truncated);
-        let tests = state.cases.clone();
-        RunResult { execution, logs, logs_truncated, tests, answered: self.answered }
+        ResultBody::Script {
+            logs: state.logs(),
+            logs_truncated: state.is_truncated,
+            tests: state.tests(),
+            answered: self.answered,
+        }
     }
 }
 

@@ -24,13 +24,14 @@ const AFTER_KILL: Duration = Duration::from_secs(1);
 /// How long a container may continue after its agent's stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Cancels a script or a command from anywhere.
-#[derive(Debug, Clone)]
+/// Cancels a script or a command from anywhere. It exists before what it cancels: what is not there
+/// yet does not start any more.
+#[derive(Debug, Clone, Default)]
 pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
 
 /// The cancel requests so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Cancelled {
+struct Cancelled {
     /// The cause of the first one.
     cause: Option<CancelCause>,
     /// There was more than one: do not wait for the agent.
@@ -38,8 +39,10 @@ pub(crate) struct Cancelled {
 }
 
 impl CancelHandle {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Cancelled::default())))
+    /// A handle for something that is to be started.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Cancels it: the processes of a command get SIGTERM, and are killed after the
@@ -49,6 +52,19 @@ impl CancelHandle {
             None => cancelled.cause = Some(cause),
             Some(_) => cancelled.at_once = true,
         });
+    }
+
+    /// Why it was cancelled; `None` if it was not.
+    #[must_use]
+    pub fn cause(&self) -> Option<CancelCause> {
+        self.0.borrow().cause
+    }
+
+    /// Waits until it is cancelled.
+    pub async fn cancelled(&self) {
+        let mut cancelled = self.0.subscribe();
+        // The sender is ours.
+        _ = cancelled.wait_for(|cancelled| cancelled.cause.is_some()).await;
     }
 }
 
@@ -86,7 +102,11 @@ impl Supervisor {
         grace: Duration,
         stop_timeout: Duration,
     ) -> Self {
-        let cancelled = cancel.0.subscribe();
+        let mut cancelled = cancel.0.subscribe();
+        if cancel.cause().is_some() {
+            // It came while this was started.
+            cancelled.mark_changed();
+        }
         let (cancel, limit, our_kill, unproven) = (None, None, None, None);
         Self { what, inner, cancelled, grace, stop_timeout, cancel, limit, our_kill, unproven }
     }

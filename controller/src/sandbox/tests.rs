@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
-    ByteSize, CancelCause, ErrorKind, FileOp, Input, Lifespan, Limits, Outcome, ResultDocument,
-    RootFs, Script, Status, Usage,
+    ByteSize, CancelCause, ErrorKind, ExecutionDocument, FileOp, Input, Lifespan, Limits, Outcome,
+    ResultBody, RootFs, Script, Status, Usage,
 };
 use sandbox_engine::{
     ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
@@ -30,13 +30,13 @@ use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_session::testing::FakeAgent;
 use serde_json::value::RawValue;
 
-use self::fake::{Fake, Scripted, World, greeted, hello_reply};
+use self::fake::{Fake, NextEvent as _, Scripted, World, greeted, hello_reply};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
 use crate::gc::reap;
 use crate::gc::state_dir::Instance;
-use crate::{PreparedSandbox, Step};
+use crate::{CancelHandle, PreparedSandbox, Step};
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_goes_through_its_life_in_order() {
@@ -48,7 +48,7 @@ async fn a_sandbox_goes_through_its_life_in_order() {
     });
     let result = world.run().await;
     assert_eq!(result.outcome.status(), Status::Ok);
-    assert_eq!(result.logs.iter().map(|log| &log.text).collect::<Vec<_>>(), ["hello"]);
+    assert_eq!(result.logs().iter().map(|log| &log.text).collect::<Vec<_>>(), ["hello"]);
     assert_eq!(result.usage.cpu_ms, Some(1));
     let calls = world.fake.calls();
     assert_eq!(calls, ["prepare", "user_mapping", "create", "attach", "start", "remove"]);
@@ -101,7 +101,7 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
     let took = before.elapsed();
     assert!(took >= Duration::from_secs(31) && took < Duration::from_secs(34), "{took:?}");
     // What the agent sent before is not lost; unknown values are null.
-    assert_eq!(result.logs[0].text, "before");
+    assert_eq!(result.logs()[0].text, "before");
     assert_eq!(result.files_touched.files.len(), 1);
     assert_eq!(result.files_touched.files[0].bytes, 5);
     assert_eq!(result.files_touched.files[0].op, FileOp::Write);
@@ -155,7 +155,7 @@ async fn a_cancel_is_given_a_second_and_a_second_one_nothing() {
             std::future::pending().await
         });
         let sandbox = world.launch().await.unwrap();
-        let run = sandbox.start(Script::new("x")).await.unwrap();
+        let run = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
         let before = tokio::time::Instant::now();
         for _ in 0..times {
             run.cancel_handle().cancel(CancelCause::Terminate);
@@ -185,7 +185,7 @@ async fn engine_evidence_decides_when_the_agent_is_silent() {
         });
         let result = world.run().await;
         assert_eq!(result.outcome.status(), status, "{code:?} {oom_killed}");
-        assert_eq!(result.logs[0].text, "last words");
+        assert_eq!(result.logs()[0].text, "last words");
     }
 }
 
@@ -289,10 +289,10 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
         });
         let result = world.run().await;
         assert_eq!(result.outcome.status(), Status::AgentLost, "{what}");
-        assert_eq!(result.logs[0].text, "first", "{what}");
+        assert_eq!(result.logs()[0].text, "first", "{what}");
         assert!(world.fake.calls().contains(&"kill"), "{what}");
-        let bytes: usize = result.logs.iter().map(|log| log.text.len()).sum();
-        assert!(bytes <= (1 << 20) + 100 && result.logs.len() <= 10_001, "{what}");
+        let bytes: usize = result.logs().iter().map(|log| log.text.len()).sum();
+        assert!(bytes <= (1 << 20) + 100 && result.logs().len() <= 10_001, "{what}");
     }
 }
 
@@ -311,7 +311,7 @@ async fn script_that_returns_after_a_failed_test_case_has_failed() {
         });
         let result = world.run().await;
         assert_eq!(result.outcome.status(), expected);
-        assert_eq!((result.tests.len(), result.tests[0].status), (1, status));
+        assert_eq!((result.tests().len(), result.tests()[0].status), (1, status));
     }
 }
 
@@ -398,9 +398,9 @@ async fn a_full_log_of_a_killed_run_says_that_it_may_be_longer() {
         std::future::pending().await
     });
     let result = world.run().await;
-    assert!(result.logs_truncated);
-    assert_eq!(result.logs.len(), 10_001);
-    let last = &result.logs.last().unwrap().text;
+    assert!(matches!(result.body, ResultBody::Script { logs_truncated: true, .. }));
+    assert_eq!(result.logs().len(), 10_001);
+    let last = &result.logs().last().unwrap().text;
     assert!(last.contains("limits.log_lines (10000)"), "{last}");
 }
 
@@ -428,13 +428,33 @@ async fn the_log_comes_as_it_is_made() {
     });
     let sandbox = world.launch().await.unwrap();
     let before = tokio::time::Instant::now();
-    let mut run = sandbox.start(Script::new("x")).await.unwrap();
+    let mut run = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
     assert_eq!(run.next_log().await.unwrap().text, "one");
     assert!(before.elapsed() < Duration::from_secs(5));
     assert_eq!(run.next_log().await.unwrap().text, "two");
     assert_eq!(run.next_log().await, None);
     assert_eq!(run.next_log().await, None);
     run.wait().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_sandbox_is_cancelled_without_having_run() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let cancel = CancelHandle::new();
+    cancel.cancel(CancelCause::Caller);
+    let refused = sandbox.start(Script::new("x"), cancel).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.exit_code()), (ErrorKind::Cancelled, 130));
+    // Another script runs.
+    let first = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
+    let cancel = CancelHandle::new();
+    let second = sandbox.start(Script::new("x"), cancel.clone());
+    let (second, ()) = tokio::join!(second, async { cancel.cancel(CancelCause::Deleted) });
+    assert_eq!(second.unwrap_err().to_string(), "cancelled before it began");
+    drop(first);
 }
 
 #[tokio::test(start_paused = true)]
@@ -514,7 +534,7 @@ async fn an_agent_confined_by_less_than_the_policy_wants_is_refused_before_any_r
         } else {
             let result = world.run().await;
             assert!(!result.confinement.seccomp);
-            let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+            let document = serde_json::to_value(ExecutionDocument::from(&result)).unwrap();
             assert_eq!(document["confinement"]["seccomp"], false);
         }
     }
@@ -580,7 +600,7 @@ async fn a_run_may_have_more_time_than_its_sandbox_gives_and_never_more_than_the
     });
     let sandbox = world.launch().await.unwrap();
     let over = Script::new("x").timeout(Duration::from_secs(601));
-    let error = sandbox.start(over).await.unwrap_err();
+    let error = sandbox.start(over, CancelHandle::new()).await.unwrap_err();
     assert!(matches!(error, Error::OverCeiling(_)), "{error}");
     let before = tokio::time::Instant::now();
     let result = sandbox.run(Script::new("x").timeout(Duration::from_secs(90))).await.unwrap();
@@ -606,7 +626,7 @@ async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     *io.lock().unwrap() = world.io.path().to_owned();
     let sandbox = world.launch().await.unwrap();
     let before = tokio::time::Instant::now();
-    let mut run = sandbox.start(Script::new("x")).await.unwrap();
+    let mut run = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
     assert_eq!(run.next_log().await.unwrap().text, "before");
     assert_eq!(run.next_log().await, None);
     let result = run.wait().await.unwrap();
@@ -615,16 +635,16 @@ async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     let Outcome::Timeout(error) = &result.outcome else { panic!("{:?}", result.outcome) };
     assert!(error.message.contains("may not have ended"), "{error:?}");
     assert!(error.message.contains(Step::Kill.as_str()), "{error:?}");
-    assert_eq!(result.logs[0].text, "before");
+    assert_eq!(result.logs()[0].text, "before");
     assert_eq!(result.files_touched.files[0].bytes, 5);
     assert_eq!(result.usage.cpu_ms, None);
-    let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+    let document = serde_json::to_value(ExecutionDocument::from(&result)).unwrap();
     assert_eq!(document["status"], "timeout");
     for key in ["id", "engine", "io_dir", "limits", "usage"] {
         assert!(!document[key].is_null(), "{key}: {document:#}");
     }
     // It serves nothing more, and its removal is waited for.
-    let refused = sandbox.start(Script::new("y")).await.unwrap_err();
+    let refused = sandbox.start(Script::new("y"), CancelHandle::new()).await.unwrap_err();
     assert!(refused.to_string().contains("was killed"), "{refused}");
     sandbox.release().await.unwrap();
     let calls = world.fake.calls();
@@ -646,12 +666,12 @@ async fn entries_that_were_cut_and_warnings_are_marked() {
         agent.rest().await;
     });
     let result = world.run().await;
-    assert!(result.logs_truncated);
-    let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+    assert!(matches!(result.body, ResultBody::Script { logs_truncated: true, .. }));
+    let document = serde_json::to_value(ExecutionDocument::from(&result)).unwrap();
     assert_eq!(document["logs"][0], "[warn] careful");
     let cut = document["logs"][1].as_str().unwrap();
     assert!(cut.ends_with("é… [cut]") && cut.len() <= 64 << 10, "{}", cut.len());
-    assert_eq!(result.logs.len(), 2);
+    assert_eq!(result.logs().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -661,7 +681,7 @@ async fn a_dropped_sandbox_is_removed_and_its_run_is_cancelled() {
         std::future::pending().await
     });
     let sandbox = world.launch().await.unwrap();
-    let run = sandbox.start(Script::new("x")).await.unwrap();
+    let run = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
     drop(sandbox);
     assert_eq!(run.wait().await.unwrap().outcome.status(), Status::Cancelled);
     world.assert_removed().await;
@@ -677,7 +697,7 @@ async fn a_dropped_run_is_cancelled_and_the_next_one_waits_for_its_end() {
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
-    drop(sandbox.start(Script::new("x")).await.unwrap());
+    drop(sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap());
     let second = sandbox.run(Script::new("y")).await.unwrap();
     assert_eq!(second.outcome.status(), Status::Ok);
     assert_eq!(second.id, format!("{}-2", sandbox.id()));
@@ -751,7 +771,7 @@ async fn an_agent_that_answers_no_cancel_is_killed_when_it_has_no_place_left_for
     });
     let sandbox = world.launch().await.unwrap();
     for _ in 0..=MAX_IN_FLIGHT {
-        let run = sandbox.start(Script::new("x")).await.unwrap();
+        let run = sandbox.start(Script::new("x"), CancelHandle::new()).await.unwrap();
         run.cancel_handle().cancel(CancelCause::Caller);
         assert!(!world.fake.calls().contains(&"kill"));
         run.wait().await.unwrap();

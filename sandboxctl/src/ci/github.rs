@@ -4,9 +4,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use sandbox_api::DocumentBody;
+
 use super::log_markers::LogMarker;
 use crate::render::escaped_text;
-use crate::report::{Document, Entry, Finding};
+use crate::report::{Entry, Finding};
 
 /// Most annotations of a step that GitHub shows.
 const MAX_ANNOTATIONS: usize = 10;
@@ -64,10 +66,11 @@ pub fn outputs(entries: &[Entry], token: &str) -> String {
             _ = write!(text, "{name}<<{delimiter}\n{value}\n{delimiter}\n");
         }
     };
-    add("status", first.document.status().as_str());
+    add("status", first.document.status.as_str());
     add("exit-code", &first.exit_code.to_string());
-    if let [Entry { document: Document::Run(document), .. }] = entries
-        && let Some(result) = &document.result
+    if let [Entry { document, .. }] = entries
+        && let DocumentBody::Script(body) = &document.body
+        && let Some(result) = &body.result
     {
         add("result", result.get());
     }

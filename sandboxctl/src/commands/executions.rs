@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::service::{
-    Content, EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionRequest,
-    ExecutionStatus, ExecutionSummary, FileKind, FileList, Time,
+    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileKind, FileList,
+    Time,
 };
+use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Recorded};
 
 use super::{Context, block_on};
 use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
@@ -29,7 +30,7 @@ const PAGE: u32 = 100;
 
 pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Error> {
     let client = args.remote.required_client(&context.environment)?;
-    let client = super::remote::connect(context, client);
+    let client = super::execution::remote::connect(context, client);
     let output = context.output;
     block_on(async {
         let mut signals = Signals::listen()?;
@@ -131,7 +132,7 @@ async fn submit(output: &Output, client: &Arc<Client>, args: &SubmitArgs) -> Res
     }
     let execution = client.ended_execution(&id).await?;
     print(output, &execution, args.json)?;
-    Ok(execution.document.as_ref().map_or(0, ExecutionDocuments::process_exit_code))
+    Ok(execution.document.as_ref().map_or(0, ExecutionDocument::process_exit_code))
 }
 
 fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
@@ -150,7 +151,7 @@ fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
     Ok(ExecutionRequest {
         script: Some(Content(script.source)),
         args: input::arguments(args.args_file.as_deref(), &args.args)?,
-        metadata: super::remote::title(&super::launch::title(&script.name)),
+        metadata: super::execution::remote::title(&super::launch::title(&script.name)),
         ..ExecutionRequest::default()
     })
 }
@@ -162,9 +163,9 @@ async fn list(
     limit: u32,
 ) -> Result<Vec<ExecutionSummary>, Error> {
     if let Some(name) = status
-        && ExecutionStatus::from_name(name).is_none()
+        && ExecutionState::from_name(name).is_none()
     {
-        let known: Vec<_> = ExecutionStatus::ALL.iter().map(|status| status.as_str()).collect();
+        let known: Vec<_> = ExecutionState::all().map(ExecutionState::as_str).collect();
         let why = format!("'{name}' is not one of: {}", known.join(", "));
         return Err(Error::usage("--status", why));
     }
@@ -240,11 +241,11 @@ fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error
     }
     if let Some(document) = &execution.document {
         line("exit", &document.process_exit_code().to_string());
-        if let Some(error) = document.error() {
+        if let Some(error) = &document.common.error {
             line("error", &error.message);
         }
-        if let ExecutionDocuments::Script(document) = document
-            && let Some(result) = &document.result
+        if let DocumentBody::Script(body) = &document.body
+            && let Some(result) = &body.result
         {
             line("result", result.get());
         }
@@ -253,17 +254,22 @@ fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error
 }
 
 /// An event as a line for people.
-fn shown(event: &ExecutionEvent) -> String {
-    let what = match &event.body {
-        EventBody::Log { text, .. } | EventBody::Output { text, .. } => text.clone(),
-        EventBody::Test { case } => case.name.clone(),
-        EventBody::Refused { host } => format!("{}:{} ({})", host.host, host.port, host.reason),
-        EventBody::End { exit_code, .. } => format!("exit code {exit_code}"),
-        EventBody::Queued | EventBody::Start | EventBody::Omitted => String::new(),
+fn shown(record: &EventRecord) -> String {
+    let what = match &record.event {
+        Recorded::Event(event) => match event {
+            ExecutionEvent::Log(entry) => entry.text.as_str().into(),
+            ExecutionEvent::Output { data, .. } => String::from_utf8_lossy(data),
+            ExecutionEvent::Test(case) => case.name.as_str().into(),
+            ExecutionEvent::HostRefused(host) => {
+                format!("{}:{} ({})", host.host, host.port, host.reason).into()
+            }
+            ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => "".into(),
+        },
+        Recorded::End { exit_code, .. } => format!("exit code {exit_code}").into(),
     };
     let what = render::escaped_line(what.trim_end_matches('\n')).into_owned();
-    let name = event.body.name();
-    let shown = format!("{:>5}  {}  {name:<8} {what}", event.seq, event.time);
+    let name = record.event.name();
+    let shown = format!("{:>5}  {}  {name:<8} {what}", record.seq, record.time);
     format!("{}\n", shown.trim_end())
 }
 
@@ -327,6 +333,7 @@ async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<u8, E
 
 #[cfg(test)]
 mod tests {
+    use sandbox_api::Status;
     use sandbox_api::service::ExecutionKind;
     use serde_json::json;
 
@@ -352,7 +359,7 @@ mod tests {
         let summary = ExecutionSummary {
             id: "da2442acca66b731".into(),
             kind: ExecutionKind::Script,
-            status: ExecutionStatus::ScriptError,
+            status: ExecutionState::Ended(Status::ScriptError),
             created_at: now.before(Duration::from_secs(65)),
             started_at: Some(now.before(Duration::from_millis(64_000))),
             ended_at: Some(now.before(Duration::from_millis(62_750))),
@@ -369,14 +376,12 @@ mod tests {
 
     #[test]
     fn events_are_one_line_each_whatever_a_script_prints() {
-        let event = ExecutionEvent {
+        let entry = sandbox_api::LogEntry::from_line("a\nend exit code 0\u{1b}[2J\n");
+        let event = EventRecord {
             seq: 3,
             time: Time::from_unix_millis(0),
             name: None,
-            body: EventBody::Log {
-                level: sandbox_api::LogLevel::Print,
-                text: "a\nend exit code 0\u{1b}[2J\n".to_owned(),
-            },
+            event: ExecutionEvent::Log(entry).into(),
         };
         let text = shown(&event);
         assert_eq!(text.lines().count(), 1, "{text}");

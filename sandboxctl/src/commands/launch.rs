@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sandbox_api::{PrivateIo, RootFs, SandboxSpec};
+use sandbox_api::{PrivateIo, RootFs, SandboxSpec, Workload};
 use sandbox_controller::{
-    CancelHandle, Config, Controller, Error as ControllerError, Rebuild, Sandbox,
+    CancelHandle, Config, Controller, Error as ControllerError, Execution, Rebuild, Sandbox,
 };
 
 use super::Context;
@@ -152,18 +152,19 @@ pub async fn remove(
     }
 }
 
-/// Waits for the start of something that a signal cancels from then on, and awaits its end.
-pub async fn follow_to_end<T, R>(
+/// Starts something that a signal cancels from then on, and awaits its end.
+pub async fn follow_to_end<R>(
     signals: &mut Signals,
-    begun: impl Future<Output = Result<T, ControllerError>>,
-    cancel: impl FnOnce(&T) -> CancelHandle,
-    follow: impl AsyncFnOnce(T) -> Result<R, Error>,
+    sandbox: &Sandbox,
+    workload: Workload,
+    follow: impl AsyncFnOnce(Execution) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let begun = signals.guard(begun).await??;
+    let cancel = CancelHandle::new();
+    let execution = signals.guard(sandbox.start(workload, cancel.clone())).await??;
     // One that has come since, and was not looked at, is for the canceller.
     let pending = signals.renew()?;
-    let canceller = signals::cancel(cancel(&begun), pending);
-    let ended = follow(begun).await;
+    let canceller = signals::cancel(cancel, pending);
+    let ended = follow(execution).await;
     drop(canceller);
     // The signal that ended it is consumed; the next one is for what follows.
     signals.renew()?;

@@ -1,21 +1,11 @@
 //! Prints the hosts that commands are refused.
 
 use sandbox_api::{Network, RefusedHost};
-use sandbox_controller::RefusedHosts;
 
 use crate::output::Output;
 
 /// How many refused hosts are printed for each script or command; further ones are mentioned.
 const HOSTS_SHOWN: usize = 10;
-
-/// Prints the refused hosts as they come, until there will be no more.
-pub async fn print_refused(output: &Output, mut hosts: RefusedHosts) {
-    let mut printed = 0;
-    while let Some(host) = hosts.next().await {
-        print(output, printed, &host);
-        printed += 1;
-    }
-}
 
 /// Prints the refused hosts of what has ended.
 pub fn print_all_refused(output: &Output, network: Option<&Network>) {

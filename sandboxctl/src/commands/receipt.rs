@@ -15,8 +15,8 @@ use sandbox_api::receipt::{
     TestStatement, TestVerdict,
 };
 use sandbox_api::{
-    CommandLine, ErrorKind, ExecutionReport, Failure, InputSource, ReceiptReport, RootFs,
-    SandboxSpec, Script, Status, TestCase,
+    CommandLine, ErrorKind, ExecutionResult, Failure, InputSource, ReceiptReport, RootFs,
+    SandboxSpec, Script, Status, Workload,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
@@ -54,14 +54,6 @@ pub struct Issuer {
     earlier_files: u64,
     /// The words of the command, if the receipt is to have them.
     command: Option<RecordedCommand>,
-}
-
-/// What runs.
-pub enum Subjected<'a> {
-    /// A script, and its test cases.
-    Script(&'a Script, &'a [TestCase]),
-    /// A command.
-    Command(&'a Command),
 }
 
 /// What became of a receipt.
@@ -237,14 +229,14 @@ impl Issuer {
     pub async fn issue(
         issuer: &Option<Self>,
         sandbox: &Sandbox,
-        ran: &Subjected<'_>,
-        report: &ExecutionReport,
+        workload: &Workload,
+        result: &ExecutionResult,
         copied: &mut Copied,
         staging: &Staging,
     ) -> Issued {
         let Some(issuer) = issuer else { return Issued::default() };
-        let problem = match issuer.receipt(sandbox, ran, report, copied, staging).await {
-            Ok(receipt) => issuer.write(&receipt, ran).err(),
+        let problem = match issuer.receipt(sandbox, workload, result, copied, staging).await {
+            Ok(receipt) => issuer.write(&receipt, tests_of(workload, result)).err(),
             Err(error) => Some(error),
         };
         if problem.is_some() {
@@ -258,8 +250,8 @@ impl Issuer {
     async fn receipt(
         &self,
         sandbox: &Sandbox,
-        ran: &Subjected<'_>,
-        report: &ExecutionReport,
+        workload: &Workload,
+        result: &ExecutionResult,
         copied: &Copied,
         staging: &Staging,
     ) -> Result<Receipt, Error> {
@@ -273,13 +265,13 @@ impl Issuer {
         }
         let facts = sandbox.engine_facts().await?;
         let mut made_of = self.made_of.clone();
-        let (build_type, seed, now) = match ran {
-            Subjected::Script(script, _) => {
+        let (build_type, seed, now) = match workload {
+            Workload::Script(script) => {
                 made_of.push(script_dependency(script));
                 made_of.push(Dependency::new(Dependency::ARGS, args_digest(&script.args)));
                 (BuildType::Script, script.seed, script.now.and_then(moment))
             }
-            Subjected::Command(command) => {
+            Workload::Command(command) => {
                 made_of.extend(command_dependencies(command));
                 (BuildType::Command, None, None)
             }
@@ -292,13 +284,13 @@ impl Issuer {
             made_of.push(image);
         }
         made_of.sort_by(|one, other| one.name.cmp(&other.name));
-        let outcome = receipts::outcome(&report.outcome);
-        let mut subject = match (&copied.files, &report.changes) {
+        let outcome = receipts::outcome(&result.outcome);
+        let mut subject = match (&copied.files, &result.changes) {
             (Some(files), _) => receipts::files(files),
             (None, Some(changes)) => receipts::changed_files(&changes.manifest),
             (None, None) => Vec::new(),
         };
-        if let Some(name) = subject.iter().find(|it| ran.may_name_a_secret(&it.name)) {
+        if let Some(name) = subject.iter().find(|it| may_name_a_secret(workload, &it.name)) {
             let why = format!("a secret may stand in the name of a file: '{}'", name.name);
             return Err(Error::usage("--receipt", why)
                 .with_hint("rename the file: a receipt must not contain secrets"));
@@ -307,9 +299,9 @@ impl Issuer {
             subject.push(Subject::result(outcome.digest.sha256.clone()));
         }
         let mut byproducts = vec![outcome];
-        byproducts.extend(report.network.as_ref().map(receipts::traffic));
+        byproducts.extend(result.network.as_ref().map(receipts::traffic));
         byproducts.extend(
-            ran.tests()
+            tests_of(workload, result)
                 .map(|tests| Dependency::new(Dependency::TESTS, receipts::tests_digest(&tests))),
         );
         let version =
@@ -331,18 +323,18 @@ impl Issuer {
                     },
                     internal_parameters: InternalParameters {
                         engine: ReceiptEngine {
-                            kind: report.engine,
+                            kind: result.engine,
                             version: facts.version,
                             kernel: facts.kernel,
                         },
-                        confinement: report.confinement.clone(),
+                        confinement: result.confinement.clone(),
                     },
                     resolved_dependencies: made_of,
                 },
                 run_details: RunDetails {
                     builder: Builder { id: BuilderId::Sandboxctl, version },
                     metadata: RunMetadata {
-                        invocation_id: report.id.clone(),
+                        invocation_id: result.id.clone(),
                         started_on: self.started.clone(),
                         finished_on: sandbox_api::time::now(),
                     },
@@ -352,11 +344,11 @@ impl Issuer {
         })
     }
 
-    fn write(&self, receipt: &Receipt, ran: &Subjected<'_>) -> Result<(), Error> {
+    fn write(&self, receipt: &Receipt, tests: Option<TestResult>) -> Result<(), Error> {
         let what = || format!("--receipt {}", self.file.display());
         let unwritten = |source: std::io::Error| Error::Content { what: what(), source };
         let mut text = self.line(receipt).map_err(|error| unwritten(error.into()))?;
-        if let Some(tests) = ran.tests() {
+        if let Some(tests) = tests {
             let tests = TestStatement::new(receipt, tests);
             text.extend(self.line(&tests).map_err(|error| unwritten(error.into()))?);
         }
@@ -379,22 +371,16 @@ impl Issuer {
     }
 }
 
-impl Subjected<'_> {
-    /// Whether the name of a file may have had a secret, which is replaced there.
-    fn may_name_a_secret(&self, name: &str) -> bool {
-        let secrets = match self {
-            Self::Script(script, _) => &script.secrets,
-            Self::Command(command) => &command.secrets,
-        };
-        !secrets.is_empty() && name.contains(MASK)
-    }
+/// Whether the name of a file may have had a secret, which is replaced there.
+fn may_name_a_secret(workload: &Workload, name: &str) -> bool {
+    !workload.secrets().is_empty() && name.contains(MASK)
+}
 
-    /// The results of its test cases, if it has some.
-    fn tests(&self) -> Option<TestResult> {
-        match self {
-            Self::Script(script, cases) => TestResult::new(script_dependency(script), cases),
-            Self::Command(_) => None,
-        }
+/// The results of the test cases, if a script has some.
+fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
+    match workload {
+        Workload::Script(script) => TestResult::new(script_dependency(script), result.tests()),
+        Workload::Command(_) => None,
     }
 }
 

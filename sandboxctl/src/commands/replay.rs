@@ -12,12 +12,13 @@ use sandbox_api::receipt::{
 };
 use sandbox_api::{
     DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, SandboxSpec, Script, Secrets,
-    Status,
+    Status, Workload,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
-use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Run, Sandbox, receipts};
+use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, receipts};
 use serde::Serialize;
 
+use super::execution::Tail;
 use super::receipt::{
     Digested, MOUNT, args_digest, byte_inputs, command_dependencies, digest, public_key,
     read_receipt, script_dependency, unverified,
@@ -128,9 +129,9 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     let stdin = args.script.as_deref().is_some_and(input::is_stdin).then_some("--script -");
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let what = match receipt.predicate.build_definition.build_type {
-        BuildType::Script => What::Script(script(args, &receipt.predicate, secrets)?),
+        BuildType::Script => Workload::Script(script(args, &receipt.predicate, secrets)?),
         BuildType::Command => {
-            What::Command(command(context, args, &receipt.predicate)?.secrets(secrets))
+            Workload::Command(command(context, args, &receipt.predicate)?.secrets(secrets))
         }
     };
     let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
@@ -144,7 +145,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
         );
         return answer(Comparison::of_materials(&receipt.predicate, differences));
     }
-    let hint = what.hint(&receipt.predicate);
+    let hint = hint(&what, &receipt.predicate);
     let patterns = Patterns::of([what.secrets()]);
     let config = context.controller(&settings);
     let image = receipt.predicate.dependency(Dependency::IMAGE);
@@ -173,72 +174,47 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 }
                 compare(args, sandbox, outcome, &receipt, tests).await
             };
-            match what {
-                What::Script(script) => {
-                    let of_script = script_dependency(&script);
-                    let follow = async |run: Run| {
-                        let result = run.wait().await?;
-                        let tests = TestResult::new(of_script, &result.tests);
-                        compare(&result.outcome, result.hint(), tests).await
-                    };
-                    let run = sandbox.start(script);
-                    launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
+            let of_script = match &what {
+                Workload::Script(script) => Some(script_dependency(script)),
+                Workload::Command(_) => None,
+            };
+            let follow = async |run: Execution| {
+                let result = run.wait().await?;
+                let tests = of_script.and_then(|script| TestResult::new(script, result.tests()));
+                let compared = compare(&result.outcome, result.hint(), tests).await?;
+                if compared.outcome == Some(SameOutcome::Changed) {
+                    let mut stderr = Tail::default();
+                    stderr.push(&result.stderr().bytes);
+                    let mut lines = stderr.last_lines();
+                    patterns.text(&mut lines);
+                    context.output.indented(&lines);
                 }
-                What::Command(command) => {
-                    let follow = async |run: Execution| {
-                        let result = run.wait().await?;
-                        let compared = compare(&result.outcome, result.hint(), None).await?;
-                        if compared.outcome == Some(SameOutcome::Changed) {
-                            let mut stderr = exec::Tail::default();
-                            stderr.push(&result.stderr);
-                            let mut lines = stderr.last_lines();
-                            patterns.text(&mut lines);
-                            context.output.indented(&lines);
-                        }
-                        Ok(compared)
-                    };
-                    let run = sandbox.start_exec(command);
-                    launch::follow_to_end(signals, run, Execution::cancel_handle, follow).await
-                }
-            }
+                Ok(compared)
+            };
+            launch::follow_to_end(signals, sandbox, what, follow).await
         },
     ))?;
     answer(Comparison { hint, ..comparison }.without(&patterns))
 }
 
-/// What is replayed.
-enum What {
-    Script(Script),
-    Command(Command),
-}
-
-impl What {
-    const fn secrets(&self) -> &Secrets {
-        match self {
-            Self::Script(script) => &script.secrets,
-            Self::Command(command) => &command.secrets,
-        }
+/// What may make it do the same, if it may do something else each time.
+fn hint(what: &Workload, predicate: &Provenance) -> Option<String> {
+    let parameters = &predicate.build_definition.external_parameters;
+    let source = match what {
+        Workload::Script(script) => String::from_utf8_lossy(&script.source),
+        Workload::Command(_) => return None,
+    };
+    let uses = |names: &[&str]| names.iter().any(|name| source.contains(name));
+    let mut flags = Vec::new();
+    if parameters.seed.is_none() && uses(&["random"]) {
+        flags.push("--seed N");
     }
-
-    /// What may make it do the same, if it may do something else each time.
-    fn hint(&self, predicate: &Provenance) -> Option<String> {
-        let parameters = &predicate.build_definition.external_parameters;
-        let source = match self {
-            Self::Script(script) => String::from_utf8_lossy(&script.source),
-            Self::Command(_) => return None,
-        };
-        let uses = |names: &[&str]| names.iter().any(|name| source.contains(name));
-        let mut flags = Vec::new();
-        if parameters.seed.is_none() && uses(&["random"]) {
-            flags.push("--seed N");
-        }
-        if parameters.now.is_none() && uses(&["os.time", "os.date", "os.clock"]) {
-            flags.push("--now TIME");
-        }
-        (!flags.is_empty()).then(|| {
-            format!("a run with {} does the same each time; make a receipt of it", flags.join(" "))
-        })
+    if parameters.now.is_none() && uses(&["os.time", "os.date", "os.clock"]) {
+        flags.push("--now TIME");
     }
+    (!flags.is_empty()).then(|| {
+        format!("a run with {} does the same each time; make a receipt of it", flags.join(" "))
+    })
 }
 
 /// The script that ran.
@@ -468,17 +444,17 @@ fn root(args: &ReplayArgs, predicate: &Provenance) -> Result<RootFs, Error> {
 
 /// What the run is made of: names of dependencies, with digests.
 fn materials(
-    what: &What,
+    what: &Workload,
     spec: &SandboxSpec,
     inputs: &Digested,
 ) -> Result<Vec<(String, String)>, Error> {
     let named = |it: Dependency| (it.name, it.digest.sha256);
     let mut materials: Vec<_> = match what {
-        What::Script(script) => vec![
+        Workload::Script(script) => vec![
             named(script_dependency(script)),
             (Dependency::ARGS.to_owned(), args_digest(&script.args)),
         ],
-        What::Command(command) => command_dependencies(command).map(named).collect(),
+        Workload::Command(command) => command_dependencies(command).map(named).collect(),
     };
     materials.extend(inputs.digests());
     materials.extend(byte_inputs(spec).map(|it| (it.name, it.digest.sha256)));

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::changes::{ChangeManifest, Changes, CommitPolicy};
-use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec, SomePaths};
+use sandbox_api::{ErrorKind, ExecutionResult, Failure, Outcome, SandboxSpec, SomePaths};
 use sandbox_controller::{FinishOptions, NewDirectory, Sandbox};
 
 use crate::cli::changes::ChangesArgs;
@@ -38,9 +38,18 @@ pub struct Staged {
     /// Why nothing was committed, if the run itself failed.
     problem: Option<Failure>,
     is_staged: bool,
+    changes: Option<Committed>,
     commit: CommitPolicy,
     /// Where everything is if nothing was committed.
     kept: Option<PathBuf>,
+}
+
+/// What became of the changes.
+struct Committed {
+    is_committed: bool,
+    has_conflicts: bool,
+    count: usize,
+    is_truncated: bool,
 }
 
 impl Staging {
@@ -117,7 +126,7 @@ impl Staging {
     pub async fn finish(
         &self,
         sandbox: &Sandbox,
-        report: &mut ExecutionReport,
+        result: &mut ExecutionResult,
         output: &Output,
     ) -> Result<Staged, Error> {
         let Some(options) = &self.options else { return Ok(Staged::default()) };
@@ -127,26 +136,26 @@ impl Staging {
             kept: options.keep_staged.as_ref().map(|kept| kept.path().to_owned()),
             ..Staged::default()
         };
-        let problem = match sandbox.finish(options.clone(), &report.outcome).await {
+        let problem = match sandbox.finish(options.clone(), &result.outcome).await {
             Ok(Some(end)) => {
                 let conflict = conflict(&end.changes);
                 staged.diff = end.diff;
-                report.changes = Some(end.changes);
+                result.changes = Some(end.changes);
                 conflict.map(|failure| (failure, ErrorKind::Conflict))
             }
             Ok(None) => None,
             Err(error) => Some((Failure::from(&error), error.kind())),
         };
         if let Some((failure, kind)) = problem {
-            match &report.outcome {
+            match &result.outcome {
                 Outcome::Ok { .. } => {
                     let exit_code = sandbox_api::exit_code(kind);
-                    report.outcome = Outcome::Error { failure, exit_code };
+                    result.outcome = Outcome::Error { failure, exit_code };
                 }
                 _ => staged.problem = Some(failure),
             }
         }
-        if let (Some(file), Some(changes)) = (&self.manifest, &report.changes) {
+        if let (Some(file), Some(changes)) = (&self.manifest, &result.changes) {
             file.write_manifest(&changes.manifest, output)?;
         }
         if let Some(file) = &self.diff
@@ -154,6 +163,12 @@ impl Staging {
         {
             file.write(Ok(diff))?;
         }
+        staged.changes = result.changes.as_ref().map(|changes| Committed {
+            is_committed: changes.committed,
+            has_conflicts: !changes.conflicts.is_empty(),
+            count: changes.manifest.changes.len(),
+            is_truncated: changes.manifest.truncated,
+        });
         Ok(staged)
     }
 }
@@ -246,8 +261,8 @@ pub fn refuse_diff_beside_output(args: &ChangesArgs, output: &Output) -> Result<
 
 impl Staged {
     /// Whether the changes are in the io dir.
-    pub fn is_kept(&self, report: &ExecutionReport) -> bool {
-        !self.is_staged || report.changes.as_ref().is_some_and(|changes| changes.committed)
+    pub fn is_kept(&self) -> bool {
+        !self.is_staged || self.changes.as_ref().is_some_and(|changes| changes.is_committed)
     }
 
     /// Prints the diff, if it was asked for.
@@ -258,7 +273,7 @@ impl Staged {
     }
 
     /// Prints the diff, and what became of the changes.
-    pub fn print(&self, output: &Output, report: &ExecutionReport) {
+    pub fn print(&self, output: &Output) {
         if !self.is_staged {
             return;
         }
@@ -266,17 +281,17 @@ impl Staged {
         if let Some(problem) = &self.problem {
             output.caution(&problem.message);
         }
-        let Some(changes) = &report.changes else { return };
-        let count = match (changes.manifest.changes.len(), changes.manifest.truncated) {
+        let Some(changes) = &self.changes else { return };
+        let count = match (changes.count, changes.is_truncated) {
             (1, false) => "1 change".to_owned(),
             (count, false) => format!("{count} changes"),
             (count, true) => format!("more than {count} changes"),
         };
         let policy = self.commit.as_str();
         match &self.kept {
-            _ if changes.committed => output.notice(&format!("committed {count}")),
+            _ if changes.is_committed => output.notice(&format!("committed {count}")),
             Some(kept) => output.notice(&format!("kept {count} in {}", kept.display())),
-            None if changes.conflicts.is_empty() => {
+            None if !changes.has_conflicts => {
                 output.notice(&format!("discarded {count} (--commit {policy})"));
             }
             None => {}

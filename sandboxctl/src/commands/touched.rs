@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_api::{FileOp, FilesTouched};
+use sandbox_api::{FileOp, TouchedFile};
 
 use crate::output::Output;
 use crate::render;
@@ -12,14 +12,19 @@ const FILES_SHOWN: usize = 10;
 
 /// Lists the changed files of an io dir, with paths relative to `here`. Those of a private io dir,
 /// which has no path, are counted: they are gone.
-pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &FilesTouched) {
+pub fn print(
+    output: &Output,
+    here: &Path,
+    io_dir: Option<&Path>,
+    files: &[TouchedFile],
+    truncated: bool,
+) {
     let Some(io_dir) = io_dir else {
-        if let Some(text) = discarded(touched) {
+        if let Some(text) = discarded(files, truncated) {
             output.notice(&text);
         }
         return;
     };
-    let files = &touched.files;
     for file in files.iter().take(FILES_SHOWN) {
         let path = io_dir.join(&file.name);
         let path = path.strip_prefix(here).unwrap_or(&path).display();
@@ -29,9 +34,9 @@ pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &File
             FileOp::Remove => format!("removed {path}"),
         });
     }
-    if files.len() > FILES_SHOWN || touched.truncated {
+    if files.len() > FILES_SHOWN || truncated {
         let more = files.len().saturating_sub(FILES_SHOWN);
-        let or_more = if touched.truncated { " or more" } else { "" };
+        let or_more = if truncated { " or more" } else { "" };
         output.progress(&format!("and {more}{or_more} others"));
     }
 }
@@ -45,12 +50,12 @@ pub fn print_kept(output: &Output, io_dir: Option<&Path>) {
 }
 
 /// What was left in a private io dir.
-fn discarded(touched: &FilesTouched) -> Option<String> {
-    let left = touched.files.iter().filter(|file| file.op != FileOp::Remove);
+fn discarded(files: &[TouchedFile], truncated: bool) -> Option<String> {
+    let left = files.iter().filter(|file| file.op != FileOp::Remove);
     let (count, bytes) = left
         .fold((0_u64, 0_u64), |(count, bytes), file| (count + 1, bytes.saturating_add(file.bytes)));
     let size = render::size(bytes);
-    match (count, touched.truncated) {
+    match (count, truncated) {
         (0, _) => None,
         (_, true) => {
             Some(format!("{count} files ({size}) or more were discarded; --io-dir DIR keeps them"))
@@ -65,22 +70,19 @@ fn discarded(touched: &FilesTouched) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_api::TouchedFile;
 
     #[test]
     fn discarded_files_are_counted_without_removed_ones() {
         let file = |name: &str, op, bytes| TouchedFile::new(name.as_bytes(), op, bytes);
-        let touched = |files: Vec<TouchedFile>| FilesTouched { files, ..FilesTouched::default() };
         let removed = file("r", FileOp::Remove, 0);
-        assert_eq!(discarded(&touched(vec![removed.clone()])), None);
-        let one = touched(vec![removed, file("a", FileOp::Write, 5)]);
+        assert_eq!(discarded(&[removed.clone()], false), None);
+        let one = [removed, file("a", FileOp::Write, 5)];
         let text = "1 file (5 B) was discarded; --io-dir DIR keeps it";
-        assert_eq!(discarded(&one).as_deref(), Some(text));
-        let two = vec![file("a", FileOp::Write, 4096), file("b", FileOp::Append, 8192)];
+        assert_eq!(discarded(&one, false).as_deref(), Some(text));
+        let two = [file("a", FileOp::Write, 4096), file("b", FileOp::Append, 8192)];
         let text = "2 files (12.0 KiB) were discarded; --io-dir DIR keeps them";
-        assert_eq!(discarded(&touched(two.clone())).as_deref(), Some(text));
-        let more = FilesTouched { truncated: true, ..touched(two) };
+        assert_eq!(discarded(&two, false).as_deref(), Some(text));
         let text = "2 files (12.0 KiB) or more were discarded; --io-dir DIR keeps them";
-        assert_eq!(discarded(&more).as_deref(), Some(text));
+        assert_eq!(discarded(&two, true).as_deref(), Some(text));
     }
 }

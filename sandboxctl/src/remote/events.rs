@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use sandbox_api::service::ExecutionEvent;
+use sandbox_api::EventRecord;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Call, Client, Stream};
@@ -25,7 +25,7 @@ pub struct Events {
     /// The number of the last one that was given.
     last: u64,
     open: Option<(Stream, SseParser)>,
-    ready: VecDeque<ExecutionEvent>,
+    ready: VecDeque<EventRecord>,
     has_ended: bool,
     /// Since when no connection has brought anything.
     lost_since: Option<Instant>,
@@ -56,11 +56,11 @@ impl Events {
     /// # Errors
     ///
     /// If the service cannot be reached any more, or sends what is no event.
-    pub async fn next(&mut self) -> Result<Option<ExecutionEvent>, Error> {
+    pub async fn next(&mut self) -> Result<Option<EventRecord>, Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 self.last = event.seq;
-                self.has_ended = event.body.is_end();
+                self.has_ended = event.event.is_end();
                 return Ok(Some(event));
             }
             if self.has_ended {
@@ -81,7 +81,7 @@ impl Events {
                     let events =
                         parser.push(&piece).map_err(|error| self.client.unexpected(error))?;
                     for event in events {
-                        let event: ExecutionEvent =
+                        let event: EventRecord =
                             serde_json::from_str(&event.data).map_err(|error| {
                                 self.client.unexpected(format!("an event: {error}"))
                             })?;

@@ -10,7 +10,6 @@ mod connection;
 mod error;
 mod events;
 mod executions;
-mod results;
 mod sse;
 #[cfg(test)]
 mod tests;
@@ -21,5 +20,4 @@ pub use client::{Client, Stream};
 pub use error::Error;
 pub use events::Events;
 pub use executions::{ListQuery, new_key};
-pub use results::{exec_result, run_result};
 pub use token::{MAX_TOKEN_BYTES, Token};

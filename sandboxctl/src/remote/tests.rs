@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use sandbox_api::service::{
-    EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, ExecutionStatus,
-    ExecutionSummary, Time,
+    Execution, ExecutionKind, ExecutionRequest, ExecutionState, ExecutionSummary, Time,
 };
-use sandbox_api::{ErrorKind, Failure, Status};
+use sandbox_api::{ErrorKind, ExecutionDocument, ExecutionEvent, Failure, Recorded, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -163,9 +162,9 @@ async fn events_come_once_and_in_order_though_connections_are_lost() {
     let mut events = Events::new(service.client.clone(), "e1", 0);
     let mut seen = Vec::new();
     while let Some(event) = events.next().await.unwrap() {
-        seen.push(match event.body {
-            EventBody::Log { text, .. } => text,
-            EventBody::End { exit_code, .. } => exit_code.to_string(),
+        seen.push(match event.event {
+            Recorded::Event(ExecutionEvent::Log(entry)) => entry.text,
+            Recorded::End { exit_code, .. } => exit_code.to_string(),
             other => panic!("{other:?}"),
         });
     }
@@ -183,7 +182,7 @@ async fn events_after_the_last_one_end_with_the_execution() {
         summary: ExecutionSummary {
             id: "e1".to_owned(),
             kind: ExecutionKind::Script,
-            status: ExecutionStatus::Running,
+            status: ExecutionState::Running,
             created_at: now,
             started_at: Some(now),
             ended_at: None,
@@ -195,7 +194,7 @@ async fn events_after_the_last_one_end_with_the_execution() {
         document,
     };
     let failure = Failure::new(ErrorKind::Internal, "it failed", None);
-    let document = ExecutionDocuments::failed(ExecutionKind::Script, "e1", Status::Error, failure);
+    let document = ExecutionDocument::ended(ExecutionKind::Script, "e1", Status::Error, failure);
     let [running, ended] =
         [None, Some(document)].map(|document| serde_json::to_string(&execution(document)).unwrap());
     let service = Service::new(vec![

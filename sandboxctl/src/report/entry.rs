@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
-    ExecDocument, ExecutionDocument, Failure, ResultDocument, Secrets, Status, TestCase, TestStatus,
+    DocumentBody, ExecutionDocument, Failure, Secrets, Status, TestCase, TestStatus,
 };
 
 /// What runs: a script, or a command.
@@ -19,48 +20,6 @@ pub struct Subject {
     pub secrets: Secrets,
 }
 
-/// A result document.
-#[derive(Debug)]
-pub enum Document {
-    /// Of a script.
-    Run(Box<ResultDocument<'static>>),
-    /// Of a command.
-    Exec(Box<ExecDocument<'static>>),
-}
-
-impl Document {
-    /// How it ended.
-    pub const fn status(&self) -> Status {
-        match self {
-            Self::Run(document) => document.status,
-            Self::Exec(document) => document.status,
-        }
-    }
-
-    /// The members that both have.
-    pub const fn execution(&self) -> &ExecutionDocument<'static> {
-        match self {
-            Self::Run(document) => &document.execution,
-            Self::Exec(document) => &document.execution,
-        }
-    }
-
-    #[cfg(test)]
-    pub const fn execution_mut(&mut self) -> &mut ExecutionDocument<'static> {
-        match self {
-            Self::Run(document) => &mut document.execution,
-            Self::Exec(document) => &mut document.execution,
-        }
-    }
-
-    pub(super) fn json(&self) -> Result<String, serde_json::Error> {
-        match self {
-            Self::Run(document) => serde_json::to_string(document),
-            Self::Exec(document) => serde_json::to_string(document),
-        }
-    }
-}
-
 /// What ran, and how it ended.
 #[derive(Debug)]
 pub struct Entry {
@@ -69,7 +28,7 @@ pub struct Entry {
     /// What ran.
     pub subject: Subject,
     /// How it ended.
-    pub document: Document,
+    pub document: ExecutionDocument<'static>,
     /// The exit code of sandboxctl, if nothing else runs.
     pub exit_code: u8,
     /// The last lines that a command wrote to stderr.
@@ -81,7 +40,7 @@ impl Entry {
     pub fn failed_before(title: &str, failure: Failure, exit_code: u8) -> Self {
         let (name, secrets) = (title.to_owned(), Secrets::new());
         let subject = Subject { name, source: None, is_file: false, secrets };
-        let document = Document::Exec(Box::new(ExecDocument::failed(failure)));
+        let document = ExecutionDocument::failed(ExecutionKind::Command, failure, exit_code);
         Self { index: 0, subject, document, exit_code, last_lines: String::new() }
     }
 
@@ -92,35 +51,35 @@ impl Entry {
 
     /// Why it failed: the first of the run, its artifacts and its receipt that has an error.
     pub fn problem(&self) -> Option<Problem<'_>> {
-        let execution = self.document.execution();
-        if let Some(error) = &execution.error {
+        let common = &self.document.common;
+        if let Some(error) = &common.error {
             return Some(Problem::of(error));
         }
-        if let Document::Exec(document) = &self.document
-            && document.failed
+        if let DocumentBody::Command(body) = &self.document.body
+            && body.failed
         {
-            let message = match (document.exit_code, document.signal) {
+            let message = match (body.exit_code, body.signal) {
                 (Some(code), _) => format!("exit code {code}").into(),
                 (None, Some(signal)) => format!("killed by signal {signal}").into(),
                 (None, None) => "failed".into(),
             };
-            return Some(Problem { rule: document.status.as_str(), message, error: None });
+            return Some(Problem { rule: self.document.status.as_str(), message, error: None });
         }
-        let artifacts = execution.artifacts.as_ref().and_then(|it| it.error.as_ref());
-        let receipt = execution.receipt.as_ref().and_then(|it| it.error.as_ref());
+        let artifacts = common.artifacts.as_ref().and_then(|it| it.error.as_ref());
+        let receipt = common.receipt.as_ref().and_then(|it| it.error.as_ref());
         artifacts.or(receipt).map(Problem::of)
     }
 
     /// Whether its failed test cases say why it failed.
     pub fn is_explained_by_tests(&self) -> bool {
-        self.document.status() == Status::ScriptError && self.failed_tests().next().is_some()
+        self.document.status == Status::ScriptError && self.failed_tests().next().is_some()
     }
 
     /// The test cases of a script.
     pub fn tests(&self) -> &[TestCase] {
-        match &self.document {
-            Document::Run(document) => &document.tests,
-            Document::Exec(_) => &[],
+        match &self.document.body {
+            DocumentBody::Script(body) => &body.tests,
+            DocumentBody::Command(_) => &[],
         }
     }
 
@@ -131,7 +90,7 @@ impl Entry {
 
     /// How long it took.
     pub fn wall_ms(&self) -> u64 {
-        self.document.execution().usage.map_or(0, |usage| usage.wall_ms)
+        self.document.common.usage.map_or(0, |usage| usage.wall_ms)
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use sandbox_api::service::{EventBody, ExecutionEvent, Time};
+use sandbox_api::service::Time;
+use sandbox_api::{EventRecord, Recorded};
 
 use crate::target::Place;
 
@@ -27,17 +28,17 @@ impl EventLog {
     }
 
     /// Writes a line. After a failure nothing more is written: numbers have no gaps.
-    pub fn write(&mut self, name: &str, body: &EventBody) {
+    pub fn write(&mut self, name: &str, event: Recorded) {
         if self.failure.is_none()
-            && let Err(error) = self.try_write(name, body)
+            && let Err(error) = self.try_write(name, event)
         {
             self.failure = Some(error);
         }
     }
 
-    fn try_write(&mut self, name: &str, body: &EventBody) -> io::Result<()> {
+    fn try_write(&mut self, name: &str, event: Recorded) -> io::Result<()> {
         let (seq, time, name) = (self.next, Time::now(), Some(name.to_owned()));
-        let event = ExecutionEvent { seq, time, name, body: body.clone() };
+        let event = EventRecord { seq, time, name, event };
         let mut json = serde_json::to_vec(&event)?;
         json.push(b'\n');
         let file = match &mut self.file {
@@ -59,8 +60,7 @@ impl EventLog {
 mod tests {
     use super::*;
 
-    use sandbox_api::LogLevel;
-    use sandbox_api::service::OutputStream;
+    use sandbox_api::{ExecutionEvent, LogEntry, OutputStream};
     use serde_json::value::RawValue;
 
     #[test]
@@ -70,12 +70,12 @@ mod tests {
         std::fs::write(&path, "of an earlier run").unwrap();
         let mut log = EventLog::new(&path, Place::open(&path).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "of an earlier run");
-        log.write("a", &EventBody::Start);
-        let text = "x\n{\"seq\":9}".to_owned();
-        log.write("a", &EventBody::Log { level: LogLevel::Warn, text });
-        log.write("a", &EventBody::output(OutputStream::Stdout, b"\xff"));
+        log.write("a", ExecutionEvent::Started.into());
+        log.write("a", ExecutionEvent::Log(LogEntry::from_line("x\n{\"seq\":9}")).into());
+        let (stream, data) = (OutputStream::Stdout, b"\xff".to_vec().into());
+        log.write("a", ExecutionEvent::Output { stream, data }.into());
         let document = RawValue::from_string(r#"{"status":"ok"}"#.to_owned()).unwrap();
-        log.write("a", &EventBody::End { exit_code: 1, document });
+        log.write("a", Recorded::End { exit_code: 1, document });
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -88,8 +88,8 @@ mod tests {
 
         let full = Path::new("/dev/full");
         let mut full = EventLog::new(full, Place::open(full).unwrap());
-        full.write("a", &EventBody::Start);
-        full.write("a", &EventBody::Start);
+        full.write("a", ExecutionEvent::Started.into());
+        full.write("a", ExecutionEvent::Started.into());
         let (path, failure) = full.finish();
         assert_eq!(
             (path, failure.unwrap().kind()),

@@ -4,9 +4,9 @@
 
 use std::fmt::Write as _;
 
-use sandbox_api::{OutputEncoding, Status, TestCase, TestStatus};
+use sandbox_api::{DocumentBody, OutputEncoding, Status, TestCase, TestStatus};
 
-use super::entry::{Document, Entry};
+use super::entry::Entry;
 use crate::render::escaped_text;
 
 /// The results as JUnit's XML.
@@ -136,11 +136,11 @@ fn own_case(entry: &Entry) -> Case {
     let error = found.as_ref().and_then(|it| it.error);
     let problem = entry.failed().then(|| Problem {
         // A test that failed, in contrast to one that could not be made.
-        element: match entry.document.status() {
+        element: match entry.document.status {
             Status::ScriptError | Status::Exit => "failure",
             _ => "error",
         },
-        kind: found.as_ref().map_or(entry.document.status().as_str(), |it| it.rule).to_owned(),
+        kind: found.as_ref().map_or(entry.document.status.as_str(), |it| it.rule).to_owned(),
         message: found.as_ref().map(|it| it.message.to_string()).unwrap_or_default(),
         detail: error.and_then(|error| error.traceback.clone()),
     });
@@ -150,17 +150,14 @@ fn own_case(entry: &Entry) -> Case {
 
 /// What it printed to stdout and stderr; a script's log is stdout.
 fn output(entry: &Entry) -> [String; 2] {
-    match &entry.document {
-        Document::Run(document) => [document.logs.join("\n"), String::new()],
-        Document::Exec(document) => {
+    match &entry.document.body {
+        DocumentBody::Script(body) => [body.logs.join("\n"), String::new()],
+        DocumentBody::Command(body) => {
             let text = |text: &str, encoding| match encoding {
                 OutputEncoding::Utf8 => text.to_owned(),
                 OutputEncoding::Base64 => format!("base64: {text}"),
             };
-            [
-                text(&document.stdout, document.stdout_encoding),
-                text(&document.stderr, document.stderr_encoding),
-            ]
+            [text(&body.stdout, body.stdout_encoding), text(&body.stderr, body.stderr_encoding)]
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use sandbox_api::TestStatus;
+use sandbox_api::{DocumentBody, TestStatus};
 
-use super::entry::{Document, Entry};
+use super::entry::Entry;
 use crate::render::{self, escaped_line, escaped_text};
 
 /// Bytes of a result, an error or an output that are shown.
@@ -32,7 +32,7 @@ pub fn markdown(entries: &[Entry]) -> String {
     );
     for entry in entries {
         let name = cell(&code(&entry.subject.name));
-        let (status, code) = (entry.document.status(), entry.exit_code);
+        let (status, code) = (entry.document.status, entry.exit_code);
         let (time, tests) = (seconds(entry.wall_ms()), tests(entry));
         _ = writeln!(text, "| {name} | {status} | {code} | {time} | {tests} |");
     }
@@ -70,25 +70,25 @@ fn detail(text: &mut String, entry: &Entry) {
         }
         _ => section.push('\n'),
     }
-    match &entry.document {
-        Document::Run(document) => {
-            if let Some(result) = document.result.as_ref().filter(|it| it.get() != "null") {
+    match &entry.document.body {
+        DocumentBody::Script(body) => {
+            if let Some(result) = body.result.as_ref().filter(|it| it.get() != "null") {
                 _ = writeln!(section, "Result:\n\n{}", block(result.get(), "json"));
             }
         }
-        Document::Exec(document) if document.failed && !document.stderr.is_empty() => {
-            _ = writeln!(section, "stderr:\n\n{}", block(tail(&document.stderr), ""));
+        DocumentBody::Command(body) if body.failed && !body.stderr.is_empty() => {
+            _ = writeln!(section, "stderr:\n\n{}", block(tail(&body.stderr), ""));
         }
-        Document::Exec(_) => {}
+        DocumentBody::Command(_) => {}
     }
     if let Some(artifacts) =
-        entry.document.execution().artifacts.as_ref().filter(|it| it.error.is_none())
+        entry.document.common.artifacts.as_ref().filter(|it| it.error.is_none())
     {
         let files = if artifacts.files == 1 { "file" } else { "files" };
         let (count, size) = (artifacts.files, render::size(artifacts.bytes));
         _ = writeln!(section, "Artifacts: {count} {files} ({size}) in {}\n", code(&artifacts.dir));
     }
-    let refused = entry.document.execution().network.iter().flat_map(|network| &network.refused);
+    let refused = entry.document.common.network.iter().flat_map(|network| &network.refused);
     for host in refused.take(10) {
         let to = format!("{}:{}", host.host, host.port);
         _ = writeln!(section, "Refused {} ({})\n", code(&to), code(&host.reason));

@@ -17,14 +17,14 @@ pub mod testing;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sandbox_api::service::{EventBody, OutputStream};
-use sandbox_api::{ExecDocument, LogEntry, ResultDocument};
+use sandbox_api::service::ExecutionKind;
+use sandbox_api::{ExecutionDocument, ExecutionEvent, Recorded};
 use sandbox_controller::Patterns;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::target::Place;
-pub use entry::{Document, Entry, Subject};
+pub use entry::{Entry, Subject};
 use events::EventLog;
 pub use findings::Finding;
 pub use kind::{ReportArgument, ReportKind};
@@ -71,69 +71,55 @@ impl Reports {
         Ok(Self { files, events: Mutex::new(events), subjects, entries: Mutex::default() })
     }
 
-    /// Whether a report shows what a command prints, which is otherwise passed on and not kept.
-    pub fn keep_output(&self) -> bool {
-        !self.files.is_empty()
+    /// Whether a report shows what a command prints.
+    pub fn show_output(&self) -> bool {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.files.is_empty() || !events.is_empty()
     }
 
-    /// It starts.
-    pub fn started(&self, index: usize) {
-        self.emit(index, &EventBody::Start);
-    }
-
-    /// A script has written an entry of its log.
-    pub fn log(&self, index: usize, entry: &LogEntry) {
-        self.emit(index, &EventBody::log(entry));
-    }
-
-    /// A command has printed this.
-    pub fn output(&self, index: usize, stream: OutputStream, bytes: &[u8]) {
-        self.emit(index, &EventBody::output(stream, bytes));
-    }
-
-    /// A script has ended.
-    pub fn ran(&self, index: usize, document: &ResultDocument<'_>) {
-        let exit_code = document.exit_code;
-        for case in &*document.tests {
-            self.emit(index, &EventBody::Test { case: case.clone() });
-        }
-        if let Some(owned) = owned(document) {
-            self.record(index, Document::Run(Box::new(owned)), exit_code, String::new());
+    /// Something happened.
+    pub fn event(&self, index: usize, event: &ExecutionEvent) {
+        match event {
+            // What a service says of itself.
+            ExecutionEvent::Queued | ExecutionEvent::Omitted => {}
+            event => self.emit(index, || event.clone().into()),
         }
     }
 
-    /// A command has ended, with these last lines on stderr.
-    pub fn executed(
+    /// It has ended; `last_lines` are those that a command wrote to stderr.
+    pub fn ended(
         &self,
         index: usize,
-        document: &ExecDocument<'_>,
+        document: &ExecutionDocument<'static>,
         exit_code: u8,
         last_lines: String,
     ) {
-        if let Some(owned) = owned(document) {
-            self.record(index, Document::Exec(Box::new(owned)), exit_code, last_lines);
-        }
+        self.record(index, document.clone(), exit_code, last_lines);
     }
 
     /// Our side failed, so that there is no result.
     pub fn failed(&self, index: usize, error: &Error) {
         let (failure, code) = (error.document(), error.exit_code());
         let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
-        let document = match is_script {
-            true => Document::Run(Box::new(ResultDocument::failed(failure, code))),
-            false => Document::Exec(Box::new(ExecDocument::failed(failure))),
-        };
+        let kind = if is_script { ExecutionKind::Script } else { ExecutionKind::Command };
+        let document = ExecutionDocument::failed(kind, failure, code);
         self.record(index, document, code, String::new());
     }
 
-    fn record(&self, index: usize, document: Document, exit_code: u8, mut last_lines: String) {
+    fn record(
+        &self,
+        index: usize,
+        document: ExecutionDocument<'static>,
+        exit_code: u8,
+        mut last_lines: String,
+    ) {
         let mut entries = self.entries();
         // The first result is the run's own; a failure to print it is not another one.
         if entries.iter().any(|entry| entry.index == index) {
             return;
         }
-        if let Ok(document) = document.json().and_then(RawValue::from_string) {
-            self.emit(index, &EventBody::End { exit_code, document });
+        if let Ok(document) = document.to_json().and_then(RawValue::from_string) {
+            self.emit(index, || Recorded::End { exit_code, document: document.clone() });
         }
         let Some(subject) = self.subjects.get(index).cloned() else { return };
         // Again: escapes were removed, which may have stood in a secret.
@@ -146,17 +132,17 @@ impl Reports {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn emit(&self, index: usize, event: &EventBody) {
+    fn emit(&self, index: usize, event: impl Fn() -> Recorded) {
         let name = self.subjects.get(index).map_or("", |subject| &subject.name);
         let mut logs = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        logs.iter_mut().for_each(|log| log.write(name, event));
+        logs.iter_mut().for_each(|log| log.write(name, event()));
     }
 
     /// Writes all reports of what has ended, with the failure of our side that ended it, if any. The
     /// results, and why reports could not be written.
     pub fn finish(self, ended: Result<&u8, &Error>) -> (Vec<Entry>, Vec<Error>) {
         if let Err(error) = ended
-            && !self.entries().iter().any(|entry| entry.document.execution().engine.is_none())
+            && !self.entries().iter().any(|entry| entry.document.common.engine.is_none())
         {
             let known: Vec<_> = self.entries().iter().map(|entry| entry.index).collect();
             if let Some(first) = (0..self.subjects.len()).find(|index| !known.contains(index)) {
@@ -184,11 +170,6 @@ pub const fn exit_code(code: u8, has_failures: bool) -> u8 {
     if code == 0 && has_failures { FAILED } else { code }
 }
 
-/// The same document without borrows.
-fn owned<T: serde::Serialize, O: serde::de::DeserializeOwned>(document: &T) -> Option<O> {
-    serde_json::from_str(&serde_json::to_string(document).ok()?).ok()
-}
-
 pub fn flag(kind: ReportKind) -> String {
     format!("--report {}", kind.as_str())
 }
@@ -206,7 +187,7 @@ fn write(kind: ReportKind, place: &Place, entries: &[Entry]) -> std::io::Result<
 fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Error> {
     match kind {
         ReportKind::Json => {
-            let lines = entries.iter().map(|entry| Ok(entry.document.json()? + "\n"));
+            let lines = entries.iter().map(|entry| Ok(entry.document.to_json()? + "\n"));
             lines.collect()
         }
         ReportKind::Ndjson => Ok(String::new()),
@@ -256,7 +237,9 @@ mod tests {
         };
         let reports =
             Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
-        reports.ran(0, &ResultDocument::failed(Error::usage("x", "y").document(), 2));
+        let failure = Error::usage("x", "y").document();
+        let document = ExecutionDocument::failed(ExecutionKind::Script, failure, 2);
+        reports.ended(0, &document, 2, String::new());
         let error = Error::Signalled(crate::error::Signal::Terminate);
         reports.failed(1, &error);
         reports.failed(1, &Error::usage("x", "later"));
@@ -275,12 +258,9 @@ mod tests {
         let name = "sh".to_owned();
         let subject = Subject { name, source: None, is_file: false, secrets };
         let reports = Reports::of(&[], None, vec![subject]).unwrap();
-        reports.record(
-            0,
-            Document::Exec(Box::new(ExecDocument::failed(Error::usage("x", "y").document()))),
-            1,
-            "it is hunter22".to_owned(),
-        );
+        let failure = Error::usage("x", "y").document();
+        let document = ExecutionDocument::failed(ExecutionKind::Command, failure, 1);
+        reports.ended(0, &document, 1, "it is hunter22".to_owned());
         assert_eq!(reports.finish(Ok(&1)).0[0].last_lines, "it is ***");
     }
 

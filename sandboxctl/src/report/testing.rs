@@ -4,44 +4,52 @@ use std::borrow::Cow;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
-    ArtifactsReport, ErrorKind, ExecDocument, Failure, OutputEncoding, ReceiptReport,
-    ResultDocument, Secrets, Status, TestCase, TestStatus, TouchedFile,
+    ArtifactsReport, DocumentBody, ErrorKind, ExecutionDocument, Failure, OutputEncoding,
+    ReceiptReport, ScriptBody, Secrets, Status, TestCase, TestStatus, TouchedFile,
 };
 
-use super::{Document, Entry, Subject};
+use super::{Entry, Subject};
 
 /// Text with which a guest tries to leave its place in a format.
 pub const HOSTILE: &str = "]]></system-out>&\"'<b>\u{0}\u{1b}[31m\u{fffe}\r\n```\n| a | b |\n\
                            [link](http://x) ![](y) @all";
 
-fn run(index: usize, name: &str, source: &str, document: ResultDocument<'static>) -> Entry {
+fn run(index: usize, name: &str, source: &str, document: ExecutionDocument<'static>) -> Entry {
     let subject = Subject {
         name: name.to_owned(),
         source: Some(source.into()),
         is_file: true,
         secrets: Secrets::new(),
     };
-    let exit_code = document.exit_code;
-    let (document, last_lines) = (Document::Run(Box::new(document)), String::new());
+    let (exit_code, last_lines) = (document.process_exit_code(), String::new());
     Entry { index, subject, document, exit_code, last_lines }
 }
 
-fn document(error: Option<Failure>, status: Status, exit_code: u8) -> ResultDocument<'static> {
+fn document(error: Option<Failure>, status: Status, exit_code: u8) -> ExecutionDocument<'static> {
     let failure = Failure::new(ErrorKind::Internal, "", None);
-    let mut document = ResultDocument::failed(failure, exit_code);
+    let mut document = ExecutionDocument::failed(ExecutionKind::Script, failure, exit_code);
     document.id = Some("s1".into());
     document.status = status;
-    document.execution.error = error;
+    document.common.error = error;
     document
+}
+
+/// What only the document of a script has.
+fn body<'a>(document: &'a mut ExecutionDocument<'static>) -> &'a mut ScriptBody<'static> {
+    match &mut document.body {
+        DocumentBody::Script(body) => body,
+        DocumentBody::Command(_) => panic!("it is of a command"),
+    }
 }
 
 /// A script that returned.
 pub fn ok_script() -> Entry {
     let mut document = document(None, Status::Ok, 0);
     let result = serde_json::value::RawValue::from_string(r#"{"a":"`"}"#.to_owned()).unwrap();
-    document.result = Some(Cow::Owned(result));
-    document.logs = vec!["one".into(), "two".into()];
+    body(&mut document).result = Some(Cow::Owned(result));
+    body(&mut document).logs = vec!["one".into(), "two".into()];
     run(0, "tests/good.luau", "return 1", document)
 }
 
@@ -61,9 +69,9 @@ fn hostile_script() -> Entry {
     failure.line = Some(1);
     failure.traceback = Some(HOSTILE.to_owned());
     let mut document = document(Some(failure), Status::Timeout, 124);
-    document.logs = vec![HOSTILE.into()];
+    body(&mut document).logs = vec![HOSTILE.into()];
     let file = TouchedFile::new(HOSTILE.as_bytes(), sandbox_api::FileOp::Write, 1);
-    document.execution.files_touched = vec![file].into();
+    document.common.files_touched = vec![file].into();
     run(2, HOSTILE, HOSTILE, document)
 }
 
@@ -83,26 +91,28 @@ pub fn tested_script() -> Entry {
     ];
     let failure = sandbox_api::test_failure(&cases).unwrap().into();
     let mut document = document(Some(failure), Status::ScriptError, 1);
-    document.tests = cases.into();
+    body(&mut document).tests = cases.into();
     run(5, "tests/sums.luau", "test.case('sums', print)", document)
 }
 
 /// A command that failed, and one that never ran.
 fn commands() -> [Entry; 2] {
     let failure = Failure::new(ErrorKind::Image, "no such image", None);
-    let mut failed = ExecDocument::failed(failure.clone());
-    failed.execution.error = None;
+    let never = ExecutionDocument::failed(ExecutionKind::Command, failure, 125);
+    let mut failed = never.clone();
+    failed.common.error = None;
     failed.status = Status::Exit;
-    failed.exit_code = Some(3);
-    (failed.stdout, failed.stderr) = ("AP8=".into(), HOSTILE.into());
-    failed.stdout_encoding = OutputEncoding::Base64;
+    if let DocumentBody::Command(body) = &mut failed.body {
+        body.exit_code = Some(3);
+        (body.stdout, body.stderr) = ("AP8=".into(), HOSTILE.into());
+        body.stdout_encoding = OutputEncoding::Base64;
+    }
     let entry = |index, document, exit_code| {
         let name = "sh -c 'x | y'".to_owned();
         let subject = Subject { name, source: None, is_file: false, secrets: Secrets::new() };
-        let (document, last_lines) = (Document::Exec(Box::new(document)), HOSTILE.to_owned());
-        Entry { index, subject, document, exit_code, last_lines }
+        Entry { index, subject, document, exit_code, last_lines: HOSTILE.to_owned() }
     };
-    [entry(3, failed, 3), entry(4, ExecDocument::failed(failure), 125)]
+    [entry(3, failed, 3), entry(4, never, 125)]
 }
 
 /// Scripts that returned, and whose artifacts or receipt could not be written.
@@ -116,9 +126,9 @@ pub fn incomplete_scripts() -> [Entry; 2] {
     let (dir, file) = ("dist".to_owned(), "receipt.json".to_owned());
     let (omitted, unmatched) = (Vec::new(), Vec::new());
     let report = ArtifactsReport { dir, files: 0, bytes: 0, omitted, unmatched, error: error() };
-    artifacts.document.execution_mut().artifacts = Some(Cow::Owned(report));
+    artifacts.document.common.artifacts = Some(Cow::Owned(report));
     let report = ReceiptReport { file, error: error() };
-    receipt.document.execution_mut().receipt = Some(Cow::Owned(report));
+    receipt.document.common.receipt = Some(Cow::Owned(report));
     [artifacts, receipt]
 }
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use sandbox_api::EventRecord;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteMode};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, ExecutionEvent, ExecutionKind, ExecutionList, ExecutionRequest,
-    ExecutionStatus, ExecutionSummary, ExtendRequest, FileList, Health, SandboxList,
-    SandboxRequest, SandboxView, Subject, UsageTotals,
+    AcceptedExecution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState,
+    ExecutionSummary, ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView,
+    Subject, UsageTotals,
 };
 
 use crate::refusal::Refusal;
@@ -53,7 +54,7 @@ pub trait Backend: Send + Sync + 'static {
         subject: &'a Subject,
         id: &'a str,
         after: u64,
-    ) -> Reply<'a, BoxStream<'static, Result<ExecutionEvent, Refusal>>>;
+    ) -> Reply<'a, BoxStream<'static, Result<EventRecord, Refusal>>>;
     /// The files that an execution left.
     fn files<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, FileList>;
     /// One of them.
@@ -176,7 +177,7 @@ pub enum IsNew {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
     /// Those with this status.
-    pub status: Option<ExecutionStatus>,
+    pub status: Option<ExecutionState>,
     /// Those of this kind.
     pub kind: Option<ExecutionKind>,
     /// Those that ran in this kept sandbox.

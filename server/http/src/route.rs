@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, MethodRouter, on};
-use sandbox_api::service::ExecutionEvent;
+use sandbox_api::EventRecord;
 use sandbox_api::{ErrorKind, ProblemKind};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -289,7 +289,7 @@ impl Route {
     /// An answer that is a stream of events. Its schema is that of the data of each: generated clients
     /// give a stream of that type.
     pub fn answers_events(self, description: &'static str) -> Self {
-        let (media_type, schema) = ("text/event-stream", schema_of::<ExecutionEvent> as SchemaFn);
+        let (media_type, schema) = ("text/event-stream", schema_of::<EventRecord> as SchemaFn);
         self.answer(200, description, vec![Content { media_type, schema, example: None }])
     }
 

@@ -6,7 +6,6 @@
 use std::any::Any;
 use std::fs;
 use std::io;
-use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -14,10 +13,10 @@ use std::time::Duration;
 
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::{
-    DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionReport, Failure, Input, Lifespan, SandboxSpec,
-    SpecError, Status, Usage,
+    CancelCause, DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input,
+    Lifespan, SandboxSpec, SpecError, Status, Usage, Workload,
 };
-use sandbox_controller::{Controller, Error, Sandbox};
+use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::outputs::Outputs;
 use crate::quotas::{Account, Turn};
 use crate::settings::{Access, Audience, Settings};
+use crate::transport::progress::Progress;
 
 /// How many file operations of one workspace are in progress at a time: as many as an agent takes.
 const OPERATIONS: usize = 16;
@@ -135,15 +135,49 @@ impl Fresh {
     }
 
     /// What it ran has ended like this; none if it did not run.
-    pub async fn ended(&mut self, report: Option<&ExecutionReport>) {
+    pub async fn ended(&mut self, result: Option<&ExecutionResult>) {
         let Some(turn) = self.turn.take() else { return };
-        match report {
-            Some(report) => {
-                turn.end(report.outcome.status(), report.usage.charged(&report.limits)).await;
+        match result {
+            Some(result) => {
+                turn.end(result.outcome.status(), result.usage.charged(&result.limits)).await;
             }
             None => turn.end(Status::Error, Usage::default()).await,
         }
     }
+}
+
+/// Runs something to its end, and sends its progress.
+async fn follow(
+    sandbox: &Sandbox,
+    workload: Workload,
+    token: &CancellationToken,
+    mut progress: Option<Progress>,
+    mut push: impl FnMut(&ExecutionEvent, Option<&mut Progress>),
+) -> Result<ExecutionResult, Error> {
+    let cancel = CancelHandle::new();
+    let mut execution = sandbox.start(workload, cancel.clone()).await?;
+    loop {
+        tokio::select! {
+            biased;
+            () = token.cancelled(), if cancel.cause().is_none() => {
+                cancel.cancel(CancelCause::Caller);
+            }
+            // The clock of what is not sent yet.
+            () = Progress::due(&progress), if progress.is_some() => {
+                if let Some(progress) = &mut progress {
+                    progress.send(token).await;
+                }
+            }
+            event = execution.next() => match event {
+                Some(event) => push(&event, progress.as_mut()),
+                None => break,
+            },
+        }
+    }
+    if let Some(progress) = &mut progress {
+        progress.send(token).await;
+    }
+    execution.wait().await
 }
 
 impl Drop for Fresh {
@@ -261,21 +295,23 @@ impl Workspace {
         self.spec().lifespan(Lifespan::OneRun).title(title)
     }
 
-    /// Runs one script or one command in a sandbox of its own. A call that is cancelled before it has
-    /// one does not wait for it.
-    pub(crate) async fn run_fresh<T: Deref<Target = ExecutionReport>>(
+    /// Runs one script or one command in a sandbox of its own, and gives its events to `push`. A call
+    /// that is cancelled before it has a sandbox does not wait for it.
+    pub(crate) async fn run_fresh(
         &self,
         title: &str,
+        workload: impl Into<Workload>,
         token: &CancellationToken,
-        work: impl AsyncFnOnce(&Sandbox) -> Result<T, Error>,
-    ) -> Result<T, Failure> {
+        progress: Option<Progress>,
+        push: impl FnMut(&ExecutionEvent, Option<&mut Progress>),
+    ) -> Result<ExecutionResult, Failure> {
         let mut fresh = tokio::select! {
             biased;
             () = token.cancelled() => return Err(cancelled()),
             fresh = self.fresh(title) => fresh?,
         };
-        let result = work(fresh.sandbox()).await;
-        fresh.ended(result.as_deref().ok()).await;
+        let result = follow(fresh.sandbox(), workload.into(), token, progress, push).await;
+        fresh.ended(result.as_ref().ok()).await;
         let result = result.map_err(|error| self.failure(&error))?;
         if !result.files_touched.files.is_empty() {
             self.files_changed();

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use sandbox_api::service::{EventBody, ExecutionRequest, Subject, Time};
+use sandbox_api::ExecutionEvent;
+use sandbox_api::service::{ExecutionRequest, Subject, Time};
+use sandbox_controller::CancelHandle;
 use sandbox_dirfd::{hex, random_hex};
 use sandbox_store::{Accepted, NewExecution};
 use sha2::{Digest as _, Sha256};
@@ -19,7 +21,6 @@ use crate::live::{Live, Phase, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
-use crate::runner::Cancel;
 use crate::sandboxes::registry::SandboxTarget;
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
@@ -193,7 +194,7 @@ impl Core {
             }
             None => {
                 let plan = plan(checked, &self.config)?;
-                (plan.work.kind(), Some(plan))
+                (plan.workload.kind(), Some(plan))
             }
         };
         let (mut reserved, mut room) = self.admit(&subject, json.len() as u64).await?;
@@ -221,7 +222,7 @@ impl Core {
             generation,
             used: OnceLock::new(),
             feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
-            cancel: watch::Sender::new(Cancel::No),
+            cancel: CancelHandle::new(),
             phase: watch::Sender::new(
                 start.map_or(Phase::Queued, |start| Phase::Running(start.at)),
             ),
@@ -229,9 +230,9 @@ impl Core {
         // Its sandbox is started while it is stored. If it is not accepted, nothing runs in it.
         let begun = plan.map(|plan| Box::new(self.begin(&live, plan)));
         // Its first events are as durable as its acceptance: their numbers are not used again.
-        live.feed.push(EventBody::Queued);
+        live.feed.push(ExecutionEvent::Queued);
         if start.is_some() {
-            live.feed.push(EventBody::Start);
+            live.feed.push(ExecutionEvent::Started);
         }
         let events = live.feed.unsaved();
         let record = NewExecution {

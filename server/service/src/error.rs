@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling};
+use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling, WorkloadError};
 use sandbox_store::StoreError;
 
 use crate::runner::Failed;
@@ -190,9 +190,9 @@ pub enum ServiceErrorKind {
     Internal,
 }
 
-impl From<sandbox_server::execution::RequestError> for ServiceError {
-    fn from(error: sandbox_server::execution::RequestError) -> Self {
-        let sandbox_server::execution::RequestError { field, problem, hint, kind } = error;
+impl From<WorkloadError> for ServiceError {
+    fn from(error: WorkloadError) -> Self {
+        let WorkloadError { field, problem, hint, kind } = error;
         Self::Invalid { field: field.to_owned(), problem, hint, kind }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
-use sandbox_api::service::{ExecutionEvent, Subject};
+use sandbox_api::EventRecord;
+use sandbox_api::service::Subject;
 
 use crate::core::Core;
 use crate::error::ServiceError;
@@ -17,7 +18,7 @@ use crate::service::Service;
 const PIECE: usize = 16;
 
 /// Events, in order. It ends after the end of the execution, or with an error.
-pub type Events = BoxStream<'static, Result<Arc<ExecutionEvent>, ServiceError>>;
+pub type Events = BoxStream<'static, Result<Arc<EventRecord>, ServiceError>>;
 
 impl Service {
     /// The events of an execution after this number, 0 for all: those that were before, and then
@@ -55,12 +56,12 @@ struct Reader {
     id: String,
     /// The number of the last event that was read.
     after: u64,
-    ready: VecDeque<Arc<ExecutionEvent>>,
+    ready: VecDeque<Arc<EventRecord>>,
     has_ended: bool,
 }
 
 impl Reader {
-    async fn next(&mut self) -> Result<Option<Arc<ExecutionEvent>>, ServiceError> {
+    async fn next(&mut self) -> Result<Option<Arc<EventRecord>>, ServiceError> {
         if self.has_ended {
             return Ok(None);
         }
@@ -75,7 +76,7 @@ impl Reader {
             return Ok(None);
         };
         self.after = event.seq;
-        self.has_ended = event.body.is_end();
+        self.has_ended = event.event.is_end();
         Ok(Some(event))
     }
 

@@ -5,7 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbox_api::service::{EventBody, ExecutionEvent, Time};
+use sandbox_api::service::Time;
+use sandbox_api::{EventRecord, ExecutionEvent, Recorded};
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
@@ -32,7 +34,7 @@ pub(crate) struct Feed {
 struct State {
     /// Events in order, without gaps: the stored ones that are still here, then those that are not
     /// stored yet.
-    recent: VecDeque<Arc<ExecutionEvent>>,
+    recent: VecDeque<Arc<EventRecord>>,
     recent_bytes: usize,
     unsaved_bytes: usize,
     /// The number of the next event.
@@ -51,7 +53,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum FeedRead {
     /// The next events, at least one.
-    Events(Vec<Arc<ExecutionEvent>>),
+    Events(Vec<Arc<EventRecord>>),
     /// They are in the store only.
     InStore,
     /// There are none yet.
@@ -92,14 +94,13 @@ impl Feed {
     }
 
     /// Adds an event; a log entry or output beyond the bounds is omitted, which an event says.
-    pub fn push(&self, body: EventBody) {
+    pub fn push(&self, event: ExecutionEvent) {
         let mut state = self.lock();
         if state.has_ended {
             return;
         }
-        let bytes = text_bytes(&body);
-        let is_bounded = matches!(body, EventBody::Log { .. } | EventBody::Output { .. });
-        if is_bounded {
+        let bytes = text_bytes(&event);
+        if matches!(event, ExecutionEvent::Log(_) | ExecutionEvent::Output { .. }) {
             let is_over = state.bytes.saturating_add(bytes as u64) > self.max_bytes
                 || state.unsaved_bytes + bytes + OVERHEAD > MAX_UNSAVED_BYTES;
             if is_over && state.omits {
@@ -107,37 +108,29 @@ impl Feed {
             }
             if is_over {
                 state.omits = true;
-                self.add(&mut state, EventBody::Omitted, 0);
+                self.add(&mut state, ExecutionEvent::Omitted, 0);
                 return;
             }
             state.bytes += bytes as u64;
         }
         state.omits = false;
-        state.has_ended = body.is_end();
-        self.add(&mut state, body, bytes);
+        self.add(&mut state, event, bytes);
     }
 
-    fn add(&self, state: &mut State, body: EventBody, bytes: usize) {
+    fn add(&self, state: &mut State, event: ExecutionEvent, bytes: usize) {
         let seq = state.next;
         state.next += 1;
-        state.recent.push_back(Arc::new(ExecutionEvent {
-            seq,
-            time: Time::now(),
-            name: None,
-            body,
-        }));
+        let (time, event) = (Time::now(), event.into());
+        state.recent.push_back(Arc::new(EventRecord { seq, time, name: None, event }));
         state.recent_bytes += bytes + OVERHEAD;
         state.unsaved_bytes += bytes + OVERHEAD;
-        // The end is reported when it is durable.
-        if !state.has_ended {
-            self.last.send_replace(seq);
-        }
+        self.last.send_replace(seq);
     }
 
     /// The events that are not stored yet, without the end.
-    pub fn unsaved(&self) -> Vec<Arc<ExecutionEvent>> {
+    pub fn unsaved(&self) -> Vec<Arc<EventRecord>> {
         let state = self.lock();
-        let is_due = |event: &&Arc<ExecutionEvent>| event.seq > state.saved && !event.body.is_end();
+        let is_due = |event: &&Arc<EventRecord>| event.seq > state.saved && !event.event.is_end();
         state.recent.iter().filter(is_due).cloned().collect()
     }
 
@@ -150,23 +143,24 @@ impl Feed {
             .recent
             .iter()
             .filter(|event| event.seq > saved)
-            .map(|event| text_bytes(&event.body) + OVERHEAD)
+            .map(|event| record_bytes(event) + OVERHEAD)
             .sum();
         while state.recent_bytes > RECENT_BYTES
             && let Some(first) = state.recent.front()
             && first.seq <= saved
         {
-            let bytes = text_bytes(&first.body) + OVERHEAD;
+            let bytes = record_bytes(first) + OVERHEAD;
             state.recent_bytes -= bytes;
             state.recent.pop_front();
         }
     }
 
     /// Adds the end, which readers see when it is [durable](Self::publish_end). Its number.
-    pub fn end(&self, body: EventBody) -> Arc<ExecutionEvent> {
+    pub fn end(&self, exit_code: u8, document: Box<RawValue>) -> Arc<EventRecord> {
         let mut state = self.lock();
         let seq = state.next;
-        let event = Arc::new(ExecutionEvent { seq, time: Time::now(), name: None, body });
+        let (time, event) = (Time::now(), Recorded::End { exit_code, document });
+        let event = Arc::new(EventRecord { seq, time, name: None, event });
         if !state.has_ended {
             state.has_ended = true;
             state.next += 1;
@@ -195,7 +189,7 @@ impl Feed {
         match state.recent.front() {
             Some(first) if first.seq <= seq + 1 => {
                 let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
-                let told = |event: &&Arc<ExecutionEvent>| event.seq <= told;
+                let told = |event: &&Arc<EventRecord>| event.seq <= told;
                 FeedRead::Events(
                     state.recent.iter().skip(skip).take_while(told).take(most).cloned().collect(),
                 )
@@ -211,45 +205,54 @@ impl Feed {
 }
 
 /// The bytes of an event that its execution determines.
-fn text_bytes(body: &EventBody) -> usize {
-    match body {
-        EventBody::Log { text, .. } | EventBody::Output { text, .. } => text.len(),
-        EventBody::Test { case } => case.name.len() + case.message.as_ref().map_or(0, String::len),
-        EventBody::Refused { host } => host.host.len() + host.reason.len(),
-        EventBody::Queued | EventBody::Start | EventBody::Omitted | EventBody::End { .. } => 0,
+fn text_bytes(event: &ExecutionEvent) -> usize {
+    match event {
+        ExecutionEvent::Log(entry) => entry.text.len(),
+        ExecutionEvent::Output { data, .. } => data.len(),
+        ExecutionEvent::Test(case) => {
+            case.name.len() + case.message.as_ref().map_or(0, String::len)
+        }
+        ExecutionEvent::HostRefused(host) => host.host.len() + host.reason.len(),
+        ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => 0,
+    }
+}
+
+fn record_bytes(record: &EventRecord) -> usize {
+    match &record.event {
+        Recorded::Event(event) => text_bytes(event),
+        Recorded::End { .. } => 0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_api::LogLevel;
+    use sandbox_api::LogEntry;
 
-    fn log(bytes: usize) -> EventBody {
-        EventBody::Log { level: LogLevel::Print, text: "x".repeat(bytes) }
+    fn log(bytes: usize) -> ExecutionEvent {
+        ExecutionEvent::Log(LogEntry::from_line(&"x".repeat(bytes)))
     }
 
     fn names(found: FeedRead) -> Vec<(u64, &'static str)> {
         match found {
-            FeedRead::Events(events) => events.iter().map(|it| (it.seq, it.body.name())).collect(),
+            FeedRead::Events(events) => events.iter().map(|it| (it.seq, it.event.name())).collect(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn end() -> EventBody {
-        let document = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
-        EventBody::End { exit_code: 0, document }
+    fn end(feed: &Feed) -> u64 {
+        feed.end(0, RawValue::from_string("{}".to_owned()).unwrap()).seq
     }
 
     #[test]
     fn events_are_numbered_and_the_end_is_told_when_it_is_durable() {
         let feed = Feed::new(0, 1000);
-        feed.push(EventBody::Queued);
-        feed.push(EventBody::Start);
+        feed.push(ExecutionEvent::Queued);
+        feed.push(ExecutionEvent::Started);
         feed.push(log(1));
         assert_eq!(names(feed.after(0, 10)), [(1, "queued"), (2, "start"), (3, "log")]);
         assert_eq!(names(feed.after(1, 1)), [(2, "start")]);
-        assert_eq!(feed.end(end()).seq, 4);
+        assert_eq!(end(&feed), 4);
         assert!(matches!(feed.after(3, 10), FeedRead::NotYet));
         assert_eq!(feed.unsaved().len(), 3);
         feed.publish_end();
@@ -266,7 +269,7 @@ mod tests {
         let feed = Feed::after_crash(2, 1000);
         assert!(matches!(feed.after(2, 10), FeedRead::NotYet));
         assert!(matches!(feed.after(9, 10), FeedRead::NotYet));
-        let seq = feed.end(end()).seq;
+        let seq = end(&feed);
         assert!(matches!(feed.after(9, 10), FeedRead::NotYet));
         feed.publish_end();
         for seen in [2, 3, 9, seq - 2] {
@@ -282,7 +285,7 @@ mod tests {
         for _ in 0..5 {
             feed.push(log(4));
         }
-        feed.push(EventBody::Start);
+        feed.push(ExecutionEvent::Started);
         feed.push(log(2));
         let expected = [(1, "log"), (2, "log"), (3, "omitted"), (4, "start"), (5, "log")];
         assert_eq!(names(feed.after(0, 10)), expected);

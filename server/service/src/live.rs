@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use sandbox_api::Failure;
 use sandbox_api::service::{
-    Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, ExecutionSummary, RequestSecrets,
+    Execution, ExecutionKind, ExecutionRequest, ExecutionState, ExecutionSummary, RequestSecrets,
     Subject, Time,
 };
-use sandbox_server::execution::Work;
+use sandbox_api::{CancelCause, ErrorKind, Failure, Workload};
+use sandbox_controller::CancelHandle;
 use sandbox_store::UsedGeneration;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::plan::PlannedIo;
 use crate::room::Room;
-use crate::runner::{Cancel, Failed, Machine};
+use crate::runner::{Failed, Machine};
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Live {
     pub feed: Feed,
     /// What all lines about it are in: its request, if this service accepted it.
     pub span: Span,
-    pub cancel: watch::Sender<Cancel>,
+    pub cancel: CancelHandle,
     pub phase: watch::Sender<Phase>,
 }
 
@@ -64,8 +64,8 @@ impl Live {
     /// Its state, without a result.
     pub fn summary(&self) -> ExecutionSummary {
         let (status, started_at, ended_at) = match &*self.phase.borrow() {
-            Phase::Queued => (ExecutionStatus::Queued, None, None),
-            Phase::Running(since) => (ExecutionStatus::Running, Some(*since), None),
+            Phase::Queued => (ExecutionState::Queued, None, None),
+            Phase::Running(since) => (ExecutionState::Running, Some(*since), None),
             Phase::Ended(ended) => return ended.summary.clone(),
         };
         ExecutionSummary {
@@ -101,20 +101,13 @@ impl Live {
         let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
         _ = tokio::time::timeout(up_to, ended).await;
     }
-
-    /// Cancels it so, or kills it if it was cancelled before.
-    pub fn cancel(&self, first: Cancel) {
-        self.cancel.send_modify(|cancel| {
-            *cancel = if *cancel == Cancel::No { first } else { Cancel::AtOnce };
-        });
-    }
 }
 
 /// Cancels executions and waits for their ends, each time this long: those that have not ended then are
 /// killed.
-pub(crate) async fn cancel_all(all: &[Arc<Live>], first: Cancel, patience: Duration) {
+pub(crate) async fn cancel_all(all: &[Arc<Live>], cause: CancelCause, patience: Duration) {
     for _ in 0..2 {
-        all.iter().for_each(|live| live.cancel(first));
+        all.iter().for_each(|live| live.cancel.cancel(cause));
         if tokio::time::timeout(patience, all_ended(all)).await.is_ok() {
             return;
         }
@@ -155,7 +148,7 @@ pub(crate) enum Waits {
 /// A sandbox that is being started for an execution, and what is to run in it.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    pub work: Work,
+    pub workload: Workload,
     pub io: PlannedIo,
     pub launching: Launching,
 }
@@ -183,7 +176,10 @@ pub(crate) enum NotRun {
 
 impl From<Failed> for NotRun {
     fn from(failed: Failed) -> Self {
-        Self::Failed(*failed.failure)
+        match failed.failure.kind {
+            ErrorKind::Cancelled => Self::Cancelled,
+            _ => Self::Failed(*failed.failure),
+        }
     }
 }
 

@@ -10,10 +10,9 @@ use sandbox_api::service::{
 };
 use sandbox_api::{
     Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs,
-    SandboxSpec, is_image_reference,
+    SandboxSpec, Workload, is_image_reference,
 };
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
-use sandbox_server::execution::Work;
 use sandbox_server::registry::image_matches;
 
 use crate::config::{HostPolicy, IoPosture, ServiceConfig};
@@ -28,7 +27,7 @@ pub(crate) struct Plan {
     /// The sandbox, where the execution has one of its own; its io dir is set by who launches it.
     pub spec: SandboxSpec,
     /// What runs in it.
-    pub work: Work,
+    pub workload: Workload,
     /// Its files.
     pub io: PlannedIo,
 }
@@ -57,11 +56,11 @@ pub(crate) fn plan(
     let inputs = inputs(std::mem::take(&mut request.inputs), config)?;
     metadata(&request.metadata, config)?;
     let asked_io = std::mem::take(&mut request.io);
-    let work = Work::of(request, config.request.stdin_bytes)?;
-    if work.kind() == ExecutionKind::Command && !root.supports_exec() {
+    let workload = Workload::of(request, config.request.stdin_bytes)?;
+    if workload.kind() == ExecutionKind::Command && !root.supports_exec() {
         return Err(no_programs());
     }
-    let io = io(&asked_io, work.kind(), !inputs.is_empty(), config)?;
+    let io = io(&asked_io, workload.kind(), !inputs.is_empty(), config)?;
     let mut spec = config.sandbox.clone().root(root).limits(limits).allow(allow);
     spec.lifespan = Lifespan::OneRun;
     spec.inputs = inputs;
@@ -73,11 +72,11 @@ pub(crate) fn plan(
     if let Some(errors) = asked_io.errors {
         spec.io_errors = errors;
     }
-    let spec = spec.title(match &work {
-        Work::Script(_) => "script".to_owned(),
-        Work::Command(command) => String::from_utf8_lossy(command.program()).into_owned(),
+    let spec = spec.title(match &workload {
+        Workload::Script(_) => "script".to_owned(),
+        Workload::Command(command) => String::from_utf8_lossy(command.program()).into_owned(),
     });
-    Ok(Plan { spec, work, io })
+    Ok(Plan { spec, workload, io })
 }
 
 /// Plans an execution in a kept sandbox of this spec, whose shape is fixed.
@@ -85,17 +84,18 @@ pub(crate) fn plan_in_sandbox(
     request: ExecutionRequest,
     spec: &SandboxSpec,
     config: &ServiceConfig,
-) -> Result<Work, ServiceError> {
+) -> Result<Workload, ServiceError> {
     metadata(&request.metadata, config)?;
     // Those of a sandbox hold whatever this service allows new ones since.
     let limits = match request.limits == LimitsRequest::default() {
         true => spec.limits,
         false => limits(request.limits, spec.limits, &config.bounds(&spec.root).ceiling)?,
     };
-    let work = Work::in_sandbox(request, &limits, &spec.limits, config.request.stdin_bytes)?;
-    match &work {
-        Work::Command(_) if !spec.supports_exec() => Err(no_programs()),
-        _ => Ok(work),
+    let workload =
+        Workload::in_sandbox(request, &limits, &spec.limits, config.request.stdin_bytes)?;
+    match &workload {
+        Workload::Command(_) if !spec.supports_exec() => Err(no_programs()),
+        _ => Ok(workload),
     }
 }
 
@@ -425,7 +425,7 @@ mod tests {
         assert!(
             matches!(&plan.spec.root, RootFs::Image { reference, .. } if reference == "debian:13")
         );
-        let Work::Command(command) = plan.work else { panic!("it is a command") };
+        let Workload::Command(command) = plan.workload else { panic!("it is a command") };
         assert_eq!(command.program(), b"cat");
         assert_eq!(command.secrets.iter().next().unwrap().0, "TOKEN");
     }
@@ -467,7 +467,7 @@ mod tests {
             serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": 60_000 } });
         assert_eq!(plan(script).unwrap().timeout(), None);
         let script = serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": 70 } });
-        let Work::Script(script) = plan(script).unwrap() else { panic!("it is a script") };
+        let Workload::Script(script) = plan(script).unwrap() else { panic!("it is a script") };
         assert_eq!(script.timeout.unwrap().as_millis(), 70);
         for other in [
             serde_json::json!({ "script": "", "image": "debian:13" }),

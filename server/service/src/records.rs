@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::service::{
-    EventBody, Execution, ExecutionDocuments, ExecutionEvent, ExecutionList, ExecutionRequest,
-    KeptSpec, Subject, Time, UsageTotals,
+    Execution, ExecutionList, ExecutionRequest, KeptSpec, Subject, Time, UsageTotals,
 };
+use sandbox_api::{EventRecord, ExecutionDocument, Recorded};
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
     SandboxRecord, Start, Store, StoreError, StoredEvent, StoredExecution,
@@ -117,12 +117,12 @@ impl Records {
         id: &str,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<ExecutionEvent>, ServiceError> {
+    ) -> Result<Vec<EventRecord>, ServiceError> {
         let of = id.to_owned();
         let read = move |store: &Store| {
             store.events(&of, after, limit)?.into_iter().map(read_event).collect()
         };
-        let mut events: Vec<ExecutionEvent> = self.call(read).await?;
+        let mut events: Vec<EventRecord> = self.call(read).await?;
         if let Some(last) = events.last_mut() {
             self.add_document(subject, id, last).await?;
         }
@@ -134,9 +134,9 @@ impl Records {
         &self,
         subject: &Subject,
         id: &str,
-        event: &mut ExecutionEvent,
+        event: &mut EventRecord,
     ) -> Result<(), ServiceError> {
-        let EventBody::End { document, .. } = &mut event.body else { return Ok(()) };
+        let Recorded::End { document, .. } = &mut event.event else { return Ok(()) };
         let json = match self.stored(subject, id).await {
             // It was forgotten meanwhile.
             Err(ServiceError::NotFound { .. }) => None,
@@ -176,7 +176,7 @@ impl Records {
     /// The same, read.
     pub async fn get(&self, subject: &Subject, id: &str) -> Result<Execution, ServiceError> {
         let StoredExecution { summary, document } = self.stored(subject, id).await?;
-        let read = |json: String| ExecutionDocuments::from_json(summary.kind, &json);
+        let read = |json: String| ExecutionDocument::from_json(&json);
         let document = document.map(read).transpose().map_err(|error| {
             tracing::error!(id, %error, "a stored result cannot be read");
             ServiceError::Internal { detail: "a stored result cannot be read" }
@@ -337,14 +337,14 @@ impl Records {
 
 /// Events as they are stored: the end without its document, which is stored once.
 pub(crate) fn stored_events<'a>(
-    events: impl IntoIterator<Item = &'a Arc<ExecutionEvent>>,
+    events: impl IntoIterator<Item = &'a Arc<EventRecord>>,
 ) -> Vec<StoredEvent> {
-    let stored = |event: &Arc<ExecutionEvent>| {
-        let json = match &event.body {
-            EventBody::End { exit_code, .. } => {
+    let stored = |event: &Arc<EventRecord>| {
+        let json = match &event.event {
+            Recorded::End { exit_code, .. } => {
                 RawValue::from_string("{}".to_owned()).and_then(|document| {
-                    let body = EventBody::End { exit_code: *exit_code, document };
-                    serde_json::to_string(&ExecutionEvent { body, ..(**event).clone() })
+                    let end = Recorded::End { exit_code: *exit_code, document };
+                    serde_json::to_string(&EventRecord { event: end, ..(**event).clone() })
                 })
             }
             _ => serde_json::to_string(&**event),
@@ -360,15 +360,15 @@ fn unreadable(error: serde_json::Error) -> StoreError {
 }
 
 /// An event as it is stored.
-fn read_event(stored: StoredEvent) -> Result<ExecutionEvent, StoreError> {
+fn read_event(stored: StoredEvent) -> Result<EventRecord, StoreError> {
     serde_json::from_str(&stored.json).map_err(unreadable)
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use sandbox_api::Status;
     use sandbox_api::service::ExecutionKind;
+    use sandbox_api::{ExecutionEvent, Status};
 
     use super::*;
 
@@ -392,9 +392,9 @@ mod tests {
             events: Vec::new(),
         };
         records.accept(new).await.unwrap();
-        let event = |seq, body| Arc::new(ExecutionEvent { seq, time, name: None, body });
+        let event = |seq, event| Arc::new(EventRecord { seq, time, name: None, event });
         let document = || RawValue::from_string("{}".to_owned()).unwrap();
-        let end = EventBody::End { exit_code: 0, document: document() };
+        let end = Recorded::End { exit_code: 0, document: document() };
         let end = Finish {
             id: "a".to_owned(),
             status: Status::Ok,
@@ -402,11 +402,11 @@ mod tests {
             stored_bytes: 1,
             usage: None,
             ended_at: time,
-            events: stored_events(&[event(1, EventBody::Queued), event(2, end)]),
+            events: stored_events(&[event(1, ExecutionEvent::Queued.into()), event(2, end)]),
         };
         records.finish(end).await.unwrap();
-        let has_document = |event: &ExecutionEvent| match &event.body {
-            EventBody::End { document, .. } => document.get() == r#"{"a":1}"#,
+        let has_document = |event: &EventRecord| match &event.event {
+            Recorded::End { document, .. } => document.get() == r#"{"a":1}"#,
             _ => false,
         };
         let turns = records.documents.clone().acquire_many_owned(DOCUMENTS as u32).await.unwrap();

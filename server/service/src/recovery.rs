@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sandbox_api::service::{
-    EventBody, ExecutionDocuments, FileKind, FileList, OutputStream, RequestSecrets, Time,
-};
+use sandbox_api::service::{FileKind, FileList, RequestSecrets, Time};
 use sandbox_api::{
-    DEFAULT_COLLECTED_BYTES, EngineKind, ErrorKind, Failure, FileOp, Limits, LogEntry,
-    OutputEncoding, Status, TestCase, TouchedFile, TouchedSource,
+    Captured, DEFAULT_COLLECTED_BYTES, DocumentBody, EngineKind, ErrorKind, ExecutionDocument,
+    ExecutionEvent, Failure, FileOp, Limits, OutputCapture, OutputEncoding, Recorded, Status,
+    TestCase, TouchedFile, TouchedSource,
 };
+use sandbox_controller::CancelHandle;
 use sandbox_store::RecoveredExecution;
 use tokio::sync::watch;
 
@@ -22,7 +22,6 @@ use crate::core::Core;
 use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, Phase, Waiting, Waits, span};
-use crate::runner::Cancel;
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
@@ -32,36 +31,25 @@ const ENDS_WAIT: Duration = Duration::from_secs(5);
 /// The last entry of a log that is not whole.
 const CUT_OFF: &str = "[log cut off: the server was stopped]";
 
-/// What an execution has told before.
-#[derive(Default)]
-struct Told {
+/// What an execution has said before.
+struct Said {
     logs: Vec<Cow<'static, str>>,
     tests: Vec<TestCase>,
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    output: OutputCapture,
 }
 
-impl Told {
-    fn add(&mut self, body: EventBody) {
-        match body {
-            EventBody::Log { level, text } => {
-                let entry = LogEntry { level, text, lossy: false, cut: false };
-                self.logs.push(Cow::Owned(entry.line().into_owned()));
-            }
-            EventBody::Output { stream, text, encoding } => {
-                let kept = match stream {
-                    OutputStream::Stdout => &mut self.stdout,
-                    OutputStream::Stderr => &mut self.stderr,
-                };
-                kept.extend(encoding.decode(&text));
-                kept.truncate(DEFAULT_COLLECTED_BYTES);
-            }
-            EventBody::Test { case } => self.tests.push(case),
-            EventBody::Queued
-            | EventBody::Start
-            | EventBody::Omitted
-            | EventBody::Refused { .. }
-            | EventBody::End { .. } => {}
+impl Said {
+    fn nothing() -> Self {
+        let output = OutputCapture::new(DEFAULT_COLLECTED_BYTES);
+        Self { logs: Vec::new(), tests: Vec::new(), output }
+    }
+
+    fn push(&mut self, event: ExecutionEvent) {
+        self.output.push(&event);
+        match event {
+            ExecutionEvent::Log(entry) => self.logs.push(Cow::Owned(entry.line().into_owned())),
+            ExecutionEvent::Test(case) => self.tests.push(case),
+            _ => {}
         }
     }
 }
@@ -134,7 +122,7 @@ impl Core {
                 // It has told nothing but that it is queued, which was stored when it was accepted.
                 _ => Feed::new(last_event, max_event_bytes),
             },
-            cancel: watch::Sender::new(Cancel::No),
+            cancel: CancelHandle::new(),
             phase: watch::Sender::new(phase),
         })
     }
@@ -168,31 +156,30 @@ impl Core {
         engine: Option<EngineKind>,
         limits: Option<Limits>,
         failure: Failure,
-    ) -> (ExecutionDocuments, bool) {
-        let mut document = ExecutionDocuments::failed(live.kind, &live.id, Status::Killed, failure);
-        let told = self.told(live).await.unwrap_or_else(|error| {
+    ) -> (ExecutionDocument<'static>, bool) {
+        let mut document = ExecutionDocument::ended(live.kind, &live.id, Status::Killed, failure);
+        let said = self.said(live).await.unwrap_or_else(|error| {
             tracing::error!(id = live.id, %error, "stored events cannot be read");
-            Told::default()
+            Said::nothing()
         });
-        let execution = match &mut document {
-            ExecutionDocuments::Script(it) => {
-                it.logs = told.logs;
-                it.logs.push(Cow::Borrowed(CUT_OFF));
-                it.logs_truncated = true;
-                it.tests = Cow::Owned(told.tests);
-                &mut it.execution
+        match &mut document.body {
+            DocumentBody::Script(body) => {
+                body.logs = said.logs;
+                body.logs.push(Cow::Borrowed(CUT_OFF));
+                body.logs_truncated = true;
+                body.tests = Cow::Owned(said.tests);
             }
-            ExecutionDocuments::Command(it) => {
-                let text = |output: &[u8]| {
-                    let (text, encoding) = OutputEncoding::encode(output, true);
+            DocumentBody::Command(body) => {
+                let text = |output: &Captured| {
+                    let (text, encoding) = OutputEncoding::encode(&output.bytes, true);
                     (Cow::Owned(text.into_owned()), encoding)
                 };
-                (it.stdout, it.stdout_encoding) = text(&told.stdout);
-                (it.stderr, it.stderr_encoding) = text(&told.stderr);
-                (it.stdout_truncated, it.stderr_truncated) = (true, true);
-                &mut it.execution
+                (body.stdout, body.stdout_encoding) = text(&said.output.stdout);
+                (body.stderr, body.stderr_encoding) = text(&said.output.stderr);
+                (body.stdout_truncated, body.stderr_truncated) = (true, true);
             }
-        };
+        }
+        let execution = &mut document.common;
         (execution.engine, execution.limits) = (engine, limits);
         let (core, id) = (self.clone(), live.id.clone());
         let files = crate::blocking(move || core.files.kept(&id)).await;
@@ -217,13 +204,17 @@ impl Core {
         (document, keeps_files)
     }
 
-    async fn told(&self, live: &Live) -> Result<Told, ServiceError> {
-        let (mut told, mut last) = (Told::default(), 0);
+    async fn said(&self, live: &Live) -> Result<Said, ServiceError> {
+        let (mut said, mut last) = (Said::nothing(), 0);
         loop {
             let events = self.records.events(&live.subject, &live.id, last, PIECE).await?;
-            let Some(event) = events.last() else { return Ok(told) };
+            let Some(event) = events.last() else { return Ok(said) };
             last = event.seq;
-            events.into_iter().for_each(|event| told.add(event.body));
+            for record in events {
+                if let Recorded::Event(event) = record.event {
+                    said.push(event);
+                }
+            }
         }
     }
 }

@@ -9,12 +9,15 @@ use futures_util::future::BoxFuture;
 #[cfg(test)]
 use sandbox_api::ErrorKind;
 use sandbox_api::files::{WriteData, WriteOptions};
-use sandbox_api::{EngineKind, Envelope, Failure, Operation, SandboxSpec};
+use sandbox_api::{
+    EngineKind, Envelope, ExecutionEvent, ExecutionResult, Failure, Operation, SandboxSpec,
+    Workload,
+};
 use sandbox_controller::files::{FileReader, FileWriter};
-use sandbox_controller::{Controller, Error, Sandbox};
-use sandbox_server::execution::{self, DocumentContext, Work};
-pub(crate) use sandbox_server::execution::{Cancel, Ran, Sink};
-use tokio::sync::watch;
+use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
+
+/// Receives the events of what runs.
+pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 
 /// Starts sandboxes.
 pub(crate) trait Runner: Send + Sync + 'static {
@@ -37,7 +40,12 @@ pub(crate) trait Runner: Send + Sync + 'static {
 /// A sandbox that is there.
 pub(crate) trait Machine: Send + Sync + 'static {
     /// Runs something to its end.
-    fn run<'a>(&'a self, run: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>>;
+    fn run<'a>(
+        &'a self,
+        workload: Workload,
+        cancel: CancelHandle,
+        sink: Sink<'a>,
+    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>>;
 
     /// Moves its private io dir to where its files are kept.
     fn keep_files(&self, to: &Path) -> Result<(), Failed>;
@@ -65,20 +73,6 @@ pub(crate) trait Machine: Send + Sync + 'static {
 
     /// Removes it.
     fn close(&self) -> BoxFuture<'_, Result<(), String>>;
-}
-
-/// Something to run.
-pub(crate) struct Job {
-    /// The execution's id.
-    pub id: String,
-    /// What runs.
-    pub work: Work,
-    /// How long it waited in the queue, in milliseconds.
-    pub queued_ms: u64,
-    /// Whether its sandbox was started for it.
-    pub is_started_for_it: bool,
-    /// Becomes true to cancel it; once more to kill it.
-    pub cancel: watch::Receiver<Cancel>,
 }
 
 /// Nothing ran, or nothing was done, because our side failed.
@@ -183,12 +177,18 @@ impl Runner for Arc<Controller> {
 }
 
 impl Machine for Sandbox {
-    fn run<'a>(&'a self, run: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
+    fn run<'a>(
+        &'a self,
+        workload: Workload,
+        cancel: CancelHandle,
+        sink: Sink<'a>,
+    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>> {
         async move {
-            let Job { id, work, queued_ms, is_started_for_it, cancel } = run;
-            let told =
-                DocumentContext { id: Some(&id), queued_ms: Some(queued_ms), is_started_for_it };
-            Ok(execution::run(self, work, told, cancel, sink).await?)
+            let mut execution = self.start(workload, cancel).await?;
+            while let Some(event) = execution.next().await {
+                sink(event);
+            }
+            Ok(execution.wait().await?)
         }
         .boxed()
     }

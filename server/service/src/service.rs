@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sandbox_api::CancelCause;
 use sandbox_api::service::{
-    Execution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionStatus, FileList, Health,
+    Execution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState, FileList, Health,
     HealthCheck, Subject, Time, UsageTotals,
 };
 use sandbox_controller::Controller;
@@ -19,7 +20,7 @@ use crate::counters::Counters;
 use crate::error::ServiceError;
 use crate::files::{Files, OpenFile};
 use crate::records::Records;
-use crate::runner::{Cancel, Runner};
+use crate::runner::Runner;
 use crate::sandboxes::registry::SandboxTarget;
 
 /// How many executions a page has at most.
@@ -42,7 +43,7 @@ impl std::fmt::Debug for Service {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListQuery {
     /// Only those with one of these; any if it is empty.
-    pub statuses: Vec<ExecutionStatus>,
+    pub statuses: Vec<ExecutionState>,
     /// Only those of this kind.
     pub kind: Option<ExecutionKind>,
     /// Only those in this kept sandbox.
@@ -194,7 +195,7 @@ impl Service {
             return self.core.stored(subject, id).await;
         };
         // First, for one that is just about to run.
-        live.cancel(Cancel::Asked);
+        live.cancel.cancel(CancelCause::Caller);
         if let Some(waiting) = self.core.unqueue(&live) {
             let core = self.core.clone();
             // It goes on if the caller does not wait.

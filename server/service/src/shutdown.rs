@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sandbox_api::CancelCause;
 use sandbox_api::service::ShutdownReport;
 
 use crate::live::{Live, Phase, all_ended, cancel_all};
-use crate::runner::Cancel;
 use crate::service::Service;
 
 /// How long cancelled executions have to end at a shutdown.
@@ -25,7 +25,7 @@ impl Service {
         _ = tokio::time::timeout(deadline, all_ended(&running)).await;
         let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
         let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
-        cancel_all(&cancelled, Cancel::Asked, CANCEL_TIMEOUT).await;
+        cancel_all(&cancelled, CancelCause::Caller, CANCEL_TIMEOUT).await;
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
         report.left = core.close_kept().await;

@@ -1,14 +1,15 @@
 //! One execution, from its turn to its durable end.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{
-    EventBody, Execution, ExecutionDocuments, ExecutionKind, ExecutionRequest, Time,
+use sandbox_api::service::{Execution, ExecutionRequest, ExecutionState, Time};
+use sandbox_api::{
+    DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent, ExecutionResult,
+    Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
 };
-use sandbox_api::{EngineKind, ErrorKind, Failure, Limits, SandboxSpec, Status, Usage, millis};
 use sandbox_store::{Finish, Start, UsedGeneration};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
-use crate::runner::{Cancel, Failed, Job, Machine, Ran};
+use crate::runner::{Failed, Machine};
 use crate::sandboxes::registry::SandboxTarget;
 
 /// The pause before an engine that did not answer is asked again; it doubles up to the longest.
@@ -110,7 +111,7 @@ impl Core {
         let waited = live.accepted.elapsed();
         self.counting.waited(&live.subject, waited);
         let queued_ms = millis(waited);
-        if *live.cancel.borrow() != Cancel::No {
+        if live.cancel.cause().is_some() {
             return Err(NotRun::Cancelled);
         }
         let (request, secrets) = match work {
@@ -158,7 +159,7 @@ impl Core {
 
     /// Begins to start a sandbox for an execution.
     pub fn begin(self: &Arc<Self>, live: &Arc<Live>, plan: Plan) -> Begun {
-        let Plan { spec, work, io } = plan;
+        let Plan { spec, workload, io } = plan;
         let spec = self.with_io_dir(spec, io);
         let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
         let launch = async move {
@@ -166,7 +167,7 @@ impl Core {
             core.patiently(&live, start).await
         };
         let launching = tokio::spawn(launch.instrument(span));
-        Begun { work, io, launching: Launching(launching) }
+        Begun { workload, io, launching: Launching(launching) }
     }
 
     /// Runs it in a sandbox of its own.
@@ -176,24 +177,11 @@ impl Core {
         begun: Begun,
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
-        let Begun { work, io, mut launching } = begun;
+        let Begun { workload, io, mut launching } = begun;
         let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
         let machine = (&mut launching.0).await.map_err(failed)??;
-        let job = Job {
-            id: live.id.clone(),
-            work,
-            queued_ms,
-            is_started_for_it: true,
-            cancel: live.cancel.subscribe(),
-        };
-        let ran = machine
-            .run(job, &|body| {
-                self.report(live, body);
-                std::future::ready(()).boxed()
-            })
-            .await;
-        let ran = match ran {
-            Ok(ran) => ran,
+        let (result, waited_ms) = match self.run(live, &*machine, workload).await {
+            Ok(ended) => ended,
             Err(failed) => {
                 self.remove(machine);
                 return Err(failed.into());
@@ -203,13 +191,38 @@ impl Core {
             PlannedIo::Private => self.keep(live, &*machine).map(|()| true),
             PlannedIo::Off | PlannedIo::Shared => Ok(false),
         };
-        let (ran, keeps_files) = match kept {
-            Ok(keeps_files) => (ran, keeps_files),
-            Err(_) => (without_files(live.kind, ran)?, false),
+        let document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
+        let mut ended = Ended {
+            usage: Some(result.usage),
+            keeps_files: *kept.as_ref().unwrap_or(&false),
+            machine: Some(machine),
+            ..Ended::with(&document, result.exit_code())?
         };
-        let Ran { document, status, exit_code, usage } = ran;
-        let (usage, machine) = (Some(usage), Some(machine));
-        Ok(Ended { document, status, exit_code, usage, keeps_files, machine })
+        if kept.is_err() {
+            let document = without_files(document);
+            let exit_code = document.process_exit_code();
+            let Ended { document, status, .. } = Ended::with(&document, exit_code)?;
+            (ended.document, ended.status, ended.exit_code) = (document, status, exit_code);
+        }
+        Ok(ended)
+    }
+
+    /// Runs it to its end, and says how many milliseconds it waited for its sandbox, where another
+    /// script ran.
+    async fn run(
+        &self,
+        live: &Live,
+        machine: &dyn Machine,
+        workload: Workload,
+    ) -> Result<(ExecutionResult, u64), Failed> {
+        let (since, waited_ms) = (Instant::now(), OnceLock::new());
+        let sink = |event: ExecutionEvent| match event {
+            // That it starts was reported when it was stored.
+            ExecutionEvent::Started => _ = waited_ms.set(millis(since.elapsed())),
+            event => self.report(live, event),
+        };
+        let result = machine.run(workload, live.cancel.clone(), &sink).await?;
+        Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }
 
     /// Runs it in a kept sandbox.
@@ -223,32 +236,28 @@ impl Core {
     ) -> Result<Ended, NotRun> {
         let kept = self.kept.check(&live.subject, place)?;
         let of_sandbox = kept.spec()?.limits;
-        let work = plan_in_sandbox(request, kept.spec()?, &self.config)?;
+        let workload = plan_in_sandbox(request, kept.spec()?, &self.config)?;
         let used = self.patiently(live, || self.use_kept(&live.subject, place)).await?;
-        let cancel = live.cancel.subscribe();
         let (generation, is_restart) = (used.generation(), used.is_restart());
-        let timeout = work.timeout().unwrap_or(of_sandbox.timeout);
+        let timeout = workload.timeout().unwrap_or(of_sandbox.timeout);
         let limits = Limits { timeout, ..of_sandbox };
         let of = UsedGeneration { generation, is_restart };
         self.mark_running(live, limits, Some(of), room).await?;
         used.told();
         let is_started_for_it = used.is_new();
-        let job = Job { id: live.id.clone(), work, queued_ms, is_started_for_it, cancel };
-        let ran = used
-            .machine()
-            .run(job, &|body| {
-                self.report(live, body);
-                std::future::ready(()).boxed()
-            })
-            .await
-            .map_err(|failed| used.gone().map_or_else(|| failed.into(), NotRun::from))?;
-        let Ran { document, status, exit_code, usage } = ran;
-        let usage = Some(usage);
-        Ok(Ended { document, status, exit_code, usage, keeps_files: false, machine: None })
+        let ran = self.run(live, used.machine(), workload).await;
+        let (result, waited_ms) = ran.map_err(|failed| match NotRun::from(failed) {
+            NotRun::Cancelled => NotRun::Cancelled,
+            failed => used.gone().map_or(failed, NotRun::from),
+        })?;
+        let queued_ms = queued_ms.saturating_add(waited_ms);
+        let document = document(live, &result, queued_ms, is_started_for_it);
+        let ended = Ended::with(&document, result.exit_code())?;
+        Ok(Ended { usage: Some(result.usage), ..ended })
     }
 
-    fn report(&self, live: &Live, body: EventBody) {
-        live.feed.push(body);
+    fn report(&self, live: &Live, event: ExecutionEvent) {
+        live.feed.push(event);
         self.events_due.notify_one();
     }
 
@@ -271,7 +280,7 @@ impl Core {
             _ = live.used.set(used);
         }
         live.phase.send_replace(Phase::Running(start.at));
-        self.report(live, EventBody::Start);
+        self.report(live, ExecutionEvent::Started);
         Ok(())
     }
 
@@ -303,10 +312,9 @@ impl Core {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         };
-        let mut cancel = live.cancel.subscribe();
         tokio::select! {
             started = starting => started,
-            _ = cancel.wait_for(|cancel| *cancel != Cancel::No) => Err(NotRun::Cancelled),
+            () = live.cancel.cancelled() => Err(NotRun::Cancelled),
         }
     }
 
@@ -334,7 +342,7 @@ impl Core {
         };
         let raw =
             RawValue::from_string(document.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        let end = live.feed.end(EventBody::End { exit_code, document: raw });
+        let end = live.feed.end(exit_code, raw);
         let mut events = live.feed.unsaved();
         events.push(end.clone());
         let finish = Finish {
@@ -363,9 +371,9 @@ impl Core {
             Phase::Queued | Phase::Ended(_) => None,
         };
         let mut summary = live.summary();
-        summary.status = status.into();
+        summary.status = ExecutionState::Ended(status);
         (summary.started_at, summary.ended_at) = (started_at, Some(finish.ended_at));
-        let document = ExecutionDocuments::from_json(live.kind, &document).ok();
+        let document = ExecutionDocument::from_json(&document).ok();
         live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
         live.feed.publish_end();
         if let Some(machine) = machine {
@@ -387,56 +395,63 @@ impl Core {
     }
 }
 
-/// The end of an execution whose files could not be kept. It is no success then, and its document says
-/// why.
-fn without_files(kind: ExecutionKind, ran: Ran) -> Result<Ran, ServiceError> {
+impl Ended {
+    /// An end with this document, without anything that is to be kept or removed.
+    fn with(document: &ExecutionDocument<'_>, exit_code: u8) -> Result<Self, ServiceError> {
+        let failed = |_| ServiceError::Internal { detail: "a result cannot be stored" };
+        let (status, document) = (document.status, document.to_json().map_err(failed)?);
+        Ok(Self { document, status, exit_code, usage: None, keeps_files: false, machine: None })
+    }
+}
+
+/// The document of what ran, with the execution's id and without a path of the host. The start of a
+/// sandbox that was not started for it is not its own.
+fn document<'a>(
+    live: &'a Live,
+    result: &'a ExecutionResult,
+    queued_ms: u64,
+    is_started_for_it: bool,
+) -> ExecutionDocument<'a> {
+    let mut document = ExecutionDocument::from(result);
+    document.id = Some((&*live.id).into());
+    document.common.io_dir = None;
+    if let Some(timing) = &mut document.common.timing {
+        timing.queued_ms = Some(queued_ms);
+        if !is_started_for_it {
+            (timing.start, timing.start_ms) = (None, None);
+        }
+    }
+    document
+}
+
+/// The document of an execution whose files could not be kept. It is no success then, and its
+/// document says why.
+fn without_files(mut document: ExecutionDocument<'_>) -> ExecutionDocument<'_> {
     const LOST: &str = "its files could not be kept";
-    let failed = |_| ServiceError::Internal { detail: "a result cannot be stored" };
-    let mut document = ExecutionDocuments::from_json(kind, &ran.document).map_err(failed)?;
-    let (status, error) = match &mut document {
-        ExecutionDocuments::Script(it) => (&mut it.status, &mut it.execution.error),
-        ExecutionDocuments::Command(it) => (&mut it.status, &mut it.execution.error),
-    };
-    match error {
+    match &mut document.common.error {
         Some(error) => error.message = format!("{}; {LOST}", error.message),
         None => {
-            *status = Status::Error;
+            document.status = Status::Error;
             let message = format!("it ran to its end, but {LOST}");
-            *error = Some(Failure::new(ErrorKind::Internal, message, None));
+            document.common.error = Some(Failure::new(ErrorKind::Internal, message, None));
         }
     }
-    let status = *status;
-    match &mut document {
-        ExecutionDocuments::Script(it) if status == Status::Error => {
-            it.exit_code = sandbox_api::exit_code(ErrorKind::Internal);
+    match &mut document.body {
+        DocumentBody::Script(body) if document.status == Status::Error => {
+            body.exit_code = sandbox_api::exit_code(ErrorKind::Internal);
         }
-        ExecutionDocuments::Command(it) => it.failed = true,
-        ExecutionDocuments::Script(_) => {}
+        DocumentBody::Command(body) => body.failed = true,
+        DocumentBody::Script(_) => {}
     }
-    let exit_code = document.process_exit_code();
-    let document = document.to_json().map_err(failed)?;
-    Ok(Ran { document, status, exit_code, ..ran })
+    document
 }
 
 /// The end of an execution that did not run.
 fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
-    let (document, exit_code) =
-        failed_document(live.kind, &live.id, status, failure).unwrap_or_default();
+    let document = ExecutionDocument::ended(live.kind, &live.id, status, failure);
+    let exit_code = document.process_exit_code();
+    let document = document.to_json().unwrap_or_default();
     Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
-}
-
-/// The document of an execution that did not run.
-fn failed_document(
-    kind: ExecutionKind,
-    id: &str,
-    status: Status,
-    failure: Failure,
-) -> Result<(String, u8), ServiceError> {
-    let document = ExecutionDocuments::failed(kind, id, status, failure);
-    let json = document
-        .to_json()
-        .map_err(|_| ServiceError::Internal { detail: "a result cannot be stored" })?;
-    Ok((json, document.process_exit_code()))
 }
 
 /// Why an execution that was cancelled did not run.

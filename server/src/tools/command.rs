@@ -1,12 +1,11 @@
 //! `sandbox_command`: runs a command, and reports its output and files however it ended.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{
-    ErrorKind, ExecResult, ExecutionReport, Exit, Limits, Note, Outcome, TouchedFile,
-};
-use sandbox_controller::{Command, Error, Execution};
+use sandbox_api::{Captured, ErrorKind, ExecutionResult, Exit, Limits, Note, Outcome, TouchedFile};
+use sandbox_controller::{Command, Error};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -155,20 +154,18 @@ async fn run(
     mut ticket: Ticket,
     mut stop: Stop,
 ) -> Result<Output<CommandData>, ToolError> {
-    let begun = async {
-        let command = command(args, &limits)?;
+    let command = command(args, &limits)?;
+    let ready = async {
         ticket.turn().await;
-        let sandbox = registered.ready().await?;
-        sandbox.start_exec(command).await.map_err(|error| match error {
-            // The call's arguments are wrong, not the command line's.
-            Error::Command { .. } => ToolError::invalid(error.full_message()),
-            Error::OverCeiling(over) => over_ceiling("timeout", &over),
-            error => registry.failure(&registered, error).into(),
-        })
+        registered.ready().await
     };
-    let ended = stop
-        .ended(begun, |execution: Execution| (execution.cancel_handle(), execution.wait()))
-        .await;
+    let failed = |error| match error {
+        // The call's arguments are wrong, not the command line's.
+        Error::Command { .. } => ToolError::invalid(error.full_message()),
+        Error::OverCeiling(over) => over_ceiling("timeout", &over),
+        error => registry.failure(&registered, error).into(),
+    };
+    let ended = stop.run(ready, command.into(), failed).await;
     // Calls that wait for this one see all its effects.
     drop(ticket);
     let (result, cause) = ended?;
@@ -200,12 +197,14 @@ fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
     Ok(command)
 }
 
-fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<CommandData>, ToolError> {
+fn report(
+    result: ExecutionResult,
+    cause: Option<StopCause>,
+) -> Result<Output<CommandData>, ToolError> {
     let hint = hint(&result);
-    let ExecResult { execution, stdout, stderr, stdout_truncated, stderr_truncated, .. } = result;
-    let ExecutionReport { outcome, files_touched, notes, .. } = execution;
-    let (stdout, stdout_flags) = text(stdout, stdout_truncated);
-    let (stderr, stderr_flags) = text(stderr, stderr_truncated);
+    let (stdout, stdout_flags) = text(result.stdout());
+    let (stderr, stderr_flags) = text(result.stderr());
+    let ExecutionResult { outcome, files_touched, notes, .. } = result;
     let signal = match outcome {
         Outcome::Exit(Exit::Signal(signal)) => Some(signal.into()),
         _ => None,
@@ -254,7 +253,7 @@ fn failure_metadata(stdout: String, stderr: String, details: Details) -> Metadat
     metadata
 }
 
-fn hint(result: &ExecResult) -> Option<String> {
+fn hint(result: &ExecutionResult) -> Option<String> {
     match result.outcome.failure()?.kind {
         ErrorKind::Timeout => Some("timeout gives it more time".to_owned()),
         _ => result.hint(),
@@ -262,17 +261,16 @@ fn hint(result: &ExecResult) -> Option<String> {
 }
 
 /// An output as text. A character that was split by truncation is not the command's error.
-fn text(mut output: Vec<u8>, truncated: bool) -> (String, OutputFlags) {
+fn text(Captured { bytes, truncated }: &Captured) -> (String, OutputFlags) {
+    let (mut bytes, truncated) = (&**bytes, *truncated);
     if truncated
-        && let Err(error) = std::str::from_utf8(&output)
+        && let Err(error) = std::str::from_utf8(bytes)
         && error.error_len().is_none()
     {
-        output.truncate(error.valid_up_to());
+        bytes = &bytes[..error.valid_up_to()];
     }
-    let (text, lossy) = match String::from_utf8(output) {
-        Ok(text) => (text, false),
-        Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), true),
-    };
+    let text = String::from_utf8_lossy(bytes);
+    let (lossy, text) = (matches!(text, Cow::Owned(_)), text.into_owned());
     (text, OutputFlags { truncated, lossy })
 }
 
@@ -302,8 +300,8 @@ mod tests {
     #[test]
     fn output_that_is_no_text_says_so_and_a_cut_character_is_left_out() {
         let told = |bytes: &[u8], truncated| {
-            let (text, OutputFlags { truncated: is_truncated, lossy }) =
-                text(bytes.to_vec(), truncated);
+            let captured = Captured { bytes: bytes.to_vec(), truncated };
+            let (text, OutputFlags { truncated: is_truncated, lossy }) = text(&captured);
             assert_eq!(is_truncated, truncated);
             (text, lossy)
         };

@@ -1,8 +1,7 @@
 //! What a call and its caller say to each other between the call and its answer: events of an
 //! execution, and the content of files in chunks. All of it is bounded, and asked for before it comes.
 
-use sandbox_api::ErrorKind;
-use sandbox_api::service::ExecutionEvent;
+use sandbox_api::{ErrorKind, EventRecord};
 use tokio::sync::{mpsc, watch};
 
 use super::error::ToolError;
@@ -18,7 +17,7 @@ const UNWRITTEN: usize = 4;
 #[derive(Debug)]
 pub(super) enum CallMessage {
     /// An event of what it runs.
-    Event(Box<ExecutionEvent>),
+    Event(Box<EventRecord>),
     /// A part of a file.
     Chunk(Vec<u8>),
     /// It takes so many more chunks.

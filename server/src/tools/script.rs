@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ErrorKind, ExecutionReport, LogEntry, Outcome, RunResult, Script, TouchedFile};
-use sandbox_controller::{Error, Run};
+use sandbox_api::{ErrorKind, ExecutionResult, LogEntry, Outcome, ResultBody, Script, TouchedFile};
+use sandbox_controller::Error;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -123,22 +123,22 @@ async fn run(
     mut ticket: Ticket,
     mut stop: Stop,
 ) -> Result<Output<ExecuteScriptData>, ToolError> {
-    let begun = async {
-        ticket.turn().await;
-        let sandbox = registered.ready().await?;
-        let mut script = Script::new(args.script);
-        if let Some(milliseconds) = args.timeout_ms {
-            if milliseconds == 0 {
-                return Err(ToolError::invalid("sandbox_execute_script: `timeoutMs`: it is 0"));
-            }
-            script = script.timeout(Duration::from_millis(milliseconds));
+    let mut script = Script::new(args.script);
+    if let Some(milliseconds) = args.timeout_ms {
+        if milliseconds == 0 {
+            return Err(ToolError::invalid("sandbox_execute_script: `timeoutMs`: it is 0"));
         }
-        sandbox.start(script).await.map_err(|error| match error {
-            Error::OverCeiling(over) => over_ceiling("timeoutMs", &over),
-            error => registry.failure(&registered, error).into(),
-        })
+        script = script.timeout(Duration::from_millis(milliseconds));
+    }
+    let ready = async {
+        ticket.turn().await;
+        registered.ready().await
     };
-    let ended = stop.ended(begun, |run: Run| (run.cancel_handle(), run.wait())).await;
+    let failed = |error| match error {
+        Error::OverCeiling(over) => over_ceiling("timeoutMs", &over),
+        error => registry.failure(&registered, error).into(),
+    };
+    let ended = stop.run(ready, script.into(), failed).await;
     // Calls that wait for this one see all its effects.
     drop(ticket);
     let (result, cause) = ended?;
@@ -146,12 +146,15 @@ async fn run(
 }
 
 fn report(
-    result: RunResult,
+    result: ExecutionResult,
     cause: Option<StopCause>,
 ) -> Result<Output<ExecuteScriptData>, ToolError> {
     let hint = hint(&result);
-    let RunResult { execution, logs, logs_truncated, .. } = result;
-    let ExecutionReport { outcome, files_touched, notes, .. } = execution;
+    let ExecutionResult { outcome, files_touched, notes, body, .. } = result;
+    let (logs, logs_truncated) = match body {
+        ResultBody::Script { logs, logs_truncated, .. } => (logs, logs_truncated),
+        ResultBody::Command { .. } => (Vec::new(), false),
+    };
     let files_touched_truncated = files_touched.truncated;
     let mut data = ExecuteScriptData {
         result: None,
@@ -199,7 +202,7 @@ fn failure_metadata(
     metadata
 }
 
-fn hint(result: &RunResult) -> Option<String> {
+fn hint(result: &ExecutionResult) -> Option<String> {
     match result.outcome.failure()?.kind {
         ErrorKind::Timeout => Some("timeoutMs gives it more time".to_owned()),
         _ => result.hint(),

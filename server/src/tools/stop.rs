@@ -1,13 +1,15 @@
 //! Stopping a call early.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sandbox_api::{CancelCause, ErrorKind};
-use sandbox_controller::{CancelHandle, Error};
+use sandbox_api::{CancelCause, ErrorKind, ExecutionResult, Workload};
+use sandbox_controller::{CancelHandle, Error, Sandbox};
 use tokio::sync::watch;
 
 use super::error::ToolError;
+use crate::registry::RegistryError;
 
 /// Why a call is stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,28 +83,34 @@ impl Stop {
         })
     }
 
-    /// Starts something that can be cancelled, and waits for its end. If the call is stopped, it is
+    /// Runs something in a sandbox when that is ready. If the call is stopped, what runs is
     /// cancelled, and its result is returned with the cause.
-    pub async fn ended<T, R, E: Future<Output = Result<R, Error>>>(
+    pub async fn run(
         &mut self,
-        begun: impl Future<Output = Result<T, ToolError>>,
-        handles: impl FnOnce(T) -> (CancelHandle, E),
-    ) -> Result<(R, Option<StopCause>), ToolError> {
-        let begun = tokio::select! {
+        ready: impl Future<Output = Result<Arc<Sandbox>, RegistryError>>,
+        workload: Workload,
+        failed: impl FnOnce(Error) -> ToolError,
+    ) -> Result<(ExecutionResult, Option<StopCause>), ToolError> {
+        let sandbox = tokio::select! {
             biased;
-            begun = begun => begun?,
+            sandbox = ready => sandbox?,
             cause = self.stopped() => return Err(cause.into()),
         };
-        let (cancel, ended) = handles(begun);
-        tokio::pin!(ended);
+        let cancel = CancelHandle::new();
+        let work = async { sandbox.start(workload, cancel.clone()).await?.wait().await };
+        tokio::pin!(work);
         let (ended, cause) = tokio::select! {
             biased;
-            ended = &mut ended => (ended, None),
+            ended = &mut work => (ended, None),
             cause = self.stopped() => {
                 cancel.cancel(CancelCause::Caller);
-                (ended.await, Some(cause))
+                (work.await, Some(cause))
             }
         };
-        Ok((ended?, cause))
+        match (ended, cause) {
+            (Err(Error::Cancelled), Some(cause)) => Err(cause.into()),
+            (Err(error), _) => Err(failed(error)),
+            (Ok(result), cause) => Ok((result, cause)),
+        }
     }
 }

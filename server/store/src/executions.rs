@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types};
-use sandbox_api::service::{ExecutionKind, ExecutionStatus, ExecutionSummary, Subject, Time};
+use sandbox_api::service::{ExecutionKind, ExecutionState, ExecutionSummary, Subject, Time};
 use sandbox_api::{EngineKind, Limits, Status, Usage};
 use serde_json::{Map, Value};
 
@@ -126,7 +126,7 @@ pub struct StoredExecution {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExecutionQuery {
     /// Those with one of these statuses; any if it is empty.
-    pub statuses: Vec<ExecutionStatus>,
+    pub statuses: Vec<ExecutionState>,
     /// Those of this kind.
     pub kind: Option<ExecutionKind>,
     /// Those of this kept sandbox.
@@ -423,7 +423,7 @@ impl Store {
         if !query.statuses.is_empty() {
             sql.push(')');
             let is_open =
-                |status| matches!(status, &ExecutionStatus::Queued | &ExecutionStatus::Running);
+                |status| matches!(status, &ExecutionState::Queued | &ExecutionState::Running);
             if query.statuses.iter().all(is_open) {
                 // There are few of them, and an index has them.
                 sql.push_str(" AND ended_at IS NULL");
@@ -475,7 +475,7 @@ impl Store {
                     limits: row.get::<_, Option<String>>(14)?.as_deref().and_then(limits),
                 };
                 match execution.summary.status {
-                    ExecutionStatus::Queued => recovered.queued.push(execution),
+                    ExecutionState::Queued => recovered.queued.push(execution),
                     _ => recovered.running.push(execution),
                 }
             }
@@ -494,8 +494,8 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     let metadata = Value::Object(new.metadata).to_string();
     // What runs is never run again, and is not read again.
     let (status, request) = match new.start {
-        Some(_) => (ExecutionStatus::Running, None),
-        None => (ExecutionStatus::Queued, Some(request)),
+        Some(_) => (ExecutionState::Running, None),
+        None => (ExecutionState::Queued, Some(request)),
     };
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
@@ -631,7 +631,7 @@ fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
             COMMAND => ExecutionKind::Command,
             other => return Err(StoreError::row(format!("the kind '{other}'"))),
         },
-        status: ExecutionStatus::from_name(&status)
+        status: ExecutionState::from_name(&status)
             .ok_or_else(|| StoreError::row(format!("the status '{status}'")))?,
         created_at: Time::from_unix_millis(row.get(3)?),
         started_at: time(4)?,

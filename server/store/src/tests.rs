@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sandbox_api::service::{ExecutionKind, ExecutionStatus, Subject, Time};
+use sandbox_api::service::{ExecutionKind, ExecutionState, Subject, Time};
 use sandbox_api::{Cpus, EngineKind, Limits, Status, Usage};
 use serde_json::{Map, json};
 
@@ -106,7 +106,7 @@ fn execution_goes_from_queued_to_ended_and_never_back() {
     store.append_events(vec![("a".to_owned(), vec![event(1)])]).unwrap();
     assert!(store.events("a", 0, 10).unwrap().is_empty());
     let stored = store.execution(&subject("alice"), "a").unwrap().unwrap();
-    assert_eq!(stored.summary.status, ExecutionStatus::Ok);
+    assert_eq!(stored.summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(stored.summary.started_at, Some(at));
     assert_eq!((stored.summary.generation, stored.summary.restarted), (Some(3), Some(true)));
     assert_eq!(stored.document.as_deref(), Some(r#"{"status":"ok"}"#));
@@ -255,7 +255,7 @@ fn lists_are_paged_from_the_newest_and_filtered() {
 
     let all = ExecutionQuery { limit: 100, ..ExecutionQuery::default() };
     let ended = ExecutionQuery {
-        statuses: vec![ExecutionStatus::Ok, ExecutionStatus::Exit],
+        statuses: vec![ExecutionState::Ended(Status::Ok), ExecutionState::Ended(Status::Exit)],
         ..all.clone()
     };
     assert_eq!(ids(&ended).0, ["e2"]);
@@ -329,7 +329,7 @@ fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
     count("key", &|| assert!(store.find_key(&alice, "k", "d").unwrap().is_some()));
     count("request", &|| _ = store.request("a").unwrap());
     count("list what waits", &|| {
-        let statuses = vec![ExecutionStatus::Queued, ExecutionStatus::Running];
+        let statuses = vec![ExecutionState::Queued, ExecutionState::Running];
         let query = ExecutionQuery { statuses, limit: 9, ..ExecutionQuery::default() };
         assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 1);
     });
@@ -692,7 +692,7 @@ fn accepted_execution_survives_a_kill() {
         for number in accepted {
             let stored = store.execution(&subject("alice"), &format!("e{number}")).unwrap();
             let status = stored.unwrap().summary.status;
-            assert!(!finished.contains(&number) || status == ExecutionStatus::Ok);
+            assert!(!finished.contains(&number) || status == ExecutionState::Ended(Status::Ok));
         }
     }
 }

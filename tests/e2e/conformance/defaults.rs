@@ -6,16 +6,16 @@ use std::os::unix::fs::chown;
 use std::time::Duration;
 
 use sandbox_api::{
-    ByteSize, CancelCause, ErrorKind, ExecResult, Limits, NoteKind, SandboxSpec, Script, Status,
-    User,
+    ByteSize, CancelCause, ErrorKind, ExecutionResult, Limits, NoteKind, SandboxSpec, Script,
+    Status, User,
 };
-use sandbox_controller::{Command, Execution};
+use sandbox_controller::{CancelHandle, Command, Execution};
 use serde_json::{Value, json};
 
 use crate::conformance::exec_cli::{Commands, document as exec_document};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
-use crate::library::Guest;
+use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A sandbox in which programs are.
@@ -47,8 +47,8 @@ impl Programs {
     }
 
     #[track_caller]
-    fn exec(&self, command: Command) -> ExecResult {
-        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+    fn exec(&self, command: Command) -> ExecutionResult {
+        self.guest.wait(self.guest.sandbox.run(command)).unwrap()
     }
 
     /// What a line of the shell's writes, which ends well.
@@ -56,11 +56,11 @@ impl Programs {
     fn prints(&self, line: &str) -> String {
         let result = self.exec(Command::shell(line));
         assert_eq!(result.outcome.status(), Status::Ok, "{line}: {result:#?}");
-        String::from_utf8(result.stdout).unwrap()
+        String::from_utf8(result.stdout().bytes.clone()).unwrap()
     }
 }
 
-fn kinds(result: &ExecResult) -> Vec<NoteKind> {
+fn kinds(result: &ExecutionResult) -> Vec<NoteKind> {
     result.notes.iter().map(|note| note.kind).collect()
 }
 
@@ -100,7 +100,7 @@ fn sandbox_with_programs_has_the_limits_of_exec_at_every_door() {
     let programs = Programs::new(&Rootfs::busybox(), |spec| spec);
     let sandbox = &programs.guest.sandbox;
     let (command, script) = programs.guest.wait(async {
-        (sandbox.exec(Command::new("true")).await.unwrap(), sandbox.run(Script::new("")).await)
+        (sandbox.run(Command::new("true")).await.unwrap(), sandbox.run(Script::new("")).await)
     });
     assert_eq!((command.limits, script.unwrap().limits), (Limits::for_programs(), command.limits));
     let scripts = Guest::new();
@@ -194,7 +194,11 @@ fn tmp_has_nearly_all_memory_and_shared_memory_what_docker_gives() {
     assert_eq!(sizes, format!("{}\n{}\n", 3 << 10, 2 << 10));
     // A full one is an error that the program gets, and not the end of the sandbox.
     let full = programs.exec(Command::shell("dd if=/dev/zero of=/tmp/x bs=1M; echo $?; exit 4"));
-    assert_eq!((full.outcome.status(), &*full.stdout), (Status::Exit, &b"1\n"[..]), "{full:#?}");
+    assert_eq!(
+        (full.outcome.status(), &*full.stdout().bytes),
+        (Status::Exit, &b"1\n"[..]),
+        "{full:#?}"
+    );
     assert_eq!(kinds(&full), [NoteKind::NoSpace]);
     assert!(full.notes[0].hint.as_ref().unwrap().contains("--memory"), "{full:#?}");
 }
@@ -225,7 +229,7 @@ fn user_has_a_name_whether_the_image_has_one_or_not() {
     );
     // Who has a name by the caller keeps it.
     let named = Command::shell(ask.replace(" ~$(id -un)", "")).env("USER", "eve");
-    assert_eq!(programs.exec(named).stdout, b"eve sandbox sandbox sandbox\n");
+    assert_eq!(programs.exec(named).stdout().bytes, b"eve sandbox sandbox sandbox\n");
 }
 
 #[test]
@@ -260,7 +264,7 @@ fn git_opens_a_repository_of_somebody_else() {
     assert_eq!(result.outcome.status(), Status::Ok, "{result:#?}");
     // And whoever wants Git's own rule has it.
     let refused = programs.exec(status().env("GIT_CONFIG_COUNT", "0"));
-    assert_eq!(refused.exit_code, Some(128), "{refused:#?}");
+    assert_eq!(refused.command_exit_code(), Some(128), "{refused:#?}");
 }
 
 #[test]
@@ -270,12 +274,16 @@ fn command_that_is_to_end_gets_sigterm_and_its_grace_before_it_is_killed() {
     let clean = || Command::shell(line("echo clean; exit 3"));
     let timeout = programs.exec(clean().timeout(Duration::from_secs(3)));
     assert_eq!(timeout.outcome.status(), Status::Timeout, "{timeout:#?}");
-    assert_eq!((timeout.exit_code, &*timeout.stdout), (Some(3), &b"ready\nclean\n"[..]));
+    assert_eq!(
+        (timeout.command_exit_code(), &*timeout.stdout().bytes),
+        (Some(3), &b"ready\nclean\n"[..])
+    );
     let cancelled = |programs: &Programs, command, times| {
         programs.guest.wait(async {
-            let mut execution = programs.guest.sandbox.start_exec(command).await.unwrap();
+            let mut execution =
+                programs.guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
             let (_, ready) = execution.next_output().await.unwrap();
-            assert_eq!(ready, "ready\n");
+            assert_eq!(ready, b"ready\n");
             let cancel = |execution: &Execution| {
                 execution.cancel_handle().cancel(CancelCause::Interrupt);
             };
@@ -285,19 +293,19 @@ fn command_that_is_to_end_gets_sigterm_and_its_grace_before_it_is_killed() {
     };
     let result = cancelled(&programs, clean(), 1);
     assert_eq!(result.outcome.status(), Status::Cancelled, "{result:#?}");
-    assert_eq!((result.exit_code, &*result.stdout), (Some(3), &b"clean\n"[..]));
+    assert_eq!((result.command_exit_code(), &*result.stdout().bytes), (Some(3), &b"clean\n"[..]));
     // What ignores it is killed: at the end of its grace, at once where there is none, and with its
     // container by a second cancel.
     let brief = Programs::limited(|limits| limits.stop_timeout = Duration::from_millis(100));
     let none = Programs::limited(|limits| limits.stop_timeout = Duration::ZERO);
     for programs in [&brief, &none] {
         let result = cancelled(programs, Command::shell(line("")), 1);
-        assert_eq!((result.outcome.status(), result.signal), (Status::Cancelled, Some(9)));
+        assert_eq!((result.outcome.status(), result.signal()), (Status::Cancelled, Some(9)));
     }
     let result = cancelled(&none, clean(), 1);
-    assert_eq!((result.signal, &*result.stdout), (Some(9), &b""[..]), "{result:#?}");
+    assert_eq!((result.signal(), &*result.stdout().bytes), (Some(9), &b""[..]), "{result:#?}");
     let result = cancelled(&programs, Command::shell(line("")), 2);
-    assert_eq!((result.outcome.status(), result.signal), (Status::Cancelled, None));
+    assert_eq!((result.outcome.status(), result.signal()), (Status::Cancelled, None));
 }
 
 #[test]
@@ -316,14 +324,15 @@ fn limit_kills_at_once_and_leaves_nobody_a_grace() {
         let result = programs.exec(Command::shell(format!("{deaf} {line}")));
         assert_eq!(result.outcome.failure().unwrap().kind, kind, "{result:#?}");
         // The agent has said so: one that waits is killed with its container.
-        assert_eq!(result.signal, Some(9), "{result:#?}");
+        assert_eq!(result.signal(), Some(9), "{result:#?}");
     }
     // Also in the grace of a cancel.
     let line = format!(
         "{deaf} echo ready; while :; do i=$((i + 1)); head -c 900000 /dev/zero > f$i; done"
     );
     let result = programs.guest.wait(async {
-        let mut execution = programs.guest.sandbox.start_exec(Command::shell(line)).await.unwrap();
+        let mut execution =
+            programs.guest.sandbox.start(Command::shell(line), CancelHandle::new()).await.unwrap();
         execution.next_output().await.unwrap();
         execution.cancel_handle().cancel(CancelCause::Caller);
         execution.wait().await.unwrap()

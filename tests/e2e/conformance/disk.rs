@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sandbox_api::{ByteSize, ErrorKind, ExecResult, Limits, SandboxSpec, Script, Status};
-use sandbox_controller::{Command, DiskReserve};
+use sandbox_api::{ByteSize, ErrorKind, ExecutionResult, Limits, SandboxSpec, Script, Status};
+use sandbox_controller::{CancelHandle, Command, DiskReserve};
 use serde_json::json;
 
 use super::mounts::HostMount;
@@ -31,11 +31,15 @@ fn rootfs() -> Provided {
 }
 
 fn exec(guest: &Guest, command: Command) -> (Status, Option<ErrorKind>, String) {
-    let result = guest.wait(guest.sandbox.exec(command)).unwrap();
+    let result = guest.wait(guest.sandbox.run(command)).unwrap();
     let failure = result.outcome.failure();
     let message = match &failure {
         Some(failure) => failure.message.clone(),
-        None => format!("{:?}: {}", result.exit_code, String::from_utf8_lossy(&result.stderr)),
+        None => format!(
+            "{:?}: {}",
+            result.command_exit_code(),
+            String::from_utf8_lossy(&result.stderr().bytes)
+        ),
     };
     (result.outcome.status(), failure.map(|failure| failure.kind), message)
 }
@@ -104,10 +108,10 @@ fn files_that_only_calls_in_progress_keep_are_held_to_the_write_limit() {
 
 fn no_file_in_a_call_passes(guest: &Guest) {
     for how in ["files in calls", "files in calls that nobody counts"] {
-        let result = guest.wait(guest.sandbox.exec(fill(how))).unwrap();
+        let result = guest.wait(guest.sandbox.run(fill(how))).unwrap();
         // Each stop ends the calls, or it is ended itself for what remains.
         if result.outcome.status() == Status::Ok {
-            let stdout = String::from_utf8_lossy(&result.stdout);
+            let stdout = String::from_utf8_lossy(&result.stdout().bytes);
             let kept = stdout.trim().strip_prefix("kept ").and_then(|it| it.parse::<u64>().ok());
             assert!(kept.is_some_and(|kept| kept < 100 << 20), "{how}: {result:?}");
         } else {
@@ -237,10 +241,11 @@ fn a_program_ends_when_others_take_what_must_stay_free() {
     let _disk = disk;
     let file = std::fs::File::create(of_others).unwrap();
     let (status, kind, message) = guest.wait(async {
-        let execution = guest.sandbox.start_exec(Command::shell("sleep 1000")).await.unwrap();
+        let execution =
+            guest.sandbox.start(Command::shell("sleep 1000"), CancelHandle::new()).await.unwrap();
         let flags = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&file, flags, 0, 2 * others).unwrap();
-        let result: ExecResult = execution.wait().await.unwrap();
+        let result: ExecutionResult = execution.wait().await.unwrap();
         let failure = result.outcome.failure().unwrap();
         (result.outcome.status(), failure.kind, failure.message)
     });
@@ -266,8 +271,8 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
             assert_eq!(sandbox.io_dir(), None);
             let line = "pwd; for f in a b; do head -c 5000000 /dev/zero > $f; done; \
                         cat a b | wc -c; rm a b; mkdir d; echo c > d/c; cat d/c";
-            let result = library.wait(sandbox.exec(Command::shell(line))).unwrap();
-            let output = String::from_utf8(result.stdout.clone()).unwrap();
+            let result = library.wait(sandbox.run(Command::shell(line))).unwrap();
+            let output = String::from_utf8(result.stdout().bytes.clone()).unwrap();
             let lines: Vec<&str> = output.lines().collect();
             let [cwd, taken, content] = &lines[..] else { panic!("{result:?}") };
             assert_eq!((*cwd, *content), ("/io", "c"));

@@ -50,10 +50,10 @@ impl Net {
     /// What a program prints, which ends well.
     #[track_caller]
     fn says(&self, command: Command) -> String {
-        let result = self.guest.wait(self.guest.sandbox.exec(command.timeout(TIMEOUT))).unwrap();
-        let stderr = String::from_utf8_lossy(&result.stderr);
+        let result = self.guest.wait(self.guest.sandbox.run(command.timeout(TIMEOUT))).unwrap();
+        let stderr = String::from_utf8_lossy(&result.stderr().bytes);
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{:?} {stderr}", result.outcome);
-        String::from_utf8(result.stdout).unwrap()
+        String::from_utf8(result.stdout().bytes.clone()).unwrap()
     }
 
     #[track_caller]
@@ -587,9 +587,9 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
             .args(["-servername", HOST_LOOPBACK])
             .args(args.iter().copied())
             .timeout(TIMEOUT);
-        let result = guest.wait(guest.sandbox.exec(command)).unwrap();
+        let result = guest.wait(guest.sandbox.run(command)).unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        text(&result.stdout) + &text(&result.stderr)
+        text(&result.stdout().bytes) + &text(&result.stderr().bytes)
     };
     let plain = Server::openssl(&[]);
     for version in ["-tls1_2", "-tls1_3"] {
@@ -683,9 +683,9 @@ fn connections_that_a_command_leaves_reach_no_further_host_and_take_no_places_of
     let net = Net::new(&[target.clone(), dialled.clone()]);
     let contacted = |words: &[&str]| {
         let command = Command::new("/network").args(words.iter().copied()).timeout(TIMEOUT);
-        let result = net.guest.wait(net.guest.sandbox.exec(command)).unwrap();
+        let result = net.guest.wait(net.guest.sandbox.run(command)).unwrap();
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:?}");
-        let hosts = result.execution.network.unwrap().contacted;
+        let hosts = result.network.unwrap().contacted;
         hosts.into_iter().map(|host| format!("{}:{}", host.host, host.port)).collect::<Vec<_>>()
     };
     let (all, others) = (MAX_TUNNELS.to_string(), (MAX_TUNNELS - 1).to_string());

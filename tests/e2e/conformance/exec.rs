@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use sandbox_api::files::{RemoveOptions, WriteOptions};
 use sandbox_api::{
-    ByteSize, CancelCause, ErrorKind, ExecResult, FileOp, Limits, Outcome, SandboxSpec, Script,
-    Status, TouchedSource,
+    ByteSize, CancelCause, ErrorKind, ExecutionResult, FileOp, Limits, Outcome, OutputStream,
+    SandboxSpec, Script, Status, TouchedSource,
 };
-use sandbox_controller::{Command, ExecStream, Execution, Stdin};
+use sandbox_controller::{CancelHandle, Command, Execution, Stdin};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::engine::engine;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually};
-use crate::library::Guest;
+use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::{Provided, Rootfs};
 
 /// Limits with time for a busy machine.
@@ -51,13 +51,13 @@ impl Programs {
     }
 
     #[track_caller]
-    fn exec(&self, command: Command) -> ExecResult {
-        self.wait(self.guest.sandbox.exec(command)).unwrap()
+    fn exec(&self, command: Command) -> ExecutionResult {
+        self.wait(self.guest.sandbox.run(command)).unwrap()
     }
 
     #[track_caller]
     fn start(&self, command: Command) -> Execution {
-        self.wait(self.guest.sandbox.start_exec(command)).unwrap()
+        self.wait(self.guest.sandbox.start(command, CancelHandle::new())).unwrap()
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -70,7 +70,7 @@ impl Programs {
         let listed = self.exec(Command::shell("echo /proc/[0-9]*/exe | wc -w"));
         assert_eq!(listed.outcome.status(), Status::Ok, "{listed:?}");
         // The agent, the shell and what it asks, each.
-        let processes: u32 = text(&listed.stdout).trim().parse().unwrap();
+        let processes: u32 = text(&listed.stdout().bytes).trim().parse().unwrap();
         assert!((2..=4).contains(&processes), "{processes}");
     }
 }
@@ -80,11 +80,11 @@ fn text(output: &[u8]) -> &str {
     std::str::from_utf8(output).unwrap()
 }
 
-fn status(result: &ExecResult) -> (Status, u8) {
+fn status(result: &ExecutionResult) -> (Status, u8) {
     (result.outcome.status(), result.outcome.exit_code())
 }
 
-fn kind(result: &ExecResult) -> Option<ErrorKind> {
+fn kind(result: &ExecutionResult) -> Option<ErrorKind> {
     result.outcome.failure().map(|failure| failure.kind)
 }
 
@@ -93,7 +93,7 @@ async fn first_line(execution: &mut Execution) -> String {
     let mut line = Vec::new();
     while !line.ends_with(b"\n") {
         let (stream, piece) = execution.next_output().await.expect("a line");
-        assert_eq!(stream, ExecStream::Stdout);
+        assert_eq!(stream, OutputStream::Stdout);
         line.extend_from_slice(&piece);
     }
     String::from_utf8(line).unwrap()
@@ -110,17 +110,17 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
         .stdin(Stdin::Bytes(b"input\n".to_vec()));
     let result = programs.exec(command);
     assert_eq!(status(&result), (Status::Exit, 3));
-    assert_eq!((result.exit_code, result.signal), (Some(3), None));
+    assert_eq!((result.command_exit_code(), result.signal()), (Some(3), None));
     assert_eq!(
-        (text(&result.stdout), text(&result.stderr)),
+        (text(&result.stdout().bytes), text(&result.stderr().bytes)),
         ("input\n/tmp\n", "v a b /elsewhere\n")
     );
     assert_eq!(result.engine.as_str(), engine().name());
     let killed = programs.exec(Command::shell("kill -TERM $$"));
-    assert_eq!((status(&killed), killed.signal), ((Status::Exit, 143), Some(15)));
+    assert_eq!((status(&killed), killed.signal()), ((Status::Exit, 143), Some(15)));
     // A kill that nobody of ours made, and memory did not.
     let killed = programs.exec(Command::shell("kill -KILL $$"));
-    assert_eq!((status(&killed), killed.signal), ((Status::Exit, 137), Some(9)));
+    assert_eq!((status(&killed), killed.signal()), ((Status::Exit, 137), Some(9)));
     for (command, code) in [
         (Command::new("nothing-of-that-name"), 127),
         (Command::new("/nothing"), 127),
@@ -130,7 +130,7 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
     ] {
         let result = programs.exec(command);
         assert_eq!(status(&result), (Status::Error, code), "{result:?}");
-        assert_eq!((result.exit_code, result.signal), (None, None));
+        assert_eq!((result.command_exit_code(), result.signal()), (None, None));
     }
 }
 
@@ -205,7 +205,8 @@ fn a_conversation_goes_both_ways_in_bounded_memory() {
     let total = 24 << 20;
     programs.wait(async {
         let command = Command::new("cat").stdin(Stdin::Stream);
-        let mut execution = programs.guest.sandbox.start_exec(command).await.unwrap();
+        let mut execution =
+            programs.guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
         let mut stdin = execution.stdin().unwrap();
         // First a word and its echo, so that nothing waits for the end.
         stdin.write_all(b"ping\n").await.unwrap();
@@ -278,8 +279,8 @@ fn output_beyond_the_limit_is_drained_and_blocks_nobody() {
     let line = "head -c 20000000 /dev/zero; echo end >&2";
     let result = programs.exec(Command::shell(line).output_limit(1000));
     assert_eq!(status(&result), (Status::Ok, 0));
-    assert_eq!((result.stdout.len(), result.stdout_truncated), (1000, true));
-    assert_eq!((text(&result.stderr), result.stderr_truncated), ("end\n", false));
+    assert_eq!((result.stdout().bytes.len(), result.stdout().truncated), (1000, true));
+    assert_eq!((text(&result.stderr().bytes), result.stderr().truncated), ("end\n", false));
 }
 
 #[test]
@@ -293,8 +294,8 @@ fn a_command_is_over_at_its_deadline_with_all_that_it_started() {
     assert!(begun.elapsed() >= timeout);
     assert_eq!(status(&result), (Status::Timeout, 124));
     assert!(result.timed_out() && result.failed());
-    assert_eq!((result.exit_code, result.signal), (None, Some(9)));
-    assert_eq!(text(&result.stdout), "before\n");
+    assert_eq!((result.command_exit_code(), result.signal()), (None, Some(9)));
+    assert_eq!(text(&result.stdout().bytes), "before\n");
     programs.serves_on();
 }
 
@@ -304,23 +305,27 @@ fn a_cancel_and_a_drop_end_a_command_and_the_sandbox_serves_on() {
     programs.wait(async {
         let sandbox = &programs.guest.sandbox;
         let ready = Command::shell("setsid sleep 1000 & echo ready; sleep 1000");
-        let mut execution = sandbox.start_exec(ready.clone()).await.unwrap();
+        let mut execution = sandbox.start(ready.clone(), CancelHandle::new()).await.unwrap();
         assert_eq!(first_line(&mut execution).await, "ready\n");
         execution.cancel_handle().cancel(CancelCause::Interrupt);
         assert_eq!(status(&execution.wait().await.unwrap()), (Status::Cancelled, 130));
-        let mut execution = sandbox.start_exec(ready.clone()).await.unwrap();
+        let mut execution = sandbox.start(ready.clone(), CancelHandle::new()).await.unwrap();
         assert_eq!(first_line(&mut execution).await, "ready\n");
         drop(execution);
         // One that is given up in the middle of the call is over too.
         for patience in [0, 1, 3, 10, 30] {
-            let exec = sandbox.exec(ready.clone());
+            let exec = sandbox.run(ready.clone());
             _ = tokio::time::timeout(Duration::from_millis(patience), exec).await;
         }
     });
     eventually("the dropped ones to end", || {
         let listed = programs.exec(Command::shell("echo /proc/[0-9]*/exe | wc -w"));
         // Nothing is listed by a command that is refused because another one runs.
-        text(&listed.stdout).trim().parse::<u32>().is_ok_and(|count| count <= 4).then_some(())
+        text(&listed.stdout().bytes)
+            .trim()
+            .parse::<u32>()
+            .is_ok_and(|count| count <= 4)
+            .then_some(())
     });
     programs.serves_on();
 }
@@ -335,12 +340,12 @@ fn more_output_than_its_limit_ends_a_command_with_exactly_that_much() {
         ((Status::Limit, 120), Some(ErrorKind::OutputLimit))
     );
     assert_eq!(
-        (result.stdout.len() + result.stderr.len(), result.stderr.len()),
+        (result.stdout().bytes.len() + result.stderr().bytes.len(), result.stderr().bytes.len()),
         (300_000, 100_000)
     );
     // Just as much is not too much.
     let result = programs.exec(Command::shell("head -c 300000 /dev/zero"));
-    assert_eq!((status(&result), result.stdout.len()), ((Status::Ok, 0), 300_000));
+    assert_eq!((status(&result), result.stdout().bytes.len()), ((Status::Ok, 0), 300_000));
     programs.serves_on();
 }
 
@@ -362,17 +367,17 @@ fn memory_that_runs_out_is_told_of_the_program_and_of_its_parent_what_that_says(
     }
     if !has(Feature::OwnLimits) {
         // The whole sandbox has ended.
-        assert_eq!((result.exit_code, result.signal), (None, None));
+        assert_eq!((result.command_exit_code(), result.signal()), (None, None));
         return;
     }
-    assert_eq!((result.exit_code, result.signal), (None, Some(9)));
+    assert_eq!((result.command_exit_code(), result.signal()), (None, Some(9)));
     let line = format!("awk '{HOG}'; echo $?; exit 4");
     let result = programs.exec(Command::shell(line));
-    assert_eq!((status(&result), text(&result.stdout)), ((Status::Exit, 4), "137\n"));
+    assert_eq!((status(&result), text(&result.stdout().bytes)), ((Status::Exit, 4), "137\n"));
     // What ran out then is no reason of a later end, once the engine has had its news of it.
     eventually("a kill to be told from it", || {
         let killed = programs.exec(Command::shell("kill -KILL $$"));
-        assert_eq!(killed.signal, Some(9));
+        assert_eq!(killed.signal(), Some(9));
         (status(&killed) == (Status::Exit, 137)).then_some(())
     });
     programs.serves_on();
@@ -397,7 +402,8 @@ fn command_over_the_write_limit_is_ended() {
         let result = programs.exec(Command::shell(line));
         assert_eq!(status(&result), (Status::Limit, 120), "{line}: {result:?}");
         assert_eq!((kind(&result), result.hint().as_deref()), (Some(expected), hint), "{line}");
-        assert_eq!((result.exit_code, result.signal), (None, Some(9)), "{line}: {result:?}");
+        let ended = (result.command_exit_code(), result.signal());
+        assert_eq!(ended, (None, Some(9)), "{line}: {result:?}");
         if line == nest {
             // Too deep to be looked at, it keeps the next one from beginning until it is gone.
             let refused = programs.exec(Command::shell("touch f"));
@@ -448,18 +454,20 @@ fn a_container_that_is_killed_from_outside_says_so_of_its_commands() {
     let programs = Programs::new();
     let (killed, document) = programs.wait(async {
         let sandbox = &programs.guest.sandbox;
-        let mut execution =
-            sandbox.start_exec(Command::shell("echo ready; sleep 1000")).await.unwrap();
+        let mut execution = sandbox
+            .start(Command::shell("echo ready; sleep 1000"), CancelHandle::new())
+            .await
+            .unwrap();
         assert_eq!(first_line(&mut execution).await, "ready\n");
         let [container] = &programs.guest.place.containers()[..] else { panic!() };
         engine().kill(container);
         let result = execution.wait().await.unwrap();
-        let document = serde_json::to_value(sandbox_api::ExecDocument::from(&result)).unwrap();
+        let document = serde_json::to_value(sandbox_api::ExecutionDocument::from(&result)).unwrap();
         (status(&result), document)
     });
     assert_eq!(killed, (Status::Killed, 137));
     assert_eq!((&document["exit_code"], &document["signal"]), (&json!(null), &json!(null)));
     assert_eq!(document["error"]["kind"], "killed");
-    let error = programs.wait(programs.guest.sandbox.exec(Command::new("true"))).unwrap_err();
+    let error = programs.wait(programs.guest.sandbox.run(Command::new("true"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AgentLost);
 }

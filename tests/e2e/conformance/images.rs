@@ -41,10 +41,10 @@ impl Programs {
     /// What a program prints that succeeds.
     #[track_caller]
     fn output(&self, command: Command) -> String {
-        let result = self.guest.wait(self.guest.sandbox.exec(command)).unwrap();
-        let stderr = String::from_utf8_lossy(&result.stderr);
-        assert_eq!(result.exit_code, Some(0), "{:?} {stderr}", result.outcome);
-        String::from_utf8(result.stdout).unwrap()
+        let result = self.guest.wait(self.guest.sandbox.run(command)).unwrap();
+        let stderr = String::from_utf8_lossy(&result.stderr().bytes);
+        assert_eq!(result.command_exit_code(), Some(0), "{:?} {stderr}", result.outcome);
+        String::from_utf8(result.stdout().bytes.clone()).unwrap()
     }
 
     #[track_caller]
@@ -129,7 +129,7 @@ fn a_program_alone_runs_where_there_is_no_shell_and_nothing_else() {
     let rootfs = Rootfs::empty().copy("busybox", "/bin/busybox");
     let programs = Programs::of(&rootfs);
     assert_eq!(programs.output(Command::new("/busybox").args(["echo", "alone"])), "alone\n");
-    let result = programs.guest.wait(programs.guest.sandbox.exec(Command::shell("true"))).unwrap();
+    let result = programs.guest.wait(programs.guest.sandbox.run(Command::shell("true"))).unwrap();
     assert_eq!(result.outcome.exit_code(), 127, "{result:?}");
 }
 
@@ -311,8 +311,8 @@ fn an_image_is_found_by_its_id_too() {
     let id = docker_lines(&["inspect", "--format", "{{.Id}}", name]).remove(0);
     let root = RootFs::Image { reference: id, pull: Pull::Never };
     let guest = Guest::with(|spec| spec.root(root));
-    let result = guest.wait(guest.sandbox.exec(Command::new("true"))).unwrap();
-    assert_eq!(result.exit_code, Some(0), "{result:?}");
+    let result = guest.wait(guest.sandbox.run(Command::new("true"))).unwrap();
+    assert_eq!(result.command_exit_code(), Some(0), "{result:?}");
 }
 
 #[test]

@@ -533,8 +533,8 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     for (arguments, expected) in [
         (json!({ "shell": "sleep 600", "timeout_ms": 200 }), "`timeout_ms` gives it more time"),
         (json!({ "shell": "true", "timeout_ms": 0 }), "`timeout_ms` is 0: it must be 1 to"),
-        (json!({ "shell": "ls", "args": ["-l"] }), "`args` are for a `program`"),
-        (json!({}), "give exactly one of `program` and `shell`"),
+        (json!({ "shell": "ls", "args": ["-l"] }), "`args`: a shell line has no arguments"),
+        (json!({}), "give one of `program` and `shell`"),
     ] {
         let text = client.failure("exec", arguments);
         assert!(text.contains(expected), "{text}");

@@ -11,12 +11,12 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use sandbox_api::files::{RemoveOptions, WriteOptions};
 use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status};
-use sandbox_controller::{Command, Error};
+use sandbox_controller::{CancelHandle, Command, Error};
 use serde_json::json;
 
 use crate::engine::{Engine, engine};
 use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
-use crate::library::{Guest, Library};
+use crate::library::{Guest, Library, NextEvent as _};
 use crate::rootfs::Rootfs;
 
 /// A mount of the host's, gone at its end whatever the test says.
@@ -206,14 +206,14 @@ fn mount_that_appears_ends_the_script_and_is_reported() {
     let source = "fs.write('begun', '') print('begun') while true do end";
     let mut mounted = None;
     let result = guest.wait(async {
-        let mut run = guest.sandbox.start(Script::new(source)).await.unwrap();
+        let mut run = guest.sandbox.start(Script::new(source), CancelHandle::new()).await.unwrap();
         run.next_log().await.unwrap();
         mounted = Some(HostMount::tmpfs(guest.place.path("sandbox-files/m")));
         run.wait().await.unwrap()
     });
     assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
     // Nothing of it is lost.
-    assert_eq!(result.logs.len(), 1, "{result:?}");
+    assert_eq!(result.logs().len(), 1, "{result:?}");
     let touched: Vec<_> = result.files_touched.files.iter().map(|file| &*file.name).collect();
     assert_eq!(touched, ["begun"], "{result:?}");
     assert_eq!(guest.kind(json!({"operation": "read", "path": "begun"})), "policy");
@@ -226,13 +226,13 @@ fn mount_that_appears_ends_the_command_and_is_reported() {
     let mut mounted = None;
     let result = guest.wait(async {
         let command = Command::shell("echo begun; sleep 100");
-        let mut execution = guest.sandbox.start_exec(command).await.unwrap();
+        let mut execution = guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
         execution.next_output().await.unwrap();
         mounted = Some(HostMount::tmpfs(guest.place.path("sandbox-files/m")));
         execution.wait().await.unwrap()
     });
     assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
-    assert_eq!((result.exit_code, result.signal), (None, None), "{result:?}");
+    assert_eq!((result.command_exit_code(), result.signal()), (None, None), "{result:?}");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn mount_that_appears_in_a_fresh_io_dir_ends_the_command_and_is_reported() {
     let mut mounted = None;
     let result = guest.wait(async {
         let command = Command::shell("mkdir m; echo begun; sleep 100");
-        let mut execution = guest.sandbox.start_exec(command).await.unwrap();
+        let mut execution = guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
         execution.next_output().await.unwrap();
         let fresh = fs::read_dir(&scratch).unwrap();
         let mut fresh = fresh.map(|entry| entry.unwrap().path().join("files/m"));
@@ -268,7 +268,7 @@ fn assert_ends_for_a_mount_that_is_moved_in(source: &str) {
     fs::create_dir_all(aside.join("m")).unwrap();
     let mounted = HostMount::tmpfs(aside.join("m"));
     let result = guest.wait(async {
-        let mut run = guest.sandbox.start(Script::new(source)).await.unwrap();
+        let mut run = guest.sandbox.start(Script::new(source), CancelHandle::new()).await.unwrap();
         run.next_log().await.unwrap();
         // The kernel tells nobody of this.
         fs::rename(&aside, guest.place.path("sandbox-files/aside")).unwrap();
@@ -507,8 +507,8 @@ fn own_folders_are_hidden_in_an_input_that_holds_them() {
     };
     let programs = launch(SandboxSpec::new().root(provided.root()));
     let list = "ls -RA /in/host/state /in/host/data; ls /in/host/work";
-    let listed = library.wait(programs.exec(Command::shell(list))).unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
+    let listed = library.wait(programs.run(Command::shell(list))).unwrap();
+    let listed = String::from_utf8(listed.stdout().bytes.clone()).unwrap();
     for own in ["instances", "image-", "programs", ".lock", "containers", "roots"] {
         assert!(!listed.contains(own), "{own} in {listed}");
     }
@@ -543,8 +543,8 @@ fn mounts_of_a_sandbox_are_private_where_the_hosts_are_shared() {
     let library = Library::new(&place);
     let spec = SandboxSpec::new().root(provided.root()).io_dir(io_dir);
     let sandbox = library.launch(spec.input(Input::path(input, "input")));
-    let mounts = library.wait(sandbox.exec(Command::new("cat").args(["/proc/self/mountinfo"])));
-    let mounts = String::from_utf8(mounts.unwrap().stdout).unwrap();
+    let mounts = library.wait(sandbox.run(Command::new("cat").args(["/proc/self/mountinfo"])));
+    let mounts = String::from_utf8(mounts.unwrap().stdout().bytes.clone()).unwrap();
     for target in ["/io", "/in/input"] {
         let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(target)).unwrap();
         // Between its options and the dash there is no tag: what is mounted on one side is not

@@ -7,16 +7,17 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
 use sandbox_api::{
-    ByteSize, CancelCause, ErrorKind, ExecResult, Exit, Limits, Outcome, SandboxSpec, UnixSockets,
+    ByteSize, CancelCause, ErrorKind, ExecutionResult, Exit, Limits, Outcome, SandboxSpec,
+    UnixSockets,
 };
-use sandbox_controller::{Command, MASKED_PATHS};
+use sandbox_controller::{CancelHandle, Command, MASKED_PATHS};
 use serde_json::json;
 
 use crate::agent::{Actor, attacker};
 use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
-use crate::library::Guest;
+use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::{Provided, Rootfs};
 
 const EPERM: &str = "1";
@@ -77,8 +78,8 @@ impl Hostile {
         Self { guest, owner, _provided: provided }
     }
 
-    fn exec(&self, command: Command) -> ExecResult {
-        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+    fn exec(&self, command: Command) -> ExecutionResult {
+        self.guest.wait(self.guest.sandbox.run(command)).unwrap()
     }
 
     fn attack(name: &str) -> Command {
@@ -93,12 +94,12 @@ impl Hostile {
         let args = ["none", &uid, attack, "/io", "/in", "/open", "1", "1", "none"];
         let result = self.exec(Command::new("attacker").args(args));
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{attack}: {result:#?}");
-        String::from_utf8(result.stdout).unwrap().trim().to_owned()
+        String::from_utf8(result.stdout().bytes.clone()).unwrap().trim().to_owned()
     }
 
     /// What a line of the shell's prints, whatever its end.
     fn prints(&self, line: &str) -> String {
-        String::from_utf8(self.exec(Command::shell(line)).stdout).unwrap()
+        String::from_utf8(self.exec(Command::shell(line)).stdout().bytes.clone()).unwrap()
     }
 
     /// A process's own status, by field.
@@ -221,7 +222,7 @@ fn program_that_binds_the_agent_to_a_processor_changes_nothing_else_of_it() {
     assert_eq!(before.split(' ').count(), 4, "{before}");
     let bind =
         "for thread in /proc/1/task/*; do taskset -p 1 ${thread##*/} >/dev/null || exit 1; done";
-    assert_eq!(hostile.exec(Command::shell(bind)).exit_code, Some(0));
+    assert_eq!(hostile.exec(Command::shell(bind)).command_exit_code(), Some(0));
     assert_eq!(others(), before);
     // Programs that name a thread by its id, as their own, are told that it is done. It is not.
     for (attack, outcome) in [
@@ -281,7 +282,10 @@ fn loopback_of_a_sandbox_is_its_own_to_use_and_not_to_change() {
             assert_eq!(hostile.struck(attack), "done", "{attack} as {:?}", hostile.owner);
         }
         assert_eq!(hostile.prints("ip -o link | cut -d ' ' -f 2"), "lo:\n");
-        assert_ne!(hostile.exec(Command::shell("ip link set lo down")).exit_code, Some(0));
+        assert_ne!(
+            hostile.exec(Command::shell("ip link set lo down")).command_exit_code(),
+            Some(0)
+        );
         assert_eq!(hostile.struck("bind-tcp"), "done");
     }
 }
@@ -318,12 +322,15 @@ fn root_gives_files_to_nobody_and_is_not_stopped_by_that() {
         let code = if uid == 0 { 0 } else { 1 };
         for line in ["chown 1234:1235 file", "chgrp 1235 file", "chown -R 1234 ."] {
             let result = hostile.exec(Command::shell(line));
-            assert_eq!(result.exit_code, Some(code), "{line} as {uid}: {result:?}");
+            assert_eq!(result.command_exit_code(), Some(code), "{line} as {uid}: {result:?}");
         }
         let line = format!("chown {uid}:{gid} file && stat -c %u:%g file");
         assert_eq!(hostile.prints(&line), format!("{uid}:{gid}\n"));
         // The kernel's own answer, where no other owner is named.
-        assert_ne!(hostile.exec(Command::shell(format!("chown {uid} none"))).exit_code, Some(0));
+        assert_ne!(
+            hostile.exec(Command::shell(format!("chown {uid} none"))).command_exit_code(),
+            Some(0)
+        );
     }
 }
 
@@ -332,7 +339,7 @@ fn programs_beside_each_other_do_not_look_into_each_other() {
     for hostile in Hostile::of_all_users() {
         let guest = &hostile.guest;
         let other = Command::shell("echo $$; exec sleep 1000").env("SECRET", "of the other");
-        let mut other = guest.wait(guest.sandbox.start_exec(other)).unwrap();
+        let mut other = guest.wait(guest.sandbox.start(other, CancelHandle::new())).unwrap();
         let (_, pid) = guest.wait(other.next_output()).unwrap();
         let pid = String::from_utf8(pid.to_vec()).unwrap();
         let pid = pid.trim();
@@ -348,7 +355,7 @@ fn programs_beside_each_other_do_not_look_into_each_other() {
             done; grep -c SECRET /proc/self/environ"
         );
         let looking = Command::shell(line).env("SECRET", "of its own");
-        let seen = String::from_utf8(hostile.exec(looking).stdout).unwrap();
+        let seen = String::from_utf8(hostile.exec(looking).stdout().bytes.clone()).unwrap();
         assert_eq!(seen, "1\n1\n", "{:?}", hostile.owner);
     }
 }
@@ -610,7 +617,7 @@ fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_o
             // The other kernel ended with the processes that it had none left of.
             return;
         }
-        assert_eq!(result.stdout, b"begun\n");
+        assert_eq!(result.stdout().bytes, b"begun\n");
         // The first of them has ended by itself, unless the others have left it no place for its second.
         let ended = matches!(result.outcome, Outcome::Ok { .. } | Outcome::Timeout(_));
         assert!(ended, "{attack}: {result:#?}");
@@ -622,7 +629,7 @@ fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_o
 fn fork_bomb_is_ended_and_others_get_busy() {
     let hostile = Hostile::new();
     let guest = &hostile.guest;
-    let holding = guest.sandbox.start_exec(Hostile::attack("hold-all-processes"));
+    let holding = guest.sandbox.start(Hostile::attack("hold-all-processes"), CancelHandle::new());
     let mut holding = guest.wait(holding).unwrap();
     if !has(Feature::OwnLimits) {
         // The other kernel ends with the processes that it has none left of.
@@ -659,7 +666,7 @@ fn a_program_that_takes_all_memory_is_told_of_as_such() {
         // It has as long as it needs: to touch all of it takes a while on a busy machine.
         let result = hostile.exec(Hostile::attack(attack).timeout(Duration::from_secs(600)));
         if !has(Feature::OutOfMemory) {
-            assert_eq!(result.signal, Some(9), "{attack}: {result:#?}");
+            assert_eq!(result.signal(), Some(9), "{attack}: {result:#?}");
             continue;
         }
         if !has(Feature::SharedKernel) && matches!(result.outcome, Outcome::AgentLost { .. }) {
@@ -668,7 +675,7 @@ fn a_program_that_takes_all_memory_is_told_of_as_such() {
         }
         let Outcome::Limit(error) = &result.outcome else { panic!("{attack}: {result:#?}") };
         assert_eq!(error.kind, ErrorKind::OutOfMemory, "{attack}");
-        assert_eq!(result.stdout.get(..6), Some(&b"begun\n"[..]), "{attack}");
+        assert_eq!(result.stdout().bytes.get(..6), Some(&b"begun\n"[..]), "{attack}");
     }
 }
 

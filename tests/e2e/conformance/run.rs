@@ -404,8 +404,14 @@ fn cut_off_log_is_one_warning_at_the_end() {
         finish(command).assert_code(0).stderr.clone()
     };
     let warning = "warning: cut off: the log after 3 entries (SANDBOXCTL_LIMITS_LOG_LINES, or \
-                   limits.log_lines in ~/.config/sandboxctl/config.toml, raises the limit)\n";
+                   limits.log_lines in ~/.config/sandboxctl/config.toml, raises the limit); a file \
+                   (io.write) has no such limit\n";
     assert_eq!(stderr(&[], "3"), warning);
+    // Data on stdout has no line of ours, so that nothing else says it.
+    assert_eq!(stderr(&["-q"], "3"), warning);
     assert_eq!(stderr(&["--json"], "3"), warning);
+    let mut command = place.command(["run"]);
+    command.arg(&file).env("SANDBOXCTL_LIMITS_LOG_LINES", "3");
+    assert_eq!(finish(command).assert_code(0).stdout, "1\n2\n3\n");
     assert_eq!(stderr(&[], "6"), "warning: cut off: log entries after 64 KiB each\n");
 }

@@ -4,15 +4,17 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use sandbox_api::{CancelCause, ExecResult, SandboxSpec, Script, SecretValue, Secrets, Status};
-use sandbox_controller::{Command, ExecStream};
+use sandbox_api::{
+    CancelCause, ExecutionResult, OutputStream, SandboxSpec, Script, SecretValue, Secrets, Status,
+};
+use sandbox_controller::{CancelHandle, Command};
 use serde_json::{Value, json};
 
 use super::exec_cli::Commands;
 use crate::engine::{Engine, docker, engine, first_process, helpers};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, files_below, finish, spawn};
-use crate::library::Guest;
+use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::Rootfs;
 
 /// No other text of this machine has it. The second line is replaced by itself too.
@@ -238,9 +240,9 @@ impl Box {
         Self { guest, _provided: provided }
     }
 
-    fn shell(&self, line: &str, secrets: Secrets) -> ExecResult {
+    fn shell(&self, line: &str, secrets: Secrets) -> ExecutionResult {
         let command = Command::shell(line).secrets(secrets);
-        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+        self.guest.wait(self.guest.sandbox.run(command)).unwrap()
     }
 }
 
@@ -257,25 +259,26 @@ const COUNT: &str = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | gre
 fn secret_of_one_command_is_no_variable_of_another() {
     let sandbox = Box::new();
     let own = sandbox.shell("env | grep -c '^TOKEN='", token());
-    assert_eq!((own.exit_code, &*own.stdout), (Some(0), &b"1\n"[..]));
+    assert_eq!((own.command_exit_code(), &*own.stdout().bytes), (Some(0), &b"1\n"[..]));
     // While one has it, another one that runs beside it does not.
     let waiting = sandbox.guest.wait(async {
         let command = Command::shell("echo ready; sleep 1000").secrets(token());
-        let mut execution = sandbox.guest.sandbox.start_exec(command).await.unwrap();
+        let mut execution =
+            sandbox.guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
         let (stream, ready) = execution.next_output().await.unwrap();
-        assert_eq!((stream, &*ready), (ExecStream::Stdout, &b"ready\n"[..]));
+        assert_eq!((stream, &*ready), (OutputStream::Stdout, &b"ready\n"[..]));
         execution
     });
     if has(Feature::CommandsAtOnce) {
         let beside = sandbox.shell("env | grep -c '^TOKEN='", Secrets::new());
-        assert_eq!((beside.exit_code, &*beside.stdout), (Some(1), &b"0\n"[..]));
+        assert_eq!((beside.command_exit_code(), &*beside.stdout().bytes), (Some(1), &b"0\n"[..]));
     }
     waiting.cancel_handle().cancel(CancelCause::Caller);
     sandbox.guest.wait(waiting.wait()).unwrap();
     // After its end no process has it, and a script's programs never do.
     let after = sandbox.shell(COUNT, Secrets::new());
     if has(Feature::SharedKernel) {
-        assert_eq!(&*after.stdout, b"0\n", "{after:?}");
+        assert_eq!(&*after.stdout().bytes, b"0\n", "{after:?}");
     }
     let script = "return process.exec('/bin/sh', {'-c', 'env'}).stdout:find('TOKEN=') == nil";
     let script = Script::new(script).secrets(token());
@@ -311,9 +314,9 @@ fn secret_in_the_name_of_a_program_or_a_host_is_told_by_nothing() {
 fn output_of_one_command_is_redacted_when_another_prints_it() {
     let sandbox = Box::new();
     let wrote = sandbox.shell("printf %s \"$TOKEN\" > file", token());
-    assert_eq!(wrote.exit_code, Some(0));
+    assert_eq!(wrote.command_exit_code(), Some(0));
     let printed = sandbox.shell("cat file; wc -c < file", Secrets::new());
-    assert_eq!(String::from_utf8_lossy(&printed.stdout), format!("***{}\n", SECRET.len()));
+    assert_eq!(String::from_utf8_lossy(&printed.stdout().bytes), format!("***{}\n", SECRET.len()));
 }
 
 #[test]

@@ -246,6 +246,10 @@ fn script_prints_on_a_service_what_it_prints_here() {
         ("while true do end", &["--timeout", "300ms"]),
         ("print(fs.read('/in/a.txt'))", &["--in", "a.txt"]),
         ("print(string.rep('x', 70000))", &[]),
+        ("test.case('one', print) test.case('two', error)", &[]),
+        ("print('quiet') error('no')", &["-q"]),
+        ("warn('a\\n\\27[31mb') return nil", &["--raw"]),
+        ("return ('x'):rep(300)", &[]),
     ] {
         place.write("s.luau", script);
         place.write("a.txt", "input");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sandbox_api::{Confinement, ExecResult, Input, Outcome, UnixSockets};
+use sandbox_api::{Confinement, ExecutionResult, Input, Outcome, UnixSockets};
 use sandbox_controller::Command;
 
 use crate::agent::sockets;
@@ -93,18 +93,18 @@ impl Sockets {
         self.guest.sandbox.confinement()
     }
 
-    fn exec(&self, words: &[&str]) -> ExecResult {
+    fn exec(&self, words: &[&str]) -> ExecutionResult {
         let command = Command::new("/sockets").args(words.iter().copied()).timeout(TIMEOUT);
-        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+        self.guest.wait(self.guest.sandbox.run(command)).unwrap()
     }
 
     /// What the program prints, which ends well.
     #[track_caller]
     fn says(&self, words: &[&str]) -> String {
         let result = self.exec(words);
-        let stderr = String::from_utf8_lossy(&result.stderr);
+        let stderr = String::from_utf8_lossy(&result.stderr().bytes);
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{:?} {stderr}", result.outcome);
-        String::from_utf8(result.stdout).unwrap()
+        String::from_utf8(result.stdout().bytes.clone()).unwrap()
     }
 
     /// Whether programs have no sockets but pairs. Then what they try ends with the first other one.
@@ -113,10 +113,10 @@ impl Sockets {
         assert_eq!(pairs_only, !has(Feature::OwnSockets));
         if pairs_only {
             let result = self.exec(words);
-            let stderr = String::from_utf8_lossy(&result.stderr);
+            let stderr = String::from_utf8_lossy(&result.stderr().bytes);
             let refused = ["a socket: 13", "PermissionDenied"];
             assert!(refused.iter().any(|text| stderr.contains(text)), "{words:?}: {stderr}");
-            assert_eq!(result.exit_code, Some(101), "{words:?}: {stderr}");
+            assert_eq!(result.command_exit_code(), Some(101), "{words:?}: {stderr}");
             self.assert_alone();
         }
         pairs_only
@@ -198,7 +198,7 @@ fn an_address_and_a_descriptor_that_change_under_the_call_lead_nowhere_else() {
         }
         assert_eq!(sockets.says(&["race", &format!("{directory}/stream")]), "raced\n");
         sockets.assert_alone();
-        sockets.guest.wait(sockets.guest.sandbox.exec(Command::shell("rm /tmp/own"))).unwrap();
+        sockets.guest.wait(sockets.guest.sandbox.run(Command::shell("rm /tmp/own"))).unwrap();
     }
 }
 
@@ -262,7 +262,7 @@ fn connections_that_wait_hold_up_no_other_and_end_with_their_programs() {
     for count in ["3", "40", "40"] {
         let said = sockets.says(&["blocked", count]);
         assert!(said.ends_with("another: true\nafterwards: true\n"), "{said}");
-        sockets.guest.wait(sockets.guest.sandbox.exec(Command::shell("rm /tmp/full"))).unwrap();
+        sockets.guest.wait(sockets.guest.sandbox.run(Command::shell("rm /tmp/full"))).unwrap();
     }
 }
 
@@ -289,6 +289,6 @@ fn a_fifo_in_a_read_only_input_is_not_written_to() {
         assert!(line.ends_with(&format!(": {EACCES}")), "{said}");
     }
     let line = format!("echo x >{fifo}; echo x >>{fifo}; echo x | dd of={fifo}; true <>{fifo}");
-    sockets.guest.wait(sockets.guest.sandbox.exec(Command::shell(line))).unwrap();
+    sockets.guest.wait(sockets.guest.sandbox.run(Command::shell(line))).unwrap();
     sockets.assert_alone();
 }

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use sandbox_api::{ErrorKind, Failure, ResultDocument};
+use sandbox_api::service::ExecutionKind;
+use sandbox_api::{ErrorKind, ExecutionDocument, Failure};
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -60,7 +61,9 @@ fn log_and_tests_of_a_script_whose_service_was_killed_are_printed_and_its_head_o
     place.write("a.luau", "");
     place.write("b.luau", "");
     let failure = Failure::new(ErrorKind::Killed, "the server was stopped while it ran", None);
-    let mut document = serde_json::to_value(ResultDocument::failed(failure, 137)).unwrap();
+    let mut document =
+        serde_json::to_value(ExecutionDocument::failed(ExecutionKind::Script, failure, 137))
+            .unwrap();
     document["status"] = json!("killed");
     document["logs"] = json!(["told", "[warn] of it", "[log cut off: the server was stopped]"]);
     document["logs_truncated"] = json!(true);
@@ -103,4 +106,46 @@ fn output_that_was_printed_as_it_came_is_not_cut_off() {
     assert_eq!((ended.code, &*ended.stdout, &*ended.stderr), (0, "all of it\n", ""));
     let ended = place.sandboxctl(["exec", "--server", &url, "--json", "image", "yes"]);
     ended.assert_code(0).assert_stderr_has("cut off: stdout after 1,000,000 bytes");
+}
+
+/// The events of `sandboxctl exec` here, as its report has them.
+fn reported(place: &Fixture) -> Vec<Value> {
+    let events = std::fs::read_to_string(place.path("events")).unwrap();
+    events.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn command_prints_on_a_service_what_it_prints_here() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().directory();
+    let root = provided.args();
+    let here = ["exec", "--no-io", "--report", "ndjson=events", &*root[0], &*root[1]];
+    for (command, flags) in [
+        (&["echo", "out"][..], &[][..]),
+        (&["sh", "-c", "echo out; echo err >&2"], &[]),
+        (&["sh", "-c", "exit 7"], &[]),
+        (&["sh", "-c", "kill -9 $$"], &[]),
+        (&["sh", "-c", "printf 'a\\377\\0b\\342\\202'"], &[]),
+        (&["sh", "-c", "printf '\\033[31mred'"], &["--raw"]),
+        (&["sh", "-c", "yes | head -c 200000"], &[]),
+        (&["sh", "-c", "echo begun; sleep 100"], &["--timeout", "500ms"]),
+        (&["nothing-of-this-name"], &[]),
+        (&["sh", "-c", "echo quiet; exit 3"], &["-q"]),
+    ] {
+        let local = place.sandboxctl([&here[..], flags, &["--"], command].concat());
+        let url = service(reported(&place));
+        let there = [&["exec", "--server", &url][..], flags, &["image"], command].concat();
+        let remote = place.sandboxctl(there);
+        assert_eq!((remote.code, &remote.stdout), (local.code, &local.stdout), "{command:?}");
+        assert_eq!(remote.stderr, local.stderr, "{command:?}");
+
+        let flags: Vec<_> = flags.iter().filter(|flag| **flag != "--raw").copied().collect();
+        let local = [&here[..], &flags, &["--json", "--"], command].concat();
+        let local = place.sandboxctl(local);
+        let url = service(reported(&place));
+        let there = [&["exec", "--server", &url, "--json"][..], &flags, &["image"], command];
+        let remote = place.sandboxctl(there.concat());
+        assert_eq!((remote.code, &remote.stdout), (local.code, &local.stdout), "{command:?}");
+        assert_eq!(remote.stderr, local.stderr, "{command:?}");
+    }
 }

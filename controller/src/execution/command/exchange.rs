@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecResult, ExecutionReport, FilesTouched, Limits, Outcome, Sign, TouchedSource, Usage, millis,
+    Captured, FilesTouched, Limits, Outcome, ResultBody, Sign, TouchedSource, Usage, millis,
 };
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
@@ -19,7 +19,7 @@ use crate::execution::supervisor::{Begun, Supervisor};
 use crate::sandbox::{Inner, KernelBaseline};
 
 /// The name of a command in the audit.
-pub(super) const OPERATION: &str = "exec";
+pub(crate) const OPERATION: &str = "exec";
 
 /// How long after its deadline and its grace a command's unread output is drained.
 const UNWANTED_AFTER: Duration = Duration::from_millis(500);
@@ -61,8 +61,6 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
     /// The agent sends the last bytes for up to one and a half.
     const GRACE: Duration = Duration::from_secs(3);
     type Reply = Reply;
-    /// The result without the output.
-    type Result = ExecResult;
 
     fn stop_timeout(limits: &Limits) -> Duration {
         limits.stop_timeout
@@ -145,21 +143,14 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         FilesTouched { source: TouchedSource::Scan, ..FilesTouched::default() }
     }
 
-    fn result(&mut self, execution: ExecutionReport) -> ExecResult {
+    fn body(&mut self) -> ResultBody {
         let (exit_code, signal) = match self.end {
             Some(ExecEnd::Exited(code)) => (Some(code.into()), None),
             Some(ExecEnd::Signaled(signal)) => (None, Some(signal.into())),
             None => (None, None),
         };
-        ExecResult {
-            execution,
-            exit_code,
-            signal,
-            stdout: Vec::new(),
-            stderr: Vec::new(),
-            stdout_truncated: false,
-            stderr_truncated: false,
-        }
+        let (stdout, stderr) = (Captured::default(), Captured::default());
+        ResultBody::Command { exit_code, signal, stdout, stderr }
     }
 }
 

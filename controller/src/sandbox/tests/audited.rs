@@ -223,9 +223,9 @@ async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_it
     .audited(&file);
     let sandbox = launch(&world, with_programs(&world)).await;
     let command = || Command::new("curl").arg("secret").env("TOKEN", "secret");
-    sandbox.exec(command()).await.unwrap();
-    sandbox.exec(command()).await.unwrap();
-    sandbox.exec(Command::shell("secret\0")).await.unwrap_err();
+    sandbox.run(command()).await.unwrap();
+    sandbox.run(command()).await.unwrap();
+    sandbox.run(Command::shell("secret\0")).await.unwrap_err();
     let id = sandbox.id().to_owned();
     sandbox.close().await.unwrap();
     closed(&world).await;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecResult, FileOp, NoteKind, Pull, RootFs, SandboxSpec, Script, Sign, TouchedSource,
+    ExecutionResult, FileOp, NoteKind, OutputStream, Pull, RootFs, SandboxSpec, Script, Sign,
+    TouchedSource,
 };
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
@@ -11,10 +12,9 @@ use sandbox_protocol::message::{CancelReply, Chunk, Credit, Exec, ExecEnd, ExecR
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
-use super::fake::{Fake, Scripted, World, greeted};
+use super::fake::{Fake, NextEvent as _, Scripted, World, greeted};
 use super::*;
 use crate::DiskReserve;
-use crate::execution::command::ExecStream;
 use sandbox_api::{Command, Stdin};
 
 /// A spec of a sandbox that supports commands.
@@ -96,13 +96,13 @@ impl<'a> Program<'a> {
 async fn run<F>(
     command: Command,
     act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static,
-) -> (ExecResult, World)
+) -> (ExecutionResult, World)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let world = greeted(act);
     let sandbox = launch(&world, with_programs(&world)).await;
-    let result = sandbox.exec(command).await.unwrap();
+    let result = sandbox.run(command).await.unwrap();
     drop(sandbox);
     (result, world)
 }
@@ -147,9 +147,9 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
     })
     .await;
     assert_eq!(result.outcome.status(), Status::Ok);
-    assert_eq!((result.exit_code, result.signal), (Some(0), None));
-    assert_eq!((&*result.stdout, &*result.stderr), (&b"out"[..], &b"err"[..]));
-    assert!(!result.stdout_truncated && !result.stderr_truncated);
+    assert_eq!((result.command_exit_code(), result.signal()), (Some(0), None));
+    assert_eq!((&*result.stdout().bytes, &*result.stderr().bytes), (&b"out"[..], &b"err"[..]));
+    assert!(!result.stdout().truncated && !result.stderr().truncated);
     assert!(!result.failed() && !result.timed_out());
     assert_eq!(result.usage.cpu_ms, Some(7));
     assert_eq!(result.usage.written_bytes, None);
@@ -181,7 +181,7 @@ async fn end_of_a_program_decides_its_status() {
             ExecEnd::Exited(code) => (Some(i32::from(code)), None),
             ExecEnd::Signaled(signal) => (None, Some(i32::from(signal))),
         };
-        assert_eq!((result.exit_code, result.signal), expected, "{what}");
+        assert_eq!((result.command_exit_code(), result.signal()), expected, "{what}");
         if status == Status::Limit {
             assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::OutOfMemory);
             assert_eq!(result.hint().as_deref(), Some("--memory raises the limit"));
@@ -216,7 +216,7 @@ async fn a_program_that_did_not_begin_says_why_by_its_exit_code() {
         .await;
         let ended = (result.outcome.status(), result.outcome.exit_code());
         assert_eq!(ended, (status, code), "{kind}");
-        assert_eq!((result.exit_code, result.signal), (None, None), "{kind}");
+        assert_eq!((result.command_exit_code(), result.signal()), (None, None), "{kind}");
         if status == Status::Error {
             assert_eq!(result.outcome.failure().unwrap().kind, kind);
         }
@@ -235,8 +235,8 @@ async fn a_deadline_keeps_what_had_come() {
     .await;
     assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Timeout, 124));
     assert!(result.timed_out() && result.failed());
-    assert_eq!((result.exit_code, result.signal), (None, Some(9)));
-    assert_eq!(result.stdout, b"part");
+    assert_eq!((result.command_exit_code(), result.signal()), (None, Some(9)));
+    assert_eq!(result.stdout().bytes, b"part");
     assert_eq!(result.hint().as_deref(), Some("--timeout raises the limit"));
     assert!(!world.fake.calls().contains(&"kill"));
 }
@@ -253,7 +253,10 @@ async fn an_agent_that_does_not_end_a_program_is_killed_three_seconds_after_its_
     let took = before.elapsed();
     assert!(took >= Duration::from_secs(7) && took < Duration::from_secs(8), "{took:?}");
     assert_eq!(result.outcome.status(), Status::Timeout);
-    assert_eq!((&*result.stdout, result.exit_code, result.signal), (&b"part"[..], None, None));
+    assert_eq!(
+        (&*result.stdout().bytes, result.command_exit_code(), result.signal()),
+        (&b"part"[..], None, None)
+    );
     assert_eq!(result.usage.cpu_ms, None);
 }
 
@@ -270,9 +273,9 @@ async fn a_cancel_ends_a_program_and_a_second_one_the_sandbox() {
             std::future::pending().await
         });
         let sandbox = launch(&world, with_programs(&world)).await;
-        let mut execution = sandbox.start_exec(Command::new("x")).await.unwrap();
+        let mut execution = sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap();
         let first = execution.next_output().await.unwrap();
-        assert_eq!(first, (ExecStream::Stderr, "part".into()));
+        assert_eq!(first, (OutputStream::Stderr, "part".into()));
         for _ in 0..times {
             execution.cancel_handle().cancel(CancelCause::Terminate);
         }
@@ -281,7 +284,7 @@ async fn a_cancel_ends_a_program_and_a_second_one_the_sandbox() {
         assert!(before.elapsed() < Duration::from_secs(1));
         assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Cancelled, 143));
         // Output that was already returned is not in the result.
-        assert_eq!(result.stderr, b"");
+        assert_eq!(result.stderr().bytes, b"");
         assert_eq!(world.fake.calls().contains(&"kill"), times == 2);
     }
 }
@@ -298,7 +301,7 @@ async fn a_program_that_goes_on_after_a_cancel_has_its_grace_and_no_more() {
     spec.limits.stop_timeout = Duration::from_secs(60);
     let long = Command::new("x").timeout(Duration::from_secs(600));
     let sandbox = launch(&world, spec).await;
-    let execution = sandbox.start_exec(long).await.unwrap();
+    let execution = sandbox.start(long, CancelHandle::new()).await.unwrap();
     execution.cancel_handle().cancel(CancelCause::Caller);
     let before = tokio::time::Instant::now();
     let result = execution.wait().await.unwrap();
@@ -336,7 +339,7 @@ async fn an_execution_that_is_dropped_is_cancelled() {
         agent.rest().await;
     });
     let sandbox = launch(&world, with_programs(&world)).await;
-    drop(sandbox.start_exec(Command::new("x")).await.unwrap());
+    drop(sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap());
     cancelled.recv().await.unwrap();
     sandbox.close().await.unwrap();
 }
@@ -353,13 +356,13 @@ async fn the_end_of_the_sandbox_cancels_its_programs() {
         agent.agent.answer(shutdown, ShutdownReply {}).await;
     });
     let sandbox = launch(&world, with_programs(&world)).await;
-    let mut execution = sandbox.start_exec(Command::new("x")).await.unwrap();
+    let mut execution = sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap();
     assert_eq!(execution.next_output().await.unwrap().1, "begun");
     let (closed, result) = tokio::join!(sandbox.close(), execution.wait());
     closed.unwrap();
     let result = result.unwrap();
     assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Cancelled, 130));
-    assert_eq!(result.stdout, b"part");
+    assert_eq!(result.stdout().bytes, b"part");
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,8 +387,8 @@ async fn output_beyond_what_is_kept_is_drained_and_said() {
     })
     .await;
     assert_eq!(result.outcome.status(), Status::Ok);
-    assert_eq!((result.stdout.len(), result.stdout_truncated), (100_000, true));
-    assert_eq!((&*result.stderr, result.stderr_truncated), (&b"e"[..], false));
+    assert_eq!((result.stdout().bytes.len(), result.stdout().truncated), (100_000, true));
+    assert_eq!((&*result.stderr().bytes, result.stderr().truncated), (&b"e"[..], false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,11 +414,11 @@ async fn output_that_nobody_takes_makes_the_program_wait_until_its_deadline() {
         std::future::pending().await
     });
     let sandbox = launch(&world, with_programs(&world)).await;
-    let mut execution = sandbox.start_exec(Command::new("x")).await.unwrap();
+    let mut execution = sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     let mut output = Vec::new();
     while let Some((stream, piece)) = execution.next_output().await {
-        assert_eq!(stream, ExecStream::Stdout);
+        assert_eq!(stream, OutputStream::Stdout);
         output.extend_from_slice(&piece);
     }
     assert_eq!(output.len() as u64, INITIAL_CREDIT + 4);
@@ -439,13 +442,13 @@ async fn a_program_that_ended_before_its_stop_keeps_its_own_code() {
             agent.rest().await;
         });
         let sandbox = launch(&world, with_programs(&world)).await;
-        let execution = sandbox.start_exec(Command::new("x")).await.unwrap();
+        let execution = sandbox.start(Command::new("x"), CancelHandle::new()).await.unwrap();
         if stop == ExecStop::Cancelled {
             execution.cancel_handle().cancel(CancelCause::Caller);
         }
         let result = execution.wait().await.unwrap();
-        assert_eq!((result.outcome.status(), result.exit_code), (status, Some(0)));
-        assert_eq!((&*result.stdout, result.failed()), (&b"not all"[..], true));
+        assert_eq!((result.outcome.status(), result.command_exit_code()), (status, Some(0)));
+        assert_eq!((&*result.stdout().bytes, result.failed()), (&b"not all"[..], true));
     }
 }
 
@@ -460,10 +463,10 @@ async fn more_output_than_its_limit_ends_a_program() {
     });
     let mut spec = with_programs(&world);
     spec.limits.output_bytes = ByteSize::b(10);
-    let result = launch(&world, spec).await.exec(Command::new("x")).await.unwrap();
+    let result = launch(&world, spec).await.run(Command::new("x")).await.unwrap();
     assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Limit, 120));
     assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::OutputLimit);
-    assert_eq!((&*result.stdout, &*result.stderr), (&b"12345678"[..], &b"90"[..]));
+    assert_eq!((&*result.stdout().bytes, &*result.stderr().bytes), (&b"12345678"[..], &b"90"[..]));
     let hint = result.hint().unwrap();
     assert!(
         hint.starts_with("SANDBOXCTL_LIMITS_OUTPUT_BYTES, or limits.output_bytes in "),
@@ -549,14 +552,14 @@ async fn protocol_breach_about_a_program_ends_the_sandbox() {
         spec.limits.output_bytes = ByteSize::b(10);
         let sandbox = launch(&world, spec).await;
         let command = Command::new("x").stdin(Stdin::Stream);
-        let mut execution = sandbox.start_exec(command).await.unwrap();
+        let mut execution = sandbox.start(command, CancelHandle::new()).await.unwrap();
         let _stdin = execution.stdin();
         let mut result = execution.wait().await.unwrap();
-        assert_eq!(result.stdout, b"12345678", "{what}: what had come is kept");
+        assert_eq!(result.stdout().bytes, b"12345678", "{what}: what had come is kept");
         if what == "a second answer" {
             // The first outcome stands: the next command finds that the sandbox has ended.
             assert_eq!(result.outcome.status(), Status::Ok);
-            match sandbox.exec(Command::new("x")).await {
+            match sandbox.run(Command::new("x")).await {
                 Ok(next) => result = next,
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::AgentLost);
@@ -584,8 +587,8 @@ async fn engine_evidence_decides_when_a_programs_agent_is_silent() {
             })
             .await;
         assert_eq!(result.outcome.status(), status, "{code:?} {oom_killed}");
-        assert_eq!(result.stdout, b"last words");
-        assert_eq!((result.exit_code, result.signal), (None, None));
+        assert_eq!(result.stdout().bytes, b"last words");
+        assert_eq!((result.command_exit_code(), result.signal()), (None, None));
     }
 }
 
@@ -614,14 +617,14 @@ async fn input_is_written_as_the_program_takes_it_and_ends_when_it_is_dropped() 
     });
     let sandbox = launch(&world, with_programs(&world)).await;
     let command = Command::shell("wc -c").stdin(Stdin::Stream);
-    let mut execution = sandbox.start_exec(command).await.unwrap();
+    let mut execution = sandbox.start(command, CancelHandle::new()).await.unwrap();
     let mut stdin = execution.stdin().unwrap();
     assert!(execution.stdin().is_none());
     let write = async move {
         stdin.write_all(&vec![b'x'; 1_000_000]).await.unwrap();
     };
     let ((), result) = tokio::join!(write, execution.wait());
-    assert_eq!(result.unwrap().stdout, b"1000000");
+    assert_eq!(result.unwrap().stdout().bytes, b"1000000");
 }
 
 #[tokio::test(start_paused = true)]
@@ -633,7 +636,7 @@ async fn a_program_that_ends_before_its_input_breaks_the_pipe() {
     });
     let sandbox = launch(&world, with_programs(&world)).await;
     let command = Command::new("true").stdin(Stdin::Stream);
-    let mut execution = sandbox.start_exec(command).await.unwrap();
+    let mut execution = sandbox.start(command, CancelHandle::new()).await.unwrap();
     let mut stdin = execution.stdin().unwrap();
     let write = async {
         let error = loop {
@@ -670,9 +673,10 @@ async fn more_commands_than_places_wait_for_theirs() {
         agent.rest().await;
     });
     let sandbox = launch(&world, with_programs(&world)).await;
-    let all = (0..=MAX_IN_FLIGHT).map(|_| sandbox.exec(Command::new("x")));
+    let all = (0..=MAX_IN_FLIGHT).map(|_| sandbox.run(Command::new("x")));
     let results = futures_util::future::join_all(all).await;
-    let codes: Vec<i32> = results.into_iter().map(|it| it.unwrap().exit_code.unwrap()).collect();
+    let codes: Vec<i32> =
+        results.into_iter().map(|it| it.unwrap().command_exit_code().unwrap()).collect();
     assert_eq!(codes.iter().filter(|&&code| code == 0).count(), MAX_IN_FLIGHT);
     assert_eq!(codes[MAX_IN_FLIGHT], 1);
     sandbox.close().await.unwrap();
@@ -695,7 +699,7 @@ async fn a_scripts_time_begins_when_there_is_a_place_for_it() {
     });
     let sandbox = launch(&world, with_programs(&world)).await;
     let long = || Command::new("x").timeout(Duration::from_secs(200));
-    let programs = futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.exec(long())));
+    let programs = futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.run(long())));
     let (programs, run) = tokio::join!(programs, sandbox.run(Script::new("x")));
     assert_eq!(run.unwrap().outcome.status(), Status::Ok);
     assert!(programs.iter().all(Result::is_ok));
@@ -715,14 +719,14 @@ async fn a_command_that_no_sandbox_can_be_given_is_the_callers_mistake() {
         (Command::shell("x".repeat(600_000)), "longer than 524288 bytes"),
         (Command::new("x").args(vec!["a"; 100_000]), "longer than 524288 bytes"),
     ] {
-        let error = sandbox.exec(command).await.unwrap_err();
+        let error = sandbox.run(command).await.unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains(words), "{error}");
     }
     let long = Command::new("x").timeout(Duration::from_secs(601));
-    assert_eq!(sandbox.exec(long).await.unwrap_err().exit_code(), 121);
+    assert_eq!(sandbox.run(long).await.unwrap_err().exit_code(), 121);
     sandbox.close().await.unwrap();
-    let error = sandbox.exec(Command::new("x")).await.unwrap_err();
+    let error = sandbox.run(Command::new("x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AgentLost);
 }
 
@@ -730,7 +734,7 @@ async fn a_command_that_no_sandbox_can_be_given_is_the_callers_mistake() {
 async fn a_sandbox_without_programs_takes_no_command() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
     let sandbox = world.launch().await.unwrap();
-    let error = sandbox.exec(Command::new("x")).await.unwrap_err();
+    let error = sandbox.run(Command::new("x")).await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Usage, 2));
     assert!(error.hint().unwrap().contains("--image"));
     sandbox.close().await.unwrap();
@@ -747,7 +751,7 @@ async fn changes_of_a_program_are_found_by_a_scan() {
     });
     std::fs::write(world.io.path().join("gone"), "1").unwrap();
     std::fs::write(world.io.path().join("same"), "1").unwrap();
-    let result = launch(&world, with_programs(&world)).await.exec(Command::new("x")).await.unwrap();
+    let result = launch(&world, with_programs(&world)).await.run(Command::new("x")).await.unwrap();
     let files = &result.files_touched;
     let seen: Vec<_> = files.files.iter().map(|it| (&*it.name, it.op, it.bytes)).collect();
     assert_eq!(seen, [("gone", FileOp::Remove, 0), ("made", FileOp::Write, 3)]);
@@ -776,10 +780,10 @@ async fn growth_beyond_a_limit_ends_the_program_and_is_found_afterwards_too() {
             let mut spec = with_programs(&world);
             spec.limits.max_write = ByteSize::b(200_000);
             spec.limits.entries = std::num::NonZeroU32::new(19).unwrap();
-            let result = launch(&world, spec).await.exec(Command::new("x")).await.unwrap();
+            let result = launch(&world, spec).await.run(Command::new("x")).await.unwrap();
             assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Limit, 120));
             assert_eq!(result.outcome.failure().unwrap().kind, kind);
-            assert_eq!(result.exit_code, (!is_seen).then_some(0));
+            assert_eq!(result.command_exit_code(), (!is_seen).then_some(0));
             assert_eq!(result.files_touched.files.len(), files);
         }
     }
@@ -799,9 +803,13 @@ async fn unreadable_directory_of_a_program_blocks_further_commands() {
     });
     let sandbox = launch(&world, with_programs(&world)).await;
     let exec = async || {
-        let result = sandbox.exec(Command::new("x")).await.unwrap();
+        let result = sandbox.run(Command::new("x")).await.unwrap();
         let failure = result.outcome.failure();
-        (result.outcome.status(), failure.map(|it| (it.kind, it.message)), result.exit_code)
+        (
+            result.outcome.status(),
+            failure.map(|it| (it.kind, it.message)),
+            result.command_exit_code(),
+        )
     };
     let (status, made, code) = exec().await;
     assert_eq!((status, code), (Status::Limit, Some(0)));
@@ -829,10 +837,13 @@ async fn no_program_begins_where_less_space_is_left_than_must_stay_free() {
         });
         let world = world.reserving(DiskReserve::Bytes(ByteSize::b(reserve)));
         let sandbox = launch(&world, with_programs(&world)).await;
-        let result = sandbox.exec(Command::new("x")).await.unwrap();
+        let result = sandbox.run(Command::new("x")).await.unwrap();
         assert_eq!(result.outcome.failure().map(|failure| failure.kind), expected);
         if expected.is_some() {
-            assert_eq!((result.outcome.status(), result.exit_code), (Status::Limit, None));
+            assert_eq!(
+                (result.outcome.status(), result.command_exit_code()),
+                (Status::Limit, None)
+            );
             assert!(result.hint().unwrap().contains("make room"));
         }
     }

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use sandbox_api::ProgramImage;
 use sandbox_api::{
-    Ceiling, DiskReserve, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script,
+    Ceiling, DiskReserve, EngineInfo, EngineKind, ExecutionEvent, ExecutionResult, LogEntry,
+    OutputStream, ProgramImage, RootFs, SandboxSpec, Script,
 };
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
@@ -31,6 +32,7 @@ use tokio::task::AbortHandle;
 
 use crate::audit::Audit;
 use crate::error::Error;
+use crate::execution::Execution;
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::mounts::{MountWatch, ReservedDirs};
@@ -39,6 +41,30 @@ use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
 
 pub const BOOT_ID: &str = "boot";
+
+/// What tests read of an execution: the others of its events are skipped.
+pub trait NextEvent {
+    async fn next_log(&mut self) -> Option<LogEntry>;
+    async fn next_output(&mut self) -> Option<(OutputStream, Bytes)>;
+}
+
+impl NextEvent for Execution {
+    async fn next_log(&mut self) -> Option<LogEntry> {
+        loop {
+            if let ExecutionEvent::Log(entry) = self.next().await? {
+                return Some(entry);
+            }
+        }
+    }
+
+    async fn next_output(&mut self) -> Option<(OutputStream, Bytes)> {
+        loop {
+            if let ExecutionEvent::Output { stream, data } = self.next().await? {
+                return Some((stream, data));
+            }
+        }
+    }
+}
 
 pub type Behaviour = Box<dyn FnOnce(FakeAgent, Arc<Fake>) -> BoxFuture<'static, ()> + Send>;
 
@@ -329,7 +355,7 @@ impl World {
         Sandbox::launch(self.shared.clone(), self.spec()).await
     }
 
-    pub async fn run(&self) -> RunResult {
+    pub async fn run(&self) -> ExecutionResult {
         let sandbox = self.launch().await.unwrap();
         let result = sandbox.run(Script::new("x")).await.unwrap();
         sandbox.close().await.unwrap();

@@ -10,11 +10,10 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, ExecutionEvent, ExecutionList, ExecutionRequest, ExecutionStatus,
-    ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView, Subject,
-    UsageTotals,
+    AcceptedExecution, ExecutionList, ExecutionRequest, ExecutionState, ExtendRequest, FileList,
+    Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
 };
-use sandbox_api::{ErrorKind, ProblemKind};
+use sandbox_api::{ErrorKind, EventRecord, ProblemKind};
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
@@ -133,7 +132,7 @@ impl Backend for ServiceBackend {
             let id = submitted.map_err(refusal)?.id;
             // It is accepted, whatever can be read of it: it may be over and forgotten.
             let stored = self.stored(subject, &id, Duration::ZERO).await;
-            let status = stored.map_or(ExecutionStatus::Queued, |it| it.summary.status);
+            let status = stored.map_or(ExecutionState::Queued, |it| it.summary.status);
             Ok(AcceptedExecution { id, status })
         }
         .boxed()
@@ -180,7 +179,7 @@ impl Backend for ServiceBackend {
         subject: &'a Subject,
         id: &'a str,
         after: u64,
-    ) -> Reply<'a, BoxStream<'static, Result<ExecutionEvent, Refusal>>> {
+    ) -> Reply<'a, BoxStream<'static, Result<EventRecord, Refusal>>> {
         async move {
             let events = self.service.events(subject, id, after).await.map_err(refusal)?;
             Ok(events.map(|event| event.map(Arc::unwrap_or_clone).map_err(refusal)).boxed())

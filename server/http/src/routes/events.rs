@@ -5,8 +5,8 @@ use axum::http::{HeaderMap, HeaderName};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use sandbox_api::EventRecord;
 use sandbox_api::ProblemKind;
-use sandbox_api::service::ExecutionEvent;
 
 use super::params::EventParams;
 use crate::access::Caller;
@@ -44,9 +44,9 @@ fn last_event(headers: &HeaderMap) -> Result<Option<u64>> {
     number.ok_or_else(invalid).map(Some)
 }
 
-fn message(event: &ExecutionEvent) -> Result<Event> {
+fn message(event: &EventRecord) -> Result<Event> {
     // JSON has no line breaks of its own.
     let data = serde_json::to_string(event)
         .map_err(|_| Refusal::internal("an event cannot be written as JSON"))?;
-    Ok(Event::default().id(event.seq.to_string()).event(event.body.name()).data(data))
+    Ok(Event::default().id(event.seq.to_string()).event(event.event.name()).data(data))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::{ExecutionKind, ExecutionStatus};
+use sandbox_api::service::{ExecutionKind, ExecutionState};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
@@ -87,7 +87,7 @@ pub(super) struct GenerationParams {
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
     /// Only those in this state.
-    pub status: Option<ExecutionStatus>,
+    pub status: Option<ExecutionState>,
     /// Only scripts, or only commands.
     pub kind: Option<ExecutionKind>,
     /// Only those that ran in this kept sandbox.

@@ -13,12 +13,14 @@ use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{WriteData, WriteMode};
 use sandbox_api::operation::{Envelope, Operation};
 use sandbox_api::service::{
-    AcceptedExecution, EventBody, ExecutionDocuments, ExecutionEvent, ExecutionKind, ExecutionList,
-    ExecutionRequest, ExecutionStatus, ExecutionSummary, ExtendRequest, FileEntry, FileKind,
-    FileList, Health, HealthCheck, SandboxList, SandboxRequest, SandboxStatus, SandboxView,
-    Subject, Time, UsageTotals,
+    AcceptedExecution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState,
+    ExecutionSummary, ExtendRequest, FileEntry, FileKind, FileList, Health, HealthCheck,
+    SandboxList, SandboxRequest, SandboxStatus, SandboxView, Subject, Time, UsageTotals,
 };
-use sandbox_api::{ErrorKind, Failure, LogLevel, ProblemKind, Status};
+use sandbox_api::{
+    ErrorKind, EventRecord, ExecutionDocument, ExecutionEvent, Failure, LogEntry, ProblemKind,
+    Recorded, Status,
+};
 use sandbox_http::{
     ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Refusal,
     Reply, SandboxHandle, StoredExecution, Used,
@@ -48,7 +50,7 @@ struct State {
 struct Kept {
     subject: Subject,
     summary: ExecutionSummary,
-    status: watch::Sender<ExecutionStatus>,
+    status: watch::Sender<ExecutionState>,
 }
 
 fn not_found() -> Refusal {
@@ -74,9 +76,9 @@ impl Fake {
     pub fn finish(&self, id: &str) {
         let mut state = self.state.lock().unwrap();
         let kept = state.executions.get_mut(id).unwrap();
-        kept.summary.status = ExecutionStatus::Ok;
+        kept.summary.status = ExecutionState::Ended(Status::Ok);
         kept.summary.ended_at = Some(Time::from_unix_millis(2000));
-        kept.status.send_replace(ExecutionStatus::Ok);
+        kept.status.send_replace(ExecutionState::Ended(Status::Ok));
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> Result<T, Refusal>) -> Result<T, Refusal> {
@@ -136,9 +138,9 @@ fn used<T>(value: T) -> Used<T> {
     Used { value, generation: 1, restarted: false }
 }
 
-fn document(summary: &ExecutionSummary, status: Status) -> ExecutionDocuments {
+fn document(summary: &ExecutionSummary, status: Status) -> ExecutionDocument<'static> {
     let error = Failure::new(ErrorKind::Cancelled, "cancelled by the caller", None);
-    ExecutionDocuments::failed(summary.kind, &summary.id, status, error)
+    ExecutionDocument::ended(summary.kind, &summary.id, status, error)
 }
 
 impl Backend for Fake {
@@ -179,7 +181,8 @@ impl Backend for Fake {
             state.next += 1;
             let id = format!("execution-{}", state.next);
             let is_slow = request.script.as_ref().and_then(|it| it.as_str()) == Some("slow");
-            let status = if is_slow { ExecutionStatus::Running } else { ExecutionStatus::Ok };
+            let status =
+                if is_slow { ExecutionState::Running } else { ExecutionState::Ended(Status::Ok) };
             let time = Time::from_unix_millis(1000);
             let summary = ExecutionSummary {
                 id: id.clone(),
@@ -223,8 +226,8 @@ impl Backend for Fake {
     fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, StoredExecution> {
         ready(self.kept(subject, id, |kept| {
             if kept.summary.status.ended().is_none() {
-                kept.summary.status = ExecutionStatus::Cancelled;
-                kept.status.send_replace(ExecutionStatus::Cancelled);
+                kept.summary.status = ExecutionState::Ended(Status::Cancelled);
+                kept.status.send_replace(ExecutionState::Ended(Status::Cancelled));
             }
             Ok(self.view(kept))
         }))
@@ -249,28 +252,29 @@ impl Backend for Fake {
         subject: &'a Subject,
         id: &'a str,
         after: u64,
-    ) -> Reply<'a, BoxStream<'static, Result<ExecutionEvent, Refusal>>> {
+    ) -> Reply<'a, BoxStream<'static, Result<EventRecord, Refusal>>> {
         ready(self.kept(subject, id, |kept| {
             let status = kept.status.subscribe();
             let summary = kept.summary.clone();
-            let event = |seq, body| ExecutionEvent {
+            let event = |seq, event| EventRecord {
                 seq,
                 time: Time::from_unix_millis(1000),
                 name: None,
-                body,
+                event,
             };
             let first = [
-                EventBody::Queued,
-                EventBody::Start,
-                EventBody::Log { level: LogLevel::Print, text: "a\nb".to_owned() },
+                ExecutionEvent::Queued,
+                ExecutionEvent::Started,
+                ExecutionEvent::Log(LogEntry::from_line("a\nb")),
             ];
-            let first: Vec<_> = (1..).zip(first).map(move |(seq, body)| event(seq, body)).collect();
+            let first: Vec<_> =
+                (1..).zip(first).map(move |(seq, it)| event(seq, it.into())).collect();
             let end = stream::once(async move {
                 let mut status = status;
                 _ = status.wait_for(|status| status.ended().is_some()).await;
                 let document = document(&summary, Status::Ok).to_json().unwrap();
                 let document = serde_json::value::RawValue::from_string(document).unwrap();
-                event(4, EventBody::End { exit_code: 0, document })
+                event(4, Recorded::End { exit_code: 0, document })
             });
             let all = stream::iter(first).chain(end);
             Ok(all.filter(move |it| std::future::ready(it.seq > after)).map(Ok).boxed())

@@ -1,19 +1,16 @@
 //! `exec`: a command in a fresh container of the server's image.
 
 use std::fmt::Write as _;
-use std::ops::Deref;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
-    CancelCause, Command, ErrorKind, ExecResult, ExecutionReport, Failure, Outcome, RefusedHost,
-    Stdin, TouchedFile, millis,
+    Command, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Outcome, OutputStream,
+    RefusedHost, TouchedFile, millis,
 };
-use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::args::{alias, decode, timeout};
 use super::result::{attach, failure_text, invalid, listed, listed_hosts, write_refused};
@@ -163,68 +160,32 @@ impl McpTool for Exec {
 async fn run(call: Call<'_>) -> Result<Ran, Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
     let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
-    let mut command = command(arguments)?;
+    let mut command = command(arguments)?.output_limit(0);
     command.timeout = time;
     if let Some(cwd) = &mut command.cwd {
         paths::understand(workspace, cwd).await;
     }
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
-    let work = async |sandbox: &Sandbox| follow(sandbox, command, &token, progress).await;
-    workspace.run_fresh("mcp exec", &token, work).await
+    let [mut stdout, mut stderr] = [Capture::default(), Capture::default()];
+    let push = |event: &ExecutionEvent, progress: Option<&mut Progress>| {
+        let ExecutionEvent::Output { stream, data } = event else { return };
+        match stream {
+            OutputStream::Stdout => stdout.take(data),
+            OutputStream::Stderr => stderr.take(data),
+        }
+        if let Some(progress) = progress {
+            progress.push_output(data);
+        }
+    };
+    let result = workspace.run_fresh("mcp exec", command, &token, progress, push).await?;
+    Ok(Ran { result, stdout, stderr })
 }
 
 /// A command that has ended, and its output.
 struct Ran {
-    result: ExecResult,
+    result: ExecutionResult,
     stdout: Capture,
     stderr: Capture,
-}
-
-impl Deref for Ran {
-    type Target = ExecutionReport;
-
-    fn deref(&self) -> &ExecutionReport {
-        &self.result
-    }
-}
-
-/// Runs a command to its end, and sends its output as progress.
-async fn follow(
-    sandbox: &Sandbox,
-    command: Command,
-    token: &CancellationToken,
-    mut progress: Option<Progress>,
-) -> Result<Ran, Error> {
-    let mut execution = sandbox.start_exec(command).await?;
-    let mut outputs = [Capture::default(), Capture::default()];
-    let mut is_cancelled = false;
-    loop {
-        tokio::select! {
-            biased;
-            () = token.cancelled(), if !is_cancelled => {
-                is_cancelled = true;
-                execution.cancel_handle().cancel(CancelCause::Caller);
-            }
-            () = Progress::due(&progress), if progress.is_some() => {
-                if let Some(progress) = &mut progress {
-                    progress.send(token).await;
-                }
-            }
-            piece = execution.next_output() => {
-                let Some((stream, piece)) = piece else { break };
-                outputs[stream as usize].take(&piece);
-                if let Some(progress) = &mut progress {
-                    progress.push_output(&piece);
-                }
-            }
-        }
-    }
-    let result = execution.wait().await?;
-    if let Some(progress) = &mut progress {
-        progress.send(token).await;
-    }
-    let [stdout, stderr] = outputs;
-    Ok(Ran { result, stdout, stderr })
 }
 
 /// The arguments as a command.
@@ -249,25 +210,10 @@ fn command(mut arguments: JsonObject) -> Result<Command, Failure> {
         failure.message = failure.message.replace("expected one of ", all);
         failure
     })?;
-    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
-    let mut command = match (program, shell) {
-        (Some(program), None) => Command::new(program.0).args(args.into_iter().map(|arg| arg.0)),
-        (None, Some(_)) if !args.is_empty() => {
-            return Err(invalid("exec: `args` are for a `program`, not for a `shell` line"));
-        }
-        (None, Some(line)) => Command::shell(line.0),
-        _ => return Err(invalid("exec: give exactly one of `program` and `shell`")),
-    };
-    for (name, value) in env {
-        command = command.env(name, value.0);
-    }
-    if let Some(cwd) = cwd {
-        command = command.cwd(cwd.0);
-    }
-    if let Some(stdin) = stdin {
-        command.stdin = Stdin::Bytes(stdin.0);
-    }
-    Ok(command)
+    Command::try_from(request).map_err(|error| {
+        let field = error.field.trim_start_matches("command.");
+        invalid(format!("{}: `{field}`: {}", Exec::NAME, error.problem))
+    })
 }
 
 impl Ran {
@@ -308,11 +254,10 @@ fn shares(stdout: &Capture, stderr: &Capture, most: usize) -> [usize; 2] {
 
 impl ExecData {
     /// Without the output.
-    fn of(result: ExecResult) -> Self {
-        let failed = result.failed();
-        let hint = result.hint();
-        let ExecResult { execution, exit_code, signal, .. } = result;
-        let ExecutionReport { outcome, files_touched, network, .. } = execution;
+    fn of(result: ExecutionResult) -> Self {
+        let (failed, hint) = (result.failed(), result.hint());
+        let (exit_code, signal) = (result.command_exit_code(), result.signal());
+        let ExecutionResult { outcome, files_touched, network, .. } = result;
         let (files_touched, files_touched_truncated) = listed(files_touched);
         let timed_out = matches!(outcome, Outcome::Timeout(_));
         let error = match &outcome {

@@ -4,15 +4,13 @@ use std::fmt::Write as _;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
-    CancelCause, ErrorKind, ExecutionReport, Failure, Language, Outcome, RefusedHost, RunResult,
-    Script, TouchedFile, millis,
+    ErrorKind, ExecutionEvent, ExecutionResult, Failure, Language, Outcome, RefusedHost, Script,
+    TouchedFile, millis,
 };
-use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::args::{alias, decode, timeout};
 use super::exec::Exec;
@@ -150,7 +148,7 @@ impl McpTool for ExecuteScript {
 }
 
 /// Runs a script, and says which other language it may be of.
-async fn run(call: Call<'_>) -> Result<(RunResult, Option<&'static str>), Failure> {
+async fn run(call: Call<'_>) -> Result<(ExecutionResult, Option<&'static str>), Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
     for name in ["code", "source"] {
         alias(&mut arguments, name, "script");
@@ -161,57 +159,30 @@ async fn run(call: Call<'_>) -> Result<(RunResult, Option<&'static str>), Failur
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
-    let work = async |sandbox: &Sandbox| follow(sandbox, script, &token, progress).await;
-    let result = workspace.run_fresh("mcp script", &token, work).await?;
-    Ok((result, language))
-}
-
-/// Runs a script to its end, and sends its log lines as progress.
-async fn follow(
-    sandbox: &Sandbox,
-    script: Script,
-    token: &CancellationToken,
-    mut progress: Option<Progress>,
-) -> Result<RunResult, Error> {
-    let mut run = sandbox.start(script).await?;
-    loop {
-        tokio::select! {
-            biased;
-            () = token.cancelled() => {
-                run.cancel_handle().cancel(CancelCause::Caller);
-                break;
-            }
-            // The clock of what is not sent yet.
-            () = Progress::due(&progress), if progress.is_some() => {
-                if let Some(progress) = &mut progress {
-                    progress.send(token).await;
-                }
-            }
-            entry = run.next_log() => match (entry, &mut progress) {
-                (Some(entry), Some(progress)) => progress.push_line(&entry.line()),
-                (Some(_), None) => {}
-                (None, _) => break,
-            },
+    let push = |event: &ExecutionEvent, progress: Option<&mut Progress>| {
+        if let (ExecutionEvent::Log(entry), Some(progress)) = (event, progress) {
+            progress.push_line(&entry.line());
         }
-    }
-    let result = run.wait().await?;
-    if let Some(progress) = &mut progress {
-        progress.send(token).await;
-    }
-    Ok(result)
+    };
+    let result = workspace.run_fresh("mcp script", script, &token, progress, push).await?;
+    Ok((result, language))
 }
 
 /// What a model is given of a result, and what is kept of more: the log, and what the script returned, with
 /// at most so many bytes each as the settings say.
-fn shown(result: RunResult, settings: &Settings, outputs: &Outputs) -> (ScriptData, Vec<Kept>) {
+fn shown(
+    result: ExecutionResult,
+    settings: &Settings,
+    outputs: &Outputs,
+) -> (ScriptData, Vec<Kept>) {
     let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
     let hint = match result.outcome.failure().map(|failure| failure.kind) {
         Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
         Some(_) => result.hint(),
         None => None,
     };
-    let RunResult { execution, logs, .. } = result;
-    let ExecutionReport { outcome, files_touched, network, .. } = execution;
+    let logs: Vec<String> = result.logs().iter().map(|it| it.line().into_owned()).collect();
+    let ExecutionResult { outcome, files_touched, network, .. } = result;
     let (files_touched, files_touched_truncated) = listed(files_touched);
     let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
     let result = match outcome {
@@ -228,7 +199,6 @@ fn shown(result: RunResult, settings: &Settings, outputs: &Outputs) -> (ScriptDa
         }
         !is_too_long
     });
-    let logs: Vec<String> = logs.iter().map(|entry| entry.line().into_owned()).collect();
     let mut log = Capture::default();
     for line in &logs {
         log.take(line.as_bytes());

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sandbox_api::generation_id;
 use sandbox_api::service::{SandboxStatus, Subject, Time};
+use sandbox_api::{CancelCause, generation_id};
 use tracing::Instrument as _;
 
 use super::registry::{Due, KeptSandbox, SandboxTarget, Use};
@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{Live, cancel_all};
-use crate::runner::{Cancel, Machine};
+use crate::runner::Machine;
 
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -175,7 +175,7 @@ impl Core {
                 None => begun.push(live),
             }
         }
-        cancel_all(&begun, Cancel::Deleted, CANCEL_TIMEOUT).await;
+        cancel_all(&begun, CancelCause::Deleted, CANCEL_TIMEOUT).await;
     }
 
     /// Removes all containers. Those that could not be removed, and why.

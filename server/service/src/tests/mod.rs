@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_api::service::{
-    EventBody, Execution, ExecutionKind, ExecutionRequest, ExecutionStatus, SandboxRequest,
-    Subject, Time,
+    Execution, ExecutionKind, ExecutionRequest, ExecutionState, SandboxRequest, Subject, Time,
 };
-use sandbox_api::{ByteSize, DiskReserve, ErrorKind, Limits, RootFs};
+use sandbox_api::{ByteSize, DiskReserve, ErrorKind, Limits, Recorded, RootFs, Status};
 use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::runtime::Runtime;
 
@@ -120,12 +119,12 @@ impl World {
         execution
     }
 
-    fn status(&self, id: &str) -> ExecutionStatus {
+    fn status(&self, id: &str) -> ExecutionState {
         self.block_on(self.service().execution(me(), id)).unwrap().summary.status
     }
 
     /// Waits until it has this status.
-    fn until(&self, id: &str, status: ExecutionStatus) {
+    fn until(&self, id: &str, status: ExecutionState) {
         self.until_true(|| self.status(id) == status);
     }
 
@@ -141,7 +140,7 @@ impl World {
     fn events(&self, id: &str, after: u64) -> Vec<(u64, &'static str)> {
         self.block_on(async {
             let events = self.service().events(me(), id, after).await.unwrap();
-            events.map(|event| event.unwrap()).map(|it| (it.seq, it.body.name())).collect().await
+            events.map(|event| event.unwrap()).map(|it| (it.seq, it.event.name())).collect().await
         })
     }
 }
@@ -165,7 +164,7 @@ fn key(text: &str) -> Option<IdempotencyKey> {
 }
 
 fn failure(execution: &Execution) -> (ErrorKind, String) {
-    let failure = execution.document.as_ref().unwrap().error().unwrap();
+    let failure = execution.document.as_ref().unwrap().common.error.as_ref().unwrap();
     (failure.kind, failure.message.clone())
 }
 
@@ -174,7 +173,7 @@ fn result_whose_files_are_lost_is_no_success() {
     let world = World::new();
     world.runner.loses_files.store(true, Ordering::SeqCst);
     let execution = world.wait(&world.submit("return 1"));
-    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     let message = "it ran to its end, but its files could not be kept".to_owned();
     assert_eq!(failure(&execution), (ErrorKind::Internal, message));
     let id = world.submit("wait");
@@ -184,7 +183,7 @@ fn result_whose_files_are_lost_is_no_success() {
     }
     world.block_on(world.service().cancel(me(), &id)).unwrap();
     let execution = world.wait(&id);
-    assert_eq!(execution.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Cancelled));
     assert_eq!(failure(&execution).1, "cancelled; its files could not be kept");
 }
 
@@ -193,7 +192,7 @@ fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
     let mut world = World::new();
     let id = world.submit("return 1");
     let execution = world.wait(&id);
-    assert_eq!(execution.summary.status, ExecutionStatus::Ok);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
     assert!(execution.summary.started_at.is_some() && execution.summary.ended_at.is_some());
     let json = serde_json::to_value(&*execution).unwrap();
     assert_eq!(
@@ -244,7 +243,7 @@ fn events_are_numbered_from_one_and_resume_from_any_number() {
         let mut events = world.service().events(me(), &id, 5).await.unwrap();
         events.next().await.unwrap().unwrap()
     });
-    let EventBody::End { document, .. } = &end.body else { panic!("{end:?}") };
+    let Recorded::End { document, .. } = &end.event else { panic!("{end:?}") };
     assert!(document.get().contains(&id), "{document}");
 }
 
@@ -257,8 +256,8 @@ fn reader_follows_a_run_to_its_end() {
         let mut names = Vec::new();
         while let Some(event) = events.next().await {
             let event = event.unwrap();
-            names.push(event.body.name());
-            if event.body.name() == "start" {
+            names.push(event.event.name());
+            if event.event.name() == "start" {
                 world.runner.go_on.add_permits(1);
             }
         }
@@ -330,7 +329,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
     let id = world.block_on(accepted).unwrap().unwrap().id;
     let error = world.block_on(refused).unwrap().unwrap_err();
     assert!(matches!(error, ServiceError::KeyReused), "{error}");
-    assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
     world.until_true(|| count(&world.runner.dropped) == 2);
     assert_eq!(count(&world.runner.runs), 1);
     world.until_true(|| world.service().counters().running == 0);
@@ -354,11 +353,11 @@ fn concurrent_requests_with_one_key_are_one_execution() {
 fn subject_over_its_concurrency_waits_and_others_do_not() {
     let world = World::with(|config| config.quotas.concurrency = 1);
     let [one, two] = [world.submit("wait"), world.submit("return 1")];
-    world.until(&one, ExecutionStatus::Running);
+    world.until(&one, ExecutionState::Running);
     let theirs = world.submit_as(other(), "return 1").unwrap();
     let ended = world.service().wait(other(), &theirs, TEST_TIMEOUT);
-    assert_eq!(world.block_on(ended).unwrap().summary.status, ExecutionStatus::Ok);
-    assert_eq!(world.status(&two), ExecutionStatus::Queued);
+    assert_eq!(world.block_on(ended).unwrap().summary.status, ExecutionState::Ended(Status::Ok));
+    assert_eq!(world.status(&two), ExecutionState::Queued);
     let usage = world.block_on(world.service().usage(me())).unwrap();
     assert_eq!((usage.running, usage.queued), (1, 1));
     world.runner.go_on.add_permits(1);
@@ -373,14 +372,14 @@ fn full_queue_refuses_and_forgets_nothing() {
         config.max_queued = 3;
     });
     let running = world.submit("wait");
-    world.until(&running, ExecutionStatus::Running);
+    world.until(&running, ExecutionState::Running);
     let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
     let error = world.submit_as(me(), "return 1").unwrap_err();
     assert_eq!(error.answer(), ServiceErrorKind::Unavailable);
     assert!(matches!(error, ServiceError::Full { queued: 3 }), "{error}");
     world.runner.go_on.add_permits(1);
     for id in waiting {
-        assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+        assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
     }
     assert_eq!(world.service().counters().refused_full, 1);
 }
@@ -398,7 +397,7 @@ fn waiting_requests_have_a_bound_of_bytes_together() {
     });
     let stored = |world: &World| world.block_on(world.service().usage(me())).unwrap().stored_bytes;
     let ids = [4000; 3].map(|bytes| world.submit(&long("wait", bytes)));
-    world.until(&ids[0], ExecutionStatus::Running);
+    world.until(&ids[0], ExecutionState::Running);
     assert!((12_000..14_000).contains(&stored(&world)), "{}", stored(&world));
     let is_refused = |world: &World, bytes| {
         let error = world.submit_as(me(), &long("wait", bytes)).unwrap_err();
@@ -412,11 +411,11 @@ fn waiting_requests_have_a_bound_of_bytes_together() {
     world.submit_as(other(), &long("return 1", 1500)).unwrap();
     // After a restart it is what waits still.
     world.restart();
-    world.until(&ids[1], ExecutionStatus::Running);
+    world.until(&ids[1], ExecutionState::Running);
     is_refused(&world, 6500);
     world.runner.go_on.add_permits(2);
     for id in &ids[1..] {
-        assert_eq!(world.wait(id).summary.status, ExecutionStatus::Ok);
+        assert_eq!(world.wait(id).summary.status, ExecutionState::Ended(Status::Ok));
     }
     world.until_true(|| world.service().core.pending.bytes_of(me()) == 0);
     world.submit(&long("return 1", 10_000));
@@ -429,7 +428,7 @@ fn bytes_of_requests_count_as_stored_until_their_end() {
         config.quotas.stored = Some(ByteSize::b(10_000));
     });
     let [running, waiting] = [(); 2].map(|()| world.submit(&long("wait", 4000)));
-    world.until(&running, ExecutionStatus::Running);
+    world.until(&running, ExecutionState::Running);
     let error = world.submit_as(me(), &long("wait", 4000)).unwrap_err();
     let is_stored = matches!(error, ServiceError::QuotaExceeded { what: "stored bytes", .. });
     assert!(is_stored, "{error}");
@@ -465,8 +464,8 @@ fn disk_reserve_is_for_what_was_accepted_before() {
     // What was accepted is cancelled, and runs to its end.
     world.block_on(world.service().cancel(me(), &ids[2])).unwrap();
     world.runner.go_on.add_permits(1);
-    assert_eq!(world.wait(&ids[1]).summary.status, ExecutionStatus::Ok);
-    assert_eq!(world.wait(&ids[2]).summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(world.wait(&ids[1]).summary.status, ExecutionState::Ended(Status::Ok));
+    assert_eq!(world.wait(&ids[2]).summary.status, ExecutionState::Ended(Status::Cancelled));
 }
 
 #[test]
@@ -520,18 +519,21 @@ fn rate_and_quotas_refuse_with_the_time_to_try_again() {
 fn cancelled_execution_ends_whether_it_waits_or_runs() {
     let world = World::with(|config| config.concurrency = 1);
     let [running, waiting] = [world.submit("wait"), world.submit("return 1")];
-    world.until(&running, ExecutionStatus::Running);
+    world.until(&running, ExecutionState::Running);
     let cancel = |id: &str| world.block_on(world.service().cancel(me(), id)).unwrap();
     let cancelled = cancel(&waiting);
-    assert_eq!(cancelled.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(cancelled.summary.status, ExecutionState::Ended(Status::Cancelled));
     assert_eq!(failure(&cancelled).0, ErrorKind::Cancelled);
     assert_eq!(world.events(&waiting, 0), [(1, "queued"), (2, "end")]);
     cancel(&running);
-    assert_eq!(world.wait(&running).summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(world.wait(&running).summary.status, ExecutionState::Ended(Status::Cancelled));
     // It stays what it is.
-    assert_eq!(cancel(&running).summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(cancel(&running).summary.status, ExecutionState::Ended(Status::Cancelled));
     assert_eq!(world.runner.runs.load(Ordering::SeqCst), 1);
-    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+    assert_eq!(
+        world.wait(&world.submit("return 1")).summary.status,
+        ExecutionState::Ended(Status::Ok)
+    );
 }
 
 #[test]
@@ -540,7 +542,7 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     let ended = world.submit("return 1");
     world.wait(&ended);
     let running = world.submit("wait");
-    world.until(&running, ExecutionStatus::Running);
+    world.until(&running, ExecutionState::Running);
     let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
     let mut with_secret = script("return 1");
     let secret = sandbox_api::SecretValue::new("hunter2!");
@@ -550,7 +552,7 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     std::fs::create_dir(&unknown).unwrap();
     world.restart();
     let killed = world.wait(&running);
-    assert_eq!(killed.summary.status, ExecutionStatus::Killed);
+    assert_eq!(killed.summary.status, ExecutionState::Ended(Status::Killed));
     assert!(killed.summary.started_at.is_some());
     let reason = "the server was stopped while it ran".to_owned();
     assert_eq!(failure(&killed), (ErrorKind::Killed, reason));
@@ -560,10 +562,10 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
         assert_eq!(world.events(&running, seen).last().unwrap().1, "end", "{seen}");
     }
     for id in &waiting {
-        assert_eq!(world.wait(id).summary.status, ExecutionStatus::Ok);
+        assert_eq!(world.wait(id).summary.status, ExecutionState::Ended(Status::Ok));
     }
     let lost = world.wait(&with_secret);
-    assert_eq!(lost.summary.status, ExecutionStatus::Error);
+    assert_eq!(lost.summary.status, ExecutionState::Ended(Status::Error));
     assert!(failure(&lost).1.contains("secrets"), "{lost:?}");
     // Whoever has seen at once that it is queued sees the end too.
     assert_eq!(world.events(&with_secret, 0), [(1, "queued"), (2, "end")]);
@@ -572,7 +574,8 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     assert!(!unknown.exists());
     let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
     assert_eq!(list.executions.len(), 6);
-    let done = list.executions.iter().filter(|it| it.status == ExecutionStatus::Ok).count();
+    let done =
+        list.executions.iter().filter(|it| it.status == ExecutionState::Ended(Status::Ok)).count();
     // What the killed one used is unknown, and not nothing.
     let usage = world.block_on(world.service().usage(me())).unwrap();
     assert!(usage.cpu_ms > 7 * done as u64, "{usage:?}");
@@ -676,14 +679,14 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
     let submitted =
         world.service().submit_in(me(), &created.sandbox.id, None, script("return 1"), None);
     let in_sandbox = world.block_on(submitted).unwrap().id;
-    assert_eq!(world.wait(&in_sandbox).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.wait(&in_sandbox).summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(world.service().counters().retried_starts, 2);
 
     world.runner.failing.store(2, Ordering::SeqCst);
     let health = world.block_on(world.service().health());
     assert!(!health.ready && health.checks.iter().any(|it| it.name == "engine" && !it.ok));
     let id = world.submit("return 1");
-    assert_eq!(world.wait(&id).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(world.service().counters().retried_starts, 4);
     // Its pool has begun too.
     assert!(world.block_on(world.service().health()).ready);
@@ -694,7 +697,7 @@ fn accepted_work_ends_with_an_error_if_the_engine_stays_away() {
     let world = World::with(|config| config.engine_patience = Duration::from_millis(150));
     world.runner.failing.store(usize::MAX, Ordering::SeqCst);
     let execution = world.wait(&world.submit("return 1"));
-    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     assert_eq!(failure(&execution).0, ErrorKind::Engine);
     assert_eq!(world.runner.runs.load(Ordering::SeqCst), 0);
 }
@@ -704,10 +707,13 @@ fn execution_that_panics_or_fails_ends_with_an_error_and_frees_its_place() {
     let world = World::with(|config| config.concurrency = 1);
     for (source, kind) in [("panic", ErrorKind::Internal), ("fail", ErrorKind::AgentLost)] {
         let execution = world.wait(&world.submit(source));
-        assert_eq!(execution.summary.status, ExecutionStatus::Error);
+        assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
         assert_eq!(failure(&execution).0, kind);
     }
-    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+    assert_eq!(
+        world.wait(&world.submit("return 1")).summary.status,
+        ExecutionState::Ended(Status::Ok)
+    );
 }
 
 #[test]
@@ -758,8 +764,8 @@ fn sandboxes_for_scripts_are_started_ahead() {
 fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     let mut world = World::with(|config| config.concurrency = 2);
     let [short, long] = [world.submit("wait"), world.submit("wait")];
-    world.until(&short, ExecutionStatus::Running);
-    world.until(&long, ExecutionStatus::Running);
+    world.until(&short, ExecutionState::Running);
+    world.until(&long, ExecutionState::Running);
     let waiting = world.submit("return 1");
     // So long that the one which may end has ended before, also on a busy machine.
     let shutdown = world.service().shutdown(Duration::from_secs(5));
@@ -774,9 +780,9 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     let status = |id: &String| world.status(id);
     let mut ends = [status(&report.finished[0]), status(&report.cancelled[0])];
     ends.sort_by_key(|status| status.as_str());
-    assert_eq!(ends, [ExecutionStatus::Cancelled, ExecutionStatus::Ok]);
+    assert_eq!(ends, [ExecutionState::Ended(Status::Cancelled), ExecutionState::Ended(Status::Ok)]);
     world.restart();
-    assert_eq!(world.wait(&waiting).summary.status, ExecutionStatus::Ok);
+    assert_eq!(world.wait(&waiting).summary.status, ExecutionState::Ended(Status::Ok));
 }
 
 #[test]

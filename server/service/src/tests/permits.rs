@@ -1,7 +1,7 @@
 //! Permits for what a front end runs and keeps itself.
 
+use sandbox_api::Usage;
 use sandbox_api::service::SandboxRequest;
-use sandbox_api::{Status, Usage};
 
 use super::*;
 use crate::RunPermit;
@@ -25,7 +25,7 @@ fn permit_to_run_waits_and_counts_as_an_execution_of_its_subject() {
     let world = World::with(|config| config.quotas.concurrency = 1);
     let permit = world.run_permit(me()).unwrap();
     let execution = world.submit("return 1");
-    assert_eq!(world.status(&execution), ExecutionStatus::Queued);
+    assert_eq!(world.status(&execution), ExecutionState::Queued);
     let usage = world.block_on(world.service().usage(me())).unwrap();
     assert_eq!((usage.running, usage.queued, usage.executions), (1, 1, 0));
     let theirs = world.run_permit(other()).unwrap();
@@ -40,7 +40,7 @@ fn permit_to_run_waits_and_counts_as_an_execution_of_its_subject() {
     assert_eq!(world.block_on(world.service().usage(other())).unwrap().executions, 0);
 
     let running = world.submit("wait");
-    world.until(&running, ExecutionStatus::Running);
+    world.until(&running, ExecutionState::Running);
     let (service, queued) = (world.service().clone(), || world.service().counters().queued);
     let waits = world.spawn(async move { service.run_permit(me()).await });
     world.until_true(|| queued() == 1);

@@ -1,23 +1,25 @@
 //! A runner without containers: the first word of a script says what it does.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sandbox_api::files::WriteOptions;
-use sandbox_api::service::{EventBody, OutputStream};
+use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
-    Command, CommandLine, EngineKind, Envelope, ErrorKind, Failure, LogLevel, Operation,
-    ResultDocument, SandboxSpec, Status, Usage,
+    Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
+    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Operation, Outcome, OutputStream,
+    ResultBody, SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
 };
+use sandbox_controller::CancelHandle;
 use sandbox_controller::files::{FileReader, FileWriter};
+use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, watch};
 
-use crate::runner::{Cancel, Failed, Job, Machine, Ran, Runner, Sink};
-use sandbox_server::execution::Work;
+use crate::runner::{Failed, Machine, Runner, Sink};
 
 /// What the tests see and control.
 pub struct FakeRunner {
@@ -40,8 +42,6 @@ pub struct FakeRunner {
     pub go_on: Arc<Semaphore>,
     /// Files cannot be kept while it is set.
     pub loses_files: AtomicBool,
-    /// Whether the sandbox of each run was started for it.
-    pub started_for: Mutex<Vec<bool>>,
     /// The specs that sandboxes were started from.
     pub launched: Mutex<Vec<SandboxSpec>>,
     /// All sandboxes end when it is set.
@@ -62,7 +62,6 @@ impl Default for FakeRunner {
             may_launch: Semaphore::new(0),
             go_on: Arc::new(Semaphore::new(0)),
             loses_files: AtomicBool::new(false),
-            started_for: Mutex::default(),
             launched: Mutex::default(),
             all_ended: Arc::default(),
         }
@@ -85,6 +84,51 @@ impl FakeMachine {
 impl Drop for FakeMachine {
     fn drop(&mut self) {
         self.runner.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The result of what ended like this.
+fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
+    ExecutionResult {
+        id: "in the sandbox".to_owned(),
+        outcome,
+        files_touched: FilesTouched::default(),
+        engine: EngineKind::Embedded,
+        engine_notice: None,
+        io_dir: Some("/srv/io".into()),
+        network: None,
+        changes: None,
+        limits: Limits::default(),
+        usage: Usage {
+            wall_ms: 1,
+            cpu_ms: Some(7),
+            peak_memory_bytes: None,
+            written_bytes: Some(3),
+        },
+        notes: Vec::new(),
+        timing: Some(Timing::new(Some((StartKind::Cold, Duration::from_millis(8))), 1)),
+        confinement: Confinement {
+            no_new_privileges: true,
+            undumpable: true,
+            landlock_abi: None,
+            seccomp: true,
+            unix_sockets: UnixSockets::None,
+            missing: Vec::new(),
+        },
+        body: match kind {
+            ExecutionKind::Script => ResultBody::Script {
+                logs: Vec::new(),
+                logs_truncated: false,
+                tests: Vec::new(),
+                answered: true,
+            },
+            ExecutionKind::Command => ResultBody::Command {
+                exit_code: Some(0),
+                signal: None,
+                stdout: Captured::default(),
+                stderr: Captured::default(),
+            },
+        },
     }
 }
 
@@ -140,27 +184,34 @@ impl Runner for Shared {
 }
 
 impl Machine for FakeMachine {
-    fn run<'a>(&'a self, job: Job, sink: Sink<'a>) -> BoxFuture<'a, Result<Ran, Failed>> {
+    fn run<'a>(
+        &'a self,
+        workload: Workload,
+        cancel: CancelHandle,
+        sink: Sink<'a>,
+    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>> {
         async move {
             self.runner.runs.fetch_add(1, Ordering::SeqCst);
-            let Job { id, work, is_started_for_it, mut cancel, .. } = job;
-            self.runner.started_for.lock().unwrap().push(is_started_for_it);
-            let (source, is_script) = match work {
-                Work::Script(script) => (script.source, true),
-                Work::Command(Command { what: CommandLine::Shell(line), .. }) => (line, false),
-                Work::Command(other) => panic!("it is no line: {other:?}"),
+            let kind = workload.kind();
+            let source = match workload {
+                Workload::Script(script) => script.source,
+                Workload::Command(Command { what: CommandLine::Shell(line), .. }) => line,
+                Workload::Command(other) => panic!("it is no line: {other:?}"),
             };
             let source = String::from_utf8(source).unwrap();
-            let (mut status, mut message) = (Status::Ok, "cancelled");
+            let mut outcome = Outcome::Ok { result: RawValue::NULL.to_owned() };
             let mut words = source.split_whitespace();
             let verb = words.next().unwrap();
+            sink(ExecutionEvent::Started);
             if matches!(verb, "log" | "log-and-wait") {
                 for word in words {
-                    let body = match is_script {
-                        true => EventBody::Log { level: LogLevel::Print, text: word.to_owned() },
-                        false => EventBody::output(OutputStream::Stdout, word.as_bytes()),
-                    };
-                    sink(body).await;
+                    sink(match kind {
+                        ExecutionKind::Script => ExecutionEvent::Log(LogEntry::from_line(word)),
+                        ExecutionKind::Command => {
+                            let data = word.to_owned().into();
+                            ExecutionEvent::Output { stream: OutputStream::Stdout, data }
+                        }
+                    });
                 }
             }
             match verb {
@@ -168,11 +219,8 @@ impl Machine for FakeMachine {
                 "wait" | "log-and-wait" => {
                     tokio::select! {
                         permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
-                        asked = cancel.wait_for(|cancel| *cancel != Cancel::No) => {
-                            if *asked.unwrap() == Cancel::Deleted {
-                                message = "the sandbox was deleted";
-                            }
-                            status = Status::Cancelled;
+                        () = cancel.cancelled() => {
+                            outcome = Outcome::Cancelled { cause: cancel.cause().unwrap() };
                         }
                         failed = self.closed() => return Err(failed),
                     }
@@ -182,21 +230,7 @@ impl Machine for FakeMachine {
                 "fail" => return Err(Failed::new(ErrorKind::AgentLost, "the agent is gone")),
                 other => panic!("nobody knows what '{other}' is"),
             }
-            let nothing = Failure::new(ErrorKind::Cancelled, message, None);
-            let mut document = ResultDocument::failed(nothing, 0);
-            document.id = Some(Cow::Borrowed(&id));
-            document.status = status;
-            if status == Status::Ok {
-                document.execution.error = None;
-            }
-            let usage = Usage {
-                wall_ms: 1,
-                cpu_ms: Some(7),
-                peak_memory_bytes: None,
-                written_bytes: Some(3),
-            };
-            let document = serde_json::to_string(&document).unwrap();
-            Ok(Ran { document, status, exit_code: 0, usage })
+            Ok(result(kind, outcome))
         }
         .boxed()
     }
@@ -214,10 +248,10 @@ impl Machine for FakeMachine {
         async move {
             if let Operation::Exists(_) = operation {
                 let failed = self.closed().await;
-                return Envelope::failed(std::time::Duration::ZERO, *failed.failure);
+                return Envelope::failed(Duration::ZERO, *failed.failure);
             }
             let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
-            Envelope::failed(std::time::Duration::ZERO, failure)
+            Envelope::failed(Duration::ZERO, failure)
         }
         .boxed()
     }

@@ -111,14 +111,14 @@ fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
     let mut world = World::with(|config| config.concurrency = 1);
     let id = world.create(request(None)).unwrap().sandbox.id;
     let busy = world.submit("wait");
-    world.until(&busy, ExecutionStatus::Running);
+    world.until(&busy, ExecutionState::Running);
     let submit = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
     let queued = world.block_on(submit).unwrap().id;
     let view = world.block_on(world.service().execution(me(), &queued)).unwrap();
     assert_eq!((view.summary.generation, view.summary.restarted), (Some(1), None));
     world.restart();
     let execution = world.wait(&queued);
-    assert_eq!(execution.summary.status, ExecutionStatus::Error);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     assert_eq!(failure(&execution).1, format!("generation 1 of the sandbox {id} is gone"));
     // A client that asks again is given the execution that was accepted, not a refusal.
     let again = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
@@ -138,16 +138,17 @@ fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
     let run = |world: &World| {
         let submit = world.service().submit_in(me(), &id, None, script("log a"), None);
         let id = world.block_on(submit).unwrap().id;
-        let summary = world.wait(&id).summary.clone();
+        let ended = world.wait(&id);
+        let summary = ended.summary.clone();
         assert_eq!(world.block_on(world.service().execution(me(), &id)).unwrap().summary, summary);
-        (summary.generation, summary.restarted)
+        let timing = ended.document.as_ref().unwrap().common.timing.unwrap();
+        (summary.generation, summary.restarted, timing.start_ms.is_some())
     };
-    assert_eq!(run(&world), (Some(1), Some(false)));
-    world.restart();
-    assert_eq!(run(&world), (Some(2), Some(true)));
-    assert_eq!(run(&world), (Some(2), Some(false)));
     // The start of a sandbox is that of whoever started it.
-    assert_eq!(*world.runner.started_for.lock().unwrap(), [false, true, false]);
+    assert_eq!(run(&world), (Some(1), Some(false), false));
+    world.restart();
+    assert_eq!(run(&world), (Some(2), Some(true), true));
+    assert_eq!(run(&world), (Some(2), Some(false), false));
     world.restart();
     let found = world.create(request(Some("a"))).unwrap();
     assert_eq!((found.sandbox.generation, found.is_new, found.restarted), (3, false, true));
@@ -337,7 +338,7 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     };
     let (cancelled, lost) = (submit("wait"), submit("until-closed"));
     for running in [&cancelled, &lost] {
-        world.until(running, ExecutionStatus::Running);
+        world.until(running, ExecutionState::Running);
     }
     let queued = submit("return 1");
     let (service, of) = (world.service().clone(), id.clone());
@@ -349,17 +350,20 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
     let is_gone = (ErrorKind::NotFound, format!("the sandbox {id} is gone"));
     let cancelled = world.wait(&cancelled);
-    assert_eq!(cancelled.summary.status, ExecutionStatus::Cancelled);
+    assert_eq!(cancelled.summary.status, ExecutionState::Ended(Status::Cancelled));
     assert_eq!(failure(&cancelled).1, "the sandbox was deleted");
     for execution in [&lost, &queued] {
         let execution = world.wait(execution);
-        assert_eq!(execution.summary.status, ExecutionStatus::Error);
+        assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
         assert_eq!(failure(&execution), is_gone);
     }
     let error = world.block_on(operation).unwrap().unwrap_err();
     assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
     assert_eq!(world.runner.closed.load(Ordering::SeqCst), 1);
-    assert_eq!(world.wait(&world.submit("return 1")).summary.status, ExecutionStatus::Ok);
+    assert_eq!(
+        world.wait(&world.submit("return 1")).summary.status,
+        ExecutionState::Ended(Status::Ok)
+    );
 }
 
 #[test]
@@ -402,7 +406,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
         world.block_on(world.service().submit_in(me(), &id, generation, script(source), None))
     };
     let execution = world.wait(&submit(Some(1), "log a").unwrap().id);
-    assert_eq!(execution.summary.status, ExecutionStatus::Ok);
+    assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(execution.summary.sandbox.as_ref(), Some(&id));
     assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
     let query = ListQuery { sandbox: Some(id.clone()), ..ListQuery::default() };
@@ -412,7 +416,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     assert!(matches!(files.unwrap_err(), ServiceError::NoFiles { .. }));
     // In use it is not idle, however long that takes.
     let long = submit(None, "wait").unwrap().id;
-    world.until(&long, ExecutionStatus::Running);
+    world.until(&long, ExecutionState::Running);
     assert_eq!(world.view(&id).idle_at, None);
     world.runner.go_on.add_permits(1);
     world.wait(&long);

@@ -1,15 +1,15 @@
 //! `sandbox_execute`: a script or a command as the API has them, with its events.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::FutureExt as _;
-use sandbox_api::service::{EventBody, ExecutionEvent, ExecutionRequest, Time};
-use sandbox_api::{Bounds, ByteSize, ExecDocument, ResultDocument};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use sandbox_api::service::{ExecutionRequest, Time};
+use sandbox_api::{
+    Bounds, ByteSize, CancelCause, EventRecord, ExecutionDocument, Workload, WorkloadError,
+};
+use sandbox_controller::{CancelHandle, Error};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
 
 use super::super::args::Members;
 use super::super::error::{ToolError, over_ceiling};
@@ -17,7 +17,6 @@ use super::super::exchange::{CallMessage, Exchange};
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Tool, Work as CallWork};
 use super::sandbox_ref::SandboxRef;
-use crate::execution::{self, Cancel, DocumentContext, RequestError, Work};
 
 /// The longest stdin of a command: what a line can have.
 const MAX_STDIN: ByteSize = ByteSize::b(48 << 20);
@@ -50,18 +49,16 @@ pub(in crate::tools) struct ExecuteData(Box<RawValue>);
 
 impl JsonSchema for ExecuteData {
     fn schema_name() -> Cow<'static, str> {
-        "ExecutionDocument".into()
+        ExecutionDocument::schema_name()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let script = generator.subschema_for::<ResultDocument<'_>>();
-        let command = generator.subschema_for::<ExecDocument<'_>>();
-        json_schema!({ "type": "object", "anyOf": [script, command] })
+        ExecutionDocument::json_schema(generator)
     }
 }
 
-impl From<RequestError> for ToolError {
-    fn from(error: RequestError) -> Self {
+impl From<WorkloadError> for ToolError {
+    fn from(error: WorkloadError) -> Self {
         let message = format!("sandbox_execute: `request.{}`: {}", error.field, error.problem);
         Self { hint: error.hint, ..Self::new(error.kind, message) }
     }
@@ -95,40 +92,51 @@ impl Tool for Execute {
             ToolError::invalid(format!("sandbox_execute: `request.limits.{name}`: {error}"))
         })?;
         limits.check(&ceiling).map_err(|over| over_ceiling("request.limits", &over))?;
-        let work = Work::in_sandbox(args.request, &limits, &of_sandbox, MAX_STDIN)?;
+        let workload = Workload::in_sandbox(args.request, &limits, &of_sandbox, MAX_STDIN)?;
         Ok(Box::pin(async move {
             let sandbox = tokio::select! {
                 biased;
                 sandbox = place.ready() => sandbox?,
                 cause = stop.stopped() => return Err(cause.into()),
             };
-            let (cancel, cancelled) = watch::channel(Cancel::No);
-            let seq = AtomicU64::new(1);
-            let say = |body: EventBody| {
-                let exchange = &exchange;
-                let seq = seq.fetch_add(1, Ordering::Relaxed);
-                async move {
+            let (kind, cancel) = (workload.kind(), CancelHandle::new());
+            let work = async {
+                let mut execution = sandbox.start(workload, cancel.clone()).await?;
+                let mut seq = 0;
+                while let Some(event) = execution.next().await {
+                    seq += 1;
                     if exchange.wants_events() {
-                        let event = ExecutionEvent { seq, time: Time::now(), name: None, body };
-                        exchange.send(CallMessage::Event(Box::new(event))).await;
+                        let (time, event) = (Time::now(), event.into());
+                        let record = EventRecord { seq, time, name: None, event };
+                        exchange.send(CallMessage::Event(Box::new(record))).await;
                     }
                 }
-                .boxed()
+                execution.wait().await
             };
-            say(EventBody::Start).await;
-            let ran = execution::run(&sandbox, work, DocumentContext::default(), cancelled, &say);
-            tokio::pin!(ran);
-            let ran = tokio::select! {
+            tokio::pin!(work);
+            let ended = tokio::select! {
                 biased;
-                ran = &mut ran => ran,
+                ended = &mut work => ended,
                 // What it had done until then is in its document, as is why it ended.
                 _ = stop.stopped() => {
-                    cancel.send_replace(Cancel::Asked);
-                    ran.await
+                    cancel.cancel(CancelCause::Caller);
+                    work.await
                 }
             };
-            let document = ran.map_err(|error| place.failure(error))?.document;
-            let document = RawValue::from_string(document)
+            let document = match ended {
+                Ok(result) => {
+                    let mut document = ExecutionDocument::from(&result);
+                    document.common.io_dir = None;
+                    document.to_json()
+                }
+                Err(error @ Error::Cancelled) => {
+                    let exit_code = error.exit_code();
+                    ExecutionDocument::failed(kind, (&error).into(), exit_code).to_json()
+                }
+                Err(error) => return Err(place.failure(error)),
+            };
+            let document = document
+                .and_then(RawValue::from_string)
                 .map_err(|error| ToolError::invalid(format!("the result: {error}")))?;
             Ok(ExecuteData(document).into())
         }))

@@ -1,8 +1,7 @@
-//! Results of runs and commands.
+//! Results of scripts and commands.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::Deref;
 use std::path::PathBuf;
 
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
@@ -11,6 +10,7 @@ use sandbox_protocol::{Base64, ErrorKind, WireString, message};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::capture::Captured;
 use crate::changes::Changes;
 use crate::engine_kind::EngineKind;
 use crate::json::In;
@@ -20,10 +20,13 @@ use crate::notes::Note;
 use crate::outcome::Outcome;
 use crate::timing::Timing;
 
-/// The part that the results of scripts and commands share.
+/// What a failure of the kind [`ErrorKind::TooManyFiles`] says of an io dir that cannot be scanned completely.
+pub const UNMEASURED_PART: &str = "so it is unknown how much is written there";
+
+/// The result of a script or a command, however it ended.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ExecutionReport {
+pub struct ExecutionResult {
     /// The unique id of the run or command: the sandbox's id, with a number appended from the
     /// second run or command on.
     pub id: String,
@@ -57,125 +60,143 @@ pub struct ExecutionReport {
     pub timing: Option<Timing>,
     /// Its confinement beyond its container.
     pub confinement: Confinement,
+    /// What only scripts or only commands have.
+    pub body: ResultBody,
 }
 
-/// The result of a run, however it ended.
+/// The part of an [`ExecutionResult`] that only scripts or only commands have.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RunResult {
-    /// What is reported of a script as of a command; its fields can be read from here.
-    pub execution: ExecutionReport,
-    /// Its log, within the limits; also for killed runs.
-    pub logs: Vec<LogEntry>,
-    /// Entries were omitted, and the last one says why; or some were cut, and say so.
-    pub logs_truncated: bool,
-    /// Its test cases, in the order of their ends; also for killed runs.
-    #[serde(default)]
-    pub tests: Vec<TestCase>,
-    /// The agent reported how the run ended, before the agent itself ended.
-    pub answered: bool,
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum ResultBody {
+    /// Of a script.
+    Script {
+        /// Its log, within the limits; also for killed runs.
+        logs: Vec<LogEntry>,
+        /// Entries were omitted, and the last one says why; or some were cut, and say so.
+        logs_truncated: bool,
+        /// Its test cases, in the order of their ends; also for killed runs.
+        tests: Vec<TestCase>,
+        /// The agent reported how the run ended, before the agent itself ended.
+        answered: bool,
+    },
+    /// Of a command.
+    Command {
+        /// The command's own exit code; `None` if it was ended by a signal, or if it is unknown.
+        exit_code: Option<i32>,
+        /// The signal that ended the command; `None` if none did, or if it is unknown. At its
+        /// deadline and at a cancel it is usually 15, and 9 if it was killed then, or because of a
+        /// limit.
+        signal: Option<i32>,
+        /// The beginning of its stdout.
+        stdout: Captured,
+        /// The beginning of its stderr.
+        stderr: Captured,
+    },
 }
 
-impl Deref for RunResult {
-    type Target = ExecutionReport;
-
-    fn deref(&self) -> &ExecutionReport {
-        &self.execution
-    }
-}
-
-impl RunResult {
+impl ExecutionResult {
     /// The exit code of a process that ends with this result.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         self.outcome.exit_code()
     }
 
-    /// A suggested next step, if there is one: for a limit, the setting that raises it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        // An agent that could still report was not killed: the VM's memory was exhausted.
-        let memory = if self.answered { LimitKey::VmMemory } else { LimitKey::Memory };
-        hint(&self.outcome, memory)
-    }
-}
-
-/// The result of a command, however it ended.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ExecResult {
-    /// What is reported of a command as of a script; its fields can be read from here.
-    pub execution: ExecutionReport,
-    /// The command's own exit code; `None` if it was ended by a signal, or if it is unknown.
-    pub exit_code: Option<i32>,
-    /// The signal that ended the command; `None` if none did, or if it is unknown. At its deadline and
-    /// at a cancel it is usually 15, and 9 if it was killed then, or because of a limit.
-    pub signal: Option<i32>,
-    /// The beginning of its stdout, without the output that `next_output` returned.
-    #[serde(with = "In::<WireString>")]
-    pub stdout: Vec<u8>,
-    /// The beginning of its stderr, likewise.
-    #[serde(with = "In::<WireString>")]
-    pub stderr: Vec<u8>,
-    /// There was more output than `stdout` contains.
-    pub stdout_truncated: bool,
-    /// There was more output than `stderr` contains.
-    pub stderr_truncated: bool,
-}
-
-impl Deref for ExecResult {
-    type Target = ExecutionReport;
-
-    fn deref(&self) -> &ExecutionReport {
-        &self.execution
-    }
-}
-
-impl ExecResult {
-    /// Whether it did not exit with code 0.
+    /// Whether it did not end well: a command that ended with another code than 0 did not.
     #[must_use]
     pub const fn failed(&self) -> bool {
-        !matches!(self.execution.outcome, Outcome::Ok { .. })
+        !matches!(self.outcome, Outcome::Ok { .. })
     }
 
     /// Whether it exceeded its time limit.
     #[must_use]
     pub const fn timed_out(&self) -> bool {
-        matches!(self.execution.outcome, Outcome::Timeout(_))
+        matches!(self.outcome, Outcome::Timeout(_))
+    }
+
+    /// The log of a script.
+    #[must_use]
+    pub fn logs(&self) -> &[LogEntry] {
+        match &self.body {
+            ResultBody::Script { logs, .. } => logs,
+            ResultBody::Command { .. } => &[],
+        }
+    }
+
+    /// The test cases of a script.
+    #[must_use]
+    pub fn tests(&self) -> &[TestCase] {
+        match &self.body {
+            ResultBody::Script { tests, .. } => tests,
+            ResultBody::Command { .. } => &[],
+        }
+    }
+
+    /// The beginning of a command's stdout.
+    #[must_use]
+    pub const fn stdout(&self) -> &Captured {
+        match &self.body {
+            ResultBody::Script { .. } => Captured::NOTHING,
+            ResultBody::Command { stdout, .. } => stdout,
+        }
+    }
+
+    /// The beginning of a command's stderr.
+    #[must_use]
+    pub const fn stderr(&self) -> &Captured {
+        match &self.body {
+            ResultBody::Script { .. } => Captured::NOTHING,
+            ResultBody::Command { stderr, .. } => stderr,
+        }
+    }
+
+    /// The exit code that a command itself ended with.
+    #[must_use]
+    pub const fn command_exit_code(&self) -> Option<i32> {
+        match &self.body {
+            ResultBody::Script { .. } => None,
+            ResultBody::Command { exit_code, .. } => *exit_code,
+        }
+    }
+
+    /// The signal that ended a command.
+    #[must_use]
+    pub const fn signal(&self) -> Option<i32> {
+        match &self.body {
+            ResultBody::Script { .. } => None,
+            ResultBody::Command { signal, .. } => *signal,
+        }
     }
 
     /// A suggested next step, if there is one: for a limit, the setting that raises it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        hint(&self.outcome, LimitKey::Memory)
+        let failure = match &self.outcome {
+            Outcome::Error { failure, .. } => return failure.hint.clone(),
+            outcome => outcome.failure()?,
+        };
+        let limit = match (failure.kind, &self.body) {
+            (ErrorKind::Timeout, _) => LimitKey::Timeout,
+            // An agent that could still report was not killed: the VM's memory was exhausted.
+            (ErrorKind::OutOfMemory, ResultBody::Script { answered: true, .. }) => {
+                LimitKey::VmMemory
+            }
+            (ErrorKind::OutOfMemory, _) => LimitKey::Memory,
+            (ErrorKind::WriteLimit, _) => LimitKey::MaxWrite,
+            // No limit makes it measurable.
+            (ErrorKind::TooManyFiles, _) if failure.message.contains(UNMEASURED_PART) => {
+                return None;
+            }
+            (ErrorKind::TooManyFiles, _) => LimitKey::Entries,
+            (ErrorKind::TooManyHandles, _) => LimitKey::OpenHandles,
+            (ErrorKind::OutputLimit, _) => LimitKey::OutputBytes,
+            (ErrorKind::DiskFull, _) => {
+                let hint = "make room on that file system, or use an io dir on another one";
+                return Some(hint.to_owned());
+            }
+            _ => return None,
+        };
+        Some(limit.hint())
     }
-}
-
-/// What a failure of the kind [`ErrorKind::TooManyFiles`] says of an io dir that cannot be scanned completely.
-pub const UNMEASURED_PART: &str = "so it is unknown how much is written there";
-
-/// A suggested next step for this outcome. `memory` is the limit to name if memory ran out.
-fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
-    let failure = match outcome {
-        Outcome::Error { failure, .. } => return failure.hint.clone(),
-        outcome => outcome.failure()?,
-    };
-    let limit = match failure.kind {
-        ErrorKind::Timeout => LimitKey::Timeout,
-        ErrorKind::OutOfMemory => memory,
-        ErrorKind::WriteLimit => LimitKey::MaxWrite,
-        // No limit makes it measurable.
-        ErrorKind::TooManyFiles if failure.message.contains(UNMEASURED_PART) => return None,
-        ErrorKind::TooManyFiles => LimitKey::Entries,
-        ErrorKind::TooManyHandles => LimitKey::OpenHandles,
-        ErrorKind::OutputLimit => LimitKey::OutputBytes,
-        ErrorKind::DiskFull => {
-            let hint = "make room on that file system, or use an io dir on another one";
-            return Some(hint.to_owned());
-        }
-        _ => return None,
-    };
-    Some(limit.hint())
 }
 
 /// An entry of the log.
@@ -193,7 +214,7 @@ pub struct LogEntry {
 }
 
 /// The start of the last entry of a log that was full.
-pub(crate) const LOG_FULL: &str = "[log full: ";
+pub(super) const LOG_FULL: &str = "[log full: ";
 /// The start of the line of an entry of `warn`.
 const WARN: &str = "[warn] ";
 /// The suffix of an entry that was cut.

@@ -6,38 +6,58 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Confinement, TestCase};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::Failure;
+use super::capture::Captured;
+use super::result::{
+    ExecutionResult, LOG_FULL, LogEntry, LogLevel, ResultBody, TouchedFile, TouchedSource, Usage,
+};
 use crate::artifacts::ArtifactsReport;
 use crate::changes::{ChangeManifest, StagingMethod};
 use crate::engine_kind::EngineKind;
+use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::network::Network;
 use crate::notes::Note;
 use crate::outcome::{Outcome, Status};
-use crate::result::{
-    ExecResult, ExecutionReport, LOG_FULL, LogEntry, LogLevel, RunResult, TouchedFile,
-    TouchedSource, Usage,
-};
+use crate::service::ExecutionKind;
 use crate::timing::Timing;
 
-/// The document of `--json`, for every way a run can end, including failures of sandboxctl itself;
-/// see [`failed`](Self::failed) for those before the run began.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResultDocument<'a> {
-    /// Its name and version.
-    pub schema: ResultSchema,
-    /// The run's id.
+/// The document of `--json`, for every way a script or a command can end, including failures of
+/// sandboxctl itself: `sandboxctl.result/1` or `sandboxctl.exec/1`. See [`failed`](Self::failed)
+/// for those before it began.
+#[derive(Debug, Clone)]
+pub struct ExecutionDocument<'a> {
+    /// The id of the run or command.
     pub id: Option<Cow<'a, str>>,
     /// How it ended.
     pub status: Status,
+    /// The members that only one of the documents has.
+    pub body: DocumentBody<'a>,
+    /// The members that both documents have.
+    pub common: CommonMembers<'a>,
+}
+
+/// The members that only one of the documents has.
+#[derive(Debug, Clone)]
+pub enum DocumentBody<'a> {
+    /// `sandboxctl.result/1`.
+    Script(ScriptBody<'a>),
+    /// `sandboxctl.exec/1`.
+    Command(CommandBody<'a>),
+}
+
+/// The members that the document of a script has.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ScriptBody<'a> {
     /// The exit code of sandboxctl.
     pub exit_code: u8,
     /// The script's result.
+    #[serde(default, deserialize_with = "read_apart")]
+    #[schemars(!default)]
     pub result: Option<Cow<'a, RawValue>>,
     /// Its log, an entry a text.
     pub logs: Vec<Cow<'a, str>>,
@@ -46,22 +66,11 @@ pub struct ResultDocument<'a> {
     /// Its test cases, if it has some.
     #[serde(default, skip_serializing_if = "<[TestCase]>::is_empty")]
     pub tests: Cow<'a, [TestCase]>,
-    /// The members that both documents have.
-    #[serde(flatten)]
-    pub execution: ExecutionDocument<'a>,
 }
 
-/// The document of `exec --json`, for every way a command can end, including failures of sandboxctl
-/// itself; see [`failed`](Self::failed) for those before the command began.
+/// The members that the document of a command has.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ExecDocument<'a> {
-    /// Its name and version.
-    pub schema: ExecSchema,
-    /// The command's id.
-    pub id: Option<Cow<'a, str>>,
-    /// How it ended.
-    pub status: Status,
+pub struct CommandBody<'a> {
     /// The exit code of the command itself, like `signal`: never one of sandboxctl.
     pub exit_code: Option<i32>,
     /// The signal that ended the command.
@@ -82,15 +91,12 @@ pub struct ExecDocument<'a> {
     pub stderr_encoding: OutputEncoding,
     /// There was more output.
     pub stderr_truncated: bool,
-    /// The members that both documents have.
-    #[serde(flatten)]
-    pub execution: ExecutionDocument<'a>,
 }
 
-/// The members that both documents have, for every execution: an [`ExecutionReport`] after its
-/// status, or a failure before it began.
+/// The members that both documents have: an [`ExecutionResult`] after its status, or a failure
+/// before it began.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct ExecutionDocument<'a> {
+pub struct CommonMembers<'a> {
     /// The files that changed.
     pub files_touched: Cow<'a, [TouchedFile]>,
     /// How they were found.
@@ -176,81 +182,153 @@ pub enum OutputEncoding {
     Base64,
 }
 
-impl<'a> ExecutionDocument<'a> {
-    fn new(report: &'a ExecutionReport, hint: Option<String>) -> Self {
-        let error = report.outcome.failure().map(|failure| Failure { hint, ..failure.into() });
-        Self {
-            files_touched: Cow::Borrowed(&report.files_touched.files),
-            files_touched_source: report.files_touched.source,
-            files_touched_truncated: report.files_touched.truncated,
+impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
+    fn from(result: &'a ExecutionResult) -> Self {
+        let body = match &result.body {
+            ResultBody::Script { logs, logs_truncated, tests, .. } => {
+                DocumentBody::Script(ScriptBody {
+                    exit_code: result.exit_code(),
+                    result: match &result.outcome {
+                        Outcome::Ok { result } => Some(Cow::Borrowed(result)),
+                        _ => None,
+                    },
+                    logs: logs.iter().map(LogEntry::line).collect(),
+                    logs_truncated: *logs_truncated,
+                    tests: Cow::Borrowed(tests),
+                })
+            }
+            ResultBody::Command { exit_code, signal, stdout, stderr } => {
+                let none = CommandBody::none(result.failed()).with_output(stdout, stderr);
+                let (exit_code, signal, timed_out) = (*exit_code, *signal, result.timed_out());
+                DocumentBody::Command(CommandBody { exit_code, signal, timed_out, ..none })
+            }
+        };
+        let hint = result.hint();
+        let error = result.outcome.failure().map(|failure| Failure { hint, ..failure.into() });
+        let changes = result.changes.as_ref();
+        let common = CommonMembers {
+            files_touched: Cow::Borrowed(&result.files_touched.files),
+            files_touched_source: result.files_touched.source,
+            files_touched_truncated: result.files_touched.truncated,
             error,
-            engine: Some(report.engine),
-            engine_notice: report.engine_notice.as_deref().map(Cow::Borrowed),
-            io_dir: report.io_dir.as_ref().map(|dir| dir.to_string_lossy()),
-            network: report.network.as_ref().map(Cow::Borrowed),
-            limits: Some(report.limits),
-            usage: Some(report.usage),
-            notes: Cow::Borrowed(&report.notes),
-            timing: report.timing,
-            confinement: Some(Cow::Borrowed(&report.confinement)),
-            committed: report.changes.as_ref().map(|changes| changes.committed),
-            staging: report.changes.as_ref().map(|changes| changes.staging),
-            changes: report.changes.as_ref().map(|changes| Cow::Borrowed(&changes.manifest)),
+            engine: Some(result.engine),
+            engine_notice: result.engine_notice.as_deref().map(Cow::Borrowed),
+            io_dir: result.io_dir.as_ref().map(|dir| dir.to_string_lossy()),
+            network: result.network.as_ref().map(Cow::Borrowed),
+            limits: Some(result.limits),
+            usage: Some(result.usage),
+            notes: Cow::Borrowed(&result.notes),
+            timing: result.timing,
+            confinement: Some(Cow::Borrowed(&result.confinement)),
+            committed: changes.map(|changes| changes.committed),
+            staging: changes.map(|changes| changes.staging),
+            changes: changes.map(|changes| Cow::Borrowed(&changes.manifest)),
             artifacts: None,
             receipt: None,
-        }
-    }
-
-    const fn failed(error: Failure, files_touched_source: TouchedSource) -> Self {
-        Self {
-            files_touched: Cow::Borrowed(&[]),
-            files_touched_source,
-            files_touched_truncated: false,
-            error: Some(error),
-            engine: None,
-            engine_notice: None,
-            io_dir: None,
-            network: None,
-            limits: None,
-            usage: None,
-            notes: Cow::Borrowed(&[]),
-            timing: None,
-            confinement: None,
-            committed: None,
-            staging: None,
-            changes: None,
-            artifacts: None,
-            receipt: None,
-        }
+        };
+        let (id, status) = (Some(Cow::Borrowed(&*result.id)), result.outcome.status());
+        Self { id, status, body, common }
     }
 }
 
-impl<'a> From<&'a RunResult> for ResultDocument<'a> {
-    fn from(run: &'a RunResult) -> Self {
+impl ExecutionDocument<'_> {
+    /// The document of a failure before anything ran. A command's has no exit code.
+    #[must_use]
+    pub fn failed(kind: ExecutionKind, error: Failure, exit_code: u8) -> Self {
+        let (body, source) = match kind {
+            ExecutionKind::Script => {
+                let body = ScriptBody {
+                    exit_code,
+                    result: None,
+                    logs: Vec::new(),
+                    logs_truncated: false,
+                    tests: Cow::Borrowed(&[]),
+                };
+                (DocumentBody::Script(body), TouchedSource::Observed)
+            }
+            ExecutionKind::Command => {
+                (DocumentBody::Command(CommandBody::none(true)), TouchedSource::Scan)
+            }
+        };
         Self {
-            schema: ResultSchema::V1,
-            id: Some(Cow::Borrowed(&run.id)),
-            status: run.outcome.status(),
-            exit_code: run.exit_code(),
-            result: match &run.outcome {
-                Outcome::Ok { result } => Some(Cow::Borrowed(result)),
-                _ => None,
+            id: None,
+            status: match error.kind {
+                // A caller that gives up before the run begins has cancelled it.
+                ErrorKind::Cancelled => Status::Cancelled,
+                _ => Status::Error,
             },
-            logs: run.logs.iter().map(LogEntry::line).collect(),
-            logs_truncated: run.logs_truncated,
-            tests: Cow::Borrowed(&run.tests),
-            execution: ExecutionDocument::new(run, run.hint()),
+            body,
+            common: CommonMembers {
+                files_touched: Cow::Borrowed(&[]),
+                files_touched_source: source,
+                files_touched_truncated: false,
+                error: Some(error),
+                engine: None,
+                engine_notice: None,
+                io_dir: None,
+                network: None,
+                limits: None,
+                usage: None,
+                notes: Cow::Borrowed(&[]),
+                timing: None,
+                confinement: None,
+                committed: None,
+                staging: None,
+                changes: None,
+                artifacts: None,
+                receipt: None,
+            },
         }
     }
-}
 
-impl ResultDocument<'_> {
-    /// The entries of its log, as far as its lines say what they were.
+    /// The document of an execution that did not run, or whose end nobody saw.
+    #[must_use]
+    pub fn ended(kind: ExecutionKind, id: &str, status: Status, error: Failure) -> Self {
+        let exit_code = match status {
+            // As of outcomes: whatever the kind of the error says.
+            Status::Killed => crate::exit_code(ErrorKind::Killed),
+            _ => crate::exit_code(error.kind),
+        };
+        let id = Some(Cow::Owned(id.to_owned()));
+        Self { id, status, ..Self::failed(kind, error, exit_code) }
+    }
+
+    /// What it is of.
+    #[must_use]
+    pub const fn kind(&self) -> ExecutionKind {
+        match self.body {
+            DocumentBody::Script(_) => ExecutionKind::Script,
+            DocumentBody::Command(_) => ExecutionKind::Command,
+        }
+    }
+
+    /// The exit code of a process that forwards the result.
+    #[must_use]
+    pub fn process_exit_code(&self) -> u8 {
+        match &self.body {
+            DocumentBody::Script(body) => body.exit_code,
+            DocumentBody::Command(body) => match (self.status, body.exit_code, body.signal) {
+                (Status::Ok, _, _) => 0,
+                (Status::Exit, Some(code), _) => u8::try_from(code).unwrap_or(1),
+                (Status::Exit, None, Some(signal)) => {
+                    u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
+                }
+                (status, _, _) => match &self.common.error {
+                    Some(error) => crate::exit_code(error.kind),
+                    None if status == Status::Cancelled => crate::exit_code(ErrorKind::Cancelled),
+                    None => crate::exit_code(ErrorKind::Internal),
+                },
+            },
+        }
+    }
+
+    /// The entries of a script's log, as far as its lines say what they were.
     #[must_use]
     pub fn log_entries(&self) -> Vec<LogEntry> {
-        let mut entries: Vec<_> = self.logs.iter().map(|line| LogEntry::from_line(line)).collect();
+        let DocumentBody::Script(body) = &self.body else { return Vec::new() };
+        let mut entries: Vec<_> = body.logs.iter().map(|line| LogEntry::from_line(line)).collect();
         if let Some(last) = entries.last_mut()
-            && self.logs_truncated
+            && body.logs_truncated
             && last.text.starts_with(LOG_FULL)
         {
             last.level = LogLevel::Truncated;
@@ -258,59 +336,47 @@ impl ResultDocument<'_> {
         entries
     }
 
-    /// The document of a failure before anything ran.
-    #[must_use]
-    pub const fn failed(error: Failure, exit_code: u8) -> Self {
-        Self {
-            schema: ResultSchema::V1,
-            id: None,
-            status: status_of(&error),
-            exit_code,
-            result: None,
-            logs: Vec::new(),
-            logs_truncated: false,
-            tests: Cow::Borrowed(&[]),
-            execution: ExecutionDocument::failed(error, TouchedSource::Observed),
+    /// As `--json` prints it.
+    ///
+    /// # Errors
+    ///
+    /// As of `serde_json`.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn from_json(json: &str) -> serde_json::Result<ExecutionDocument<'static>> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            schema: Cow<'a, str>,
+            #[serde(borrow, default)]
+            result: Option<&'a RawValue>,
         }
+        let Head { schema, result } = serde_json::from_str(json)?;
+        if schema == "sandboxctl.exec/1" {
+            let Members { id, status, body, common, .. } =
+                serde_json::from_str::<ReadMembers<ExecSchema, CommandBody<'static>>>(json)?;
+            return Ok(ExecutionDocument { id, status, body: DocumentBody::Command(body), common });
+        }
+        let Members { id, status, mut body, common, .. } =
+            serde_json::from_str::<ReadMembers<ResultSchema, ScriptBody<'static>>>(json)?;
+        body.result = result.map(|result| Cow::Owned(result.to_owned()));
+        Ok(ExecutionDocument { id, status, body: DocumentBody::Script(body), common })
     }
 }
 
-impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
-    fn from(result: &'a ExecResult) -> Self {
-        let (stdout, stdout_encoding) =
-            OutputEncoding::encode(&result.stdout, result.stdout_truncated);
-        let (stderr, stderr_encoding) =
-            OutputEncoding::encode(&result.stderr, result.stderr_truncated);
+impl CommandBody<'_> {
+    const fn none(failed: bool) -> Self {
         Self {
-            schema: ExecSchema::V1,
-            id: Some(Cow::Borrowed(&result.id)),
-            status: result.outcome.status(),
-            exit_code: result.exit_code,
-            signal: result.signal,
-            failed: result.failed(),
-            timed_out: result.timed_out(),
-            stdout,
-            stdout_encoding,
-            stdout_truncated: result.stdout_truncated,
-            stderr,
-            stderr_encoding,
-            stderr_truncated: result.stderr_truncated,
-            execution: ExecutionDocument::new(result, result.hint()),
-        }
-    }
-}
-
-impl ExecDocument<'_> {
-    /// The document of a failure before anything ran.
-    #[must_use]
-    pub const fn failed(error: Failure) -> Self {
-        Self {
-            schema: ExecSchema::V1,
-            id: None,
-            status: status_of(&error),
             exit_code: None,
             signal: None,
-            failed: true,
+            failed,
             timed_out: false,
             stdout: Cow::Borrowed(""),
             stdout_encoding: OutputEncoding::Utf8,
@@ -318,17 +384,132 @@ impl ExecDocument<'_> {
             stderr: Cow::Borrowed(""),
             stderr_encoding: OutputEncoding::Utf8,
             stderr_truncated: false,
-            execution: ExecutionDocument::failed(error, TouchedSource::Scan),
+        }
+    }
+
+    /// The same with the beginning of its output.
+    #[must_use]
+    pub fn with_output<'b>(self, stdout: &'b Captured, stderr: &'b Captured) -> CommandBody<'b> {
+        let Self { exit_code, signal, failed, timed_out, .. } = self;
+        let encode = |it: &'b Captured| OutputEncoding::encode(&it.bytes, it.truncated);
+        let ((stdout_text, stdout_encoding), (stderr_text, stderr_encoding)) =
+            (encode(stdout), encode(stderr));
+        CommandBody {
+            exit_code,
+            signal,
+            failed,
+            timed_out,
+            stdout: stdout_text,
+            stdout_encoding,
+            stdout_truncated: stdout.truncated,
+            stderr: stderr_text,
+            stderr_encoding,
+            stderr_truncated: stderr.truncated,
         }
     }
 }
 
-/// The status of a request that did not begin.
-const fn status_of(error: &Failure) -> Status {
-    match error.kind {
-        // A caller that gives up before the run begins has cancelled it.
-        ErrorKind::Cancelled => Status::Cancelled,
-        _ => Status::Error,
+/// A document as it is written and read.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Members<S, I, B, C> {
+    /// Its name and version.
+    schema: S,
+    /// Its id.
+    id: I,
+    /// How it ended.
+    status: Status,
+    #[serde(flatten)]
+    body: B,
+    #[serde(flatten)]
+    common: C,
+}
+
+type ReadMembers<S, B> = Members<S, Option<Cow<'static, str>>, B, CommonMembers<'static>>;
+
+/// A flattened member cannot be read as it is written: [`ExecutionDocument::from_json`] does it.
+fn read_apart<'de, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Cow<'a, RawValue>>, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| None)
+}
+
+impl Serialize for ExecutionDocument<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { id, status, body, common } = self;
+        let status = *status;
+        match body {
+            DocumentBody::Script(body) => {
+                let schema = ResultSchema::V1;
+                Members { schema, id, status, body, common }.serialize(serializer)
+            }
+            DocumentBody::Command(body) => {
+                let schema = ExecSchema::V1;
+                Members { schema, id, status, body, common }.serialize(serializer)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ExecutionDocument<'static> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        ExecutionDocument::from_json(json.get()).map_err(D::Error::custom)
+    }
+}
+
+/// The schema of `sandboxctl.result/1`.
+#[derive(Debug)]
+pub struct ResultDocument;
+
+/// The schema of `sandboxctl.exec/1`.
+#[derive(Debug)]
+pub struct ExecDocument;
+
+impl JsonSchema for ResultDocument {
+    fn schema_name() -> Cow<'static, str> {
+        "ResultDocument".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let description = "The document of `--json`, for every way a run can end, including \
+            failures of sandboxctl itself;\nsee `failed` for those before the run began.";
+        let schema = ReadMembers::<ResultSchema, ScriptBody<'static>>::json_schema(generator);
+        described(schema, description, "The run's id.")
+    }
+}
+
+impl JsonSchema for ExecDocument {
+    fn schema_name() -> Cow<'static, str> {
+        "ExecDocument".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let description = "The document of `exec --json`, for every way a command can end, \
+            including failures of sandboxctl\nitself; see `failed` for those before the command \
+            began.";
+        let schema = ReadMembers::<ExecSchema, CommandBody<'static>>::json_schema(generator);
+        described(schema, description, "The command's id.")
+    }
+}
+
+fn described(mut schema: Schema, description: &str, id: &str) -> Schema {
+    schema.insert("description".to_owned(), description.into());
+    if let Some(member) = schema.pointer_mut("/properties/id/description") {
+        *member = id.into();
+    }
+    schema
+}
+
+impl JsonSchema for ExecutionDocument<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "ExecutionDocument".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let script = generator.subschema_for::<ResultDocument>();
+        let command = generator.subschema_for::<ExecDocument>();
+        json_schema!({ "type": "object", "anyOf": [script, command] })
     }
 }
 
@@ -389,9 +570,9 @@ mod tests {
         r#""files_touched_source":"observed","files_touched_truncated":false,"#,
     );
 
-    fn report(outcome: Outcome) -> ExecutionReport {
+    fn result(outcome: Outcome, body: ResultBody) -> ExecutionResult {
         let files = [(&b"a.txt"[..], FileOp::Write, 3), (b"b\xff", FileOp::Remove, 0)];
-        ExecutionReport {
+        ExecutionResult {
             id: "s1".to_owned(),
             outcome,
             files_touched: FilesTouched {
@@ -423,6 +604,7 @@ mod tests {
                 unix_sockets: UnixSockets::None,
                 missing: vec!["a".to_owned()],
             },
+            body,
         }
     }
 
@@ -438,39 +620,36 @@ mod tests {
         network
     }
 
-    fn run() -> RunResult {
-        let result = RawValue::from_string(r#"{"x": [1, 2.50]}"#.to_owned()).unwrap();
+    fn run() -> ExecutionResult {
+        let value = RawValue::from_string(r#"{"x": [1, 2.50]}"#.to_owned()).unwrap();
         let (level, text) = (LogLevel::Warn, "w".to_owned());
-        RunResult {
-            execution: report(Outcome::Ok { result }),
+        let body = ResultBody::Script {
             logs: vec![LogEntry { level, text, lossy: false, cut: false }],
             logs_truncated: false,
             tests: Vec::new(),
             answered: true,
-        }
+        };
+        result(Outcome::Ok { result: value }, body)
     }
 
-    fn exec() -> ExecResult {
+    fn exec() -> ExecutionResult {
         let timeout = Outcome::Timeout(failure(ErrorKind::Timeout, "killed"));
-        ExecResult {
-            execution: ExecutionReport {
-                engine_notice: Some("no socket".to_owned()),
-                io_dir: None,
-                network: Some(network()),
-                changes: None,
-                notes: vec![Note {
-                    kind: NoteKind::Processes,
-                    message: "no thread".to_owned(),
-                    hint: Some("--pids".to_owned()),
-                }],
-                ..report(timeout)
-            },
+        let body = ResultBody::Command {
             exit_code: None,
             signal: Some(9),
-            stdout: b"out".to_vec(),
-            stderr: b"\xff".to_vec(),
-            stdout_truncated: false,
-            stderr_truncated: true,
+            stdout: Captured { bytes: b"out".to_vec(), truncated: false },
+            stderr: Captured { bytes: b"\xff".to_vec(), truncated: true },
+        };
+        ExecutionResult {
+            engine_notice: Some("no socket".to_owned()),
+            io_dir: None,
+            network: Some(network()),
+            notes: vec![Note {
+                kind: NoteKind::Processes,
+                message: "no thread".to_owned(),
+                hint: Some("--pids".to_owned()),
+            }],
+            ..result(timeout, body)
         }
     }
 
@@ -478,10 +657,15 @@ mod tests {
         Failure::new(ErrorKind::Usage, "no such flag", None)
     }
 
+    /// The document of what never ran.
+    fn never(kind: ExecutionKind) -> ExecutionDocument<'static> {
+        ExecutionDocument::failed(kind, error(), 2)
+    }
+
     #[test]
     fn documents_keep_their_members_and_their_order() {
         let run = run();
-        let json = |document| serde_json::to_string::<ResultDocument<'_>>(&document).unwrap();
+        let json = |document: ExecutionDocument<'_>| document.to_json().unwrap();
         let head = concat!(
             r#"{"schema":"sandboxctl.result/1","id":"s1","status":"ok","exit_code":0,"#,
             r#""result":{"x": [1, 2.50]},"logs":["[warn] w"],"logs_truncated":false,"#,
@@ -495,9 +679,8 @@ mod tests {
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
             r#""network":null,"limits":null,"usage":null,"timing":null,"confinement":null}"#,
         );
-        assert_eq!(json(ResultDocument::failed(error(), 2)), none);
+        assert_eq!(json(never(ExecutionKind::Script)), none);
 
-        let json = |document| serde_json::to_string::<ExecDocument<'_>>(&document).unwrap();
         let head = concat!(
             r#"{"schema":"sandboxctl.exec/1","id":"s1","status":"timeout","exit_code":null,"#,
             r#""signal":9,"failed":true,"timed_out":true,"stdout":"out","stdout_encoding":"utf-8","#,
@@ -511,10 +694,7 @@ mod tests {
             r#""refused":[{"host":"localhost","port":80,"reason":"loopback address","#,
             r#""allow":["127.0.0.1"]}],"truncated":false},"#,
         );
-        let exec = ExecResult {
-            execution: ExecutionReport { engine: EngineKind::Embedded, ..exec().execution },
-            ..exec()
-        };
+        let exec = ExecutionResult { engine: EngineKind::Embedded, ..exec() };
         let notes =
             r#""notes":[{"kind":"processes","message":"no thread","hint":"--pids"}],"timing""#;
         let rest = REST.replace(r#""timing""#, notes);
@@ -528,12 +708,12 @@ mod tests {
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
             r#""network":null,"limits":null,"usage":null,"timing":null,"confinement":null}"#,
         );
-        assert_eq!(json(ExecDocument::failed(error())), none);
+        assert_eq!(json(never(ExecutionKind::Command)), none);
     }
 
     #[test]
     fn the_document_of_a_command_that_never_was_has_all_members() {
-        let document = serde_json::to_value(ExecDocument::failed(error())).unwrap();
+        let document = serde_json::to_value(never(ExecutionKind::Command)).unwrap();
         assert_eq!(document["schema"], "sandboxctl.exec/1");
         assert_eq!(document["status"], "error");
         assert_eq!(document["error"]["kind"], "usage");
@@ -558,12 +738,12 @@ mod tests {
     fn results_and_documents_come_back_as_they_were_written() {
         let (run, exec) = (run(), exec());
         let round_trips = [
-            again::<RunResult>(&run),
-            again::<ExecResult>(&exec),
-            again::<ResultDocument<'_>>(&ResultDocument::from(&run)),
-            again::<ResultDocument<'_>>(&ResultDocument::failed(error(), 2)),
-            again::<ExecDocument<'_>>(&ExecDocument::from(&exec)),
-            again::<ExecDocument<'_>>(&ExecDocument::failed(error())),
+            again::<ExecutionResult>(&run),
+            again::<ExecutionResult>(&exec),
+            again::<ExecutionDocument<'_>>(&ExecutionDocument::from(&run)),
+            again::<ExecutionDocument<'_>>(&never(ExecutionKind::Script)),
+            again::<ExecutionDocument<'_>>(&ExecutionDocument::from(&exec)),
+            again::<ExecutionDocument<'_>>(&never(ExecutionKind::Command)),
         ];
         for [read, written] in round_trips {
             assert_eq!(read, written);
@@ -573,7 +753,7 @@ mod tests {
     /// serde does not promise this for a structure with flattened members.
     #[test]
     fn unknown_member_of_a_document_is_refused() {
-        let json = serde_json::to_string(&ResultDocument::from(&run())).unwrap();
+        let json = ExecutionDocument::from(&run()).to_json().unwrap();
         for (known, other) in [
             (r#"{"schema""#, r#"{"more":1,"schema""#),
             (r#"sandboxctl.result/1"#, r#"sandboxctl.result/2"#),
@@ -583,7 +763,7 @@ mod tests {
         ] {
             let changed = json.replace(known, other);
             assert_ne!(changed, json, "{known}");
-            assert!(serde_json::from_str::<ResultDocument<'_>>(&changed).is_err(), "{changed}");
+            assert!(ExecutionDocument::from_json(&changed).is_err(), "{changed}");
         }
     }
 

@@ -1,17 +1,41 @@
-//! What a request says is to run: a script or a command. Pure.
+//! What runs in a sandbox, a script or a command, and what a request says is to run. Pure.
 
 use std::time::Duration;
 
-use sandbox_api::service::{
-    CommandRequest, Content, ExecutionKind, ExecutionRequest, RequestSecrets,
-};
-use sandbox_api::{ByteSize, Command, CommandLine, ErrorKind, Limits, Script, Secrets, Stdin};
+use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
+
+use crate::command::{Command, CommandLine, Stdin};
+use crate::limits::{ByteSize, Limits};
+use crate::secrets::Secrets;
+use crate::service::{CommandRequest, Content, ExecutionKind, ExecutionRequest, RequestSecrets};
+use crate::spec::Script;
+
+/// What runs in a sandbox.
+#[derive(Debug, Clone)]
+pub enum Workload {
+    /// A script.
+    Script(Script),
+    /// A command.
+    Command(Command),
+}
+
+impl From<Script> for Workload {
+    fn from(script: Script) -> Self {
+        Self::Script(script)
+    }
+}
+
+impl From<Command> for Workload {
+    fn from(command: Command) -> Self {
+        Self::Command(command)
+    }
+}
 
 /// A member of a request that is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct RequestError {
+pub struct WorkloadError {
     /// The member's path: `command.args`.
     pub field: &'static str,
     /// What is wrong with it.
@@ -22,7 +46,7 @@ pub struct RequestError {
     pub kind: ErrorKind,
 }
 
-impl RequestError {
+impl WorkloadError {
     fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
         let kind = ErrorKind::InvalidRequest;
         Self { field, problem: problem.into(), hint: None, kind }
@@ -37,51 +61,42 @@ impl RequestError {
     }
 }
 
-/// What runs in a sandbox.
-#[derive(Debug, Clone)]
-pub enum Work {
-    /// A script.
-    Script(Script),
-    /// A command.
-    Command(Command),
-}
-
-impl Work {
+impl Workload {
     /// What the request's members `script`, `command`, `args`, `seed`, `now` and `secrets` say; the
     /// others are of the sandbox. A command's stdin has at most this many bytes.
     ///
     /// # Errors
     ///
-    /// [`RequestError`] for the first member that is not usable.
-    pub fn of(request: ExecutionRequest, max_stdin: ByteSize) -> Result<Self, RequestError> {
+    /// [`WorkloadError`] for the first member that is not usable.
+    pub fn of(request: ExecutionRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
         let ExecutionRequest { script, command, args, seed, now, secrets, .. } = request;
-        let work = with_secrets(work(script, command, args, seed, now)?, secrets)?;
-        match &work {
+        let workload = with_secrets(workload(script, command, args, seed, now)?, secrets)?;
+        match &workload {
             Self::Script(script) if script.source.len() > MAX_SOURCE_BYTES => {
                 let problem = format!("longer than {MAX_SOURCE_BYTES} bytes");
                 return Err(
-                    RequestError::invalid("script", problem).with_kind(ErrorKind::SourceTooLarge)
+                    WorkloadError::invalid("script", problem).with_kind(ErrorKind::SourceTooLarge)
                 );
             }
             Self::Script(_) => {}
             Self::Command(command) => check_command(command, max_stdin)?,
         }
-        Ok(work)
+        Ok(workload)
     }
 
     /// The same in a sandbox that is there: only the time limit may differ from its own limits.
     ///
     /// # Errors
     ///
-    /// [`RequestError`], also for a member that is set when a sandbox is created.
+    /// [`WorkloadError`], also for a member that is set when a sandbox is created.
     pub fn in_sandbox(
         request: ExecutionRequest,
         limits: &Limits,
         of_sandbox: &Limits,
         max_stdin: ByteSize,
-    ) -> Result<Self, RequestError> {
+    ) -> Result<Self, WorkloadError> {
         let fixed = |field, is_given: bool| match is_given {
-            true => Err(RequestError::invalid(field, "the sandbox has its own")
+            true => Err(WorkloadError::invalid(field, "the sandbox has its own")
                 .with_hint("it is set when a sandbox is created")),
             false => Ok(()),
         };
@@ -92,12 +107,12 @@ impl Work {
         let but_timeout = Limits { timeout: of_sandbox.timeout, ..*limits };
         fixed("limits", but_timeout != *of_sandbox)?;
         let timeout = (limits.timeout != of_sandbox.timeout).then_some(limits.timeout);
-        let mut work = Self::of(request, max_stdin)?;
-        match &mut work {
+        let mut workload = Self::of(request, max_stdin)?;
+        match &mut workload {
             Self::Script(script) => script.timeout = timeout,
             Self::Command(command) => command.timeout = timeout,
         }
-        Ok(work)
+        Ok(workload)
     }
 
     /// Its time limit, if it is not that of its sandbox.
@@ -106,6 +121,15 @@ impl Work {
         match self {
             Self::Script(script) => script.timeout,
             Self::Command(command) => command.timeout,
+        }
+    }
+
+    /// Its secrets.
+    #[must_use]
+    pub const fn secrets(&self) -> &Secrets {
+        match self {
+            Self::Script(script) => &script.secrets,
+            Self::Command(command) => &command.secrets,
         }
     }
 
@@ -119,80 +143,87 @@ impl Work {
     }
 }
 
-fn work(
+fn workload(
     script: Option<Content>,
     command: Option<CommandRequest>,
     args: serde_json::Map<String, serde_json::Value>,
     seed: Option<u32>,
     now: Option<u64>,
-) -> Result<Work, RequestError> {
+) -> Result<Workload, WorkloadError> {
     match (script, command) {
         (Some(source), None) => {
             Script::check_args(&args)
-                .map_err(|error| RequestError::invalid("args", error.to_string()))?;
-            Ok(Work::Script(Script::new(source.0).args(args).seed(seed).now(now)))
+                .map_err(|error| WorkloadError::invalid("args", error.to_string()))?;
+            Ok(Workload::Script(Script::new(source.0).args(args).seed(seed).now(now)))
         }
         (None, Some(command)) => {
             let is_script = !args.is_empty() || seed.is_some() || now.is_some();
             if is_script {
                 let problem = "`args`, `seed` and `now` are those of a script";
-                return Err(RequestError::invalid("command", problem)
+                return Err(WorkloadError::invalid("command", problem)
                     .with_hint("arguments of a program are `command.args`"));
             }
-            command_of(command).map(Work::Command)
+            Command::try_from(command).map(Workload::Command)
         }
-        _ => Err(RequestError::invalid("script", "give one of `script` and `command`")),
+        _ => Err(WorkloadError::invalid("script", "give one of `script` and `command`")),
     }
 }
 
-fn command_of(request: CommandRequest) -> Result<Command, RequestError> {
-    let CommandRequest { program, args, shell, env, cwd, stdin } = request;
-    let command = match (program, shell) {
-        (Some(program), None) if !program.0.is_empty() => {
-            Command::new(program.0).args(args.into_iter().map(|arg| arg.0))
-        }
-        (None, Some(line)) if args.is_empty() => Command::shell(line.0),
-        (None, Some(_)) => {
-            return Err(RequestError::invalid("command.args", "a shell line has no arguments"));
-        }
-        _ => {
-            let problem = "give one of `program` and `shell`";
-            return Err(RequestError::invalid("command.program", problem));
-        }
-    };
-    let command = env
-        .into_iter()
-        .fold(command, |command, (name, value)| command.env(name.into_bytes(), value.0));
-    let command = match cwd {
-        Some(cwd) => command.cwd(cwd.0),
-        None => command,
-    };
-    Ok(match stdin {
-        Some(stdin) => command.stdin(Stdin::Bytes(stdin.0)),
-        None => command,
-    })
+impl TryFrom<CommandRequest> for Command {
+    type Error = WorkloadError;
+
+    fn try_from(request: CommandRequest) -> Result<Self, WorkloadError> {
+        let CommandRequest { program, args, shell, env, cwd, stdin } = request;
+        let command = match (program, shell) {
+            (Some(program), None) if !program.0.is_empty() => {
+                Self::new(program.0).args(args.into_iter().map(|arg| arg.0))
+            }
+            (None, Some(line)) if args.is_empty() => Self::shell(line.0),
+            (None, Some(_)) => {
+                return Err(WorkloadError::invalid(
+                    "command.args",
+                    "a shell line has no arguments",
+                ));
+            }
+            _ => {
+                let problem = "give one of `program` and `shell`";
+                return Err(WorkloadError::invalid("command.program", problem));
+            }
+        };
+        let command = env
+            .into_iter()
+            .fold(command, |command, (name, value)| command.env(name.into_bytes(), value.0));
+        let command = match cwd {
+            Some(cwd) => command.cwd(cwd.0),
+            None => command,
+        };
+        Ok(match stdin {
+            Some(stdin) => command.stdin(Stdin::Bytes(stdin.0)),
+            None => command,
+        })
+    }
 }
 
-fn with_secrets(work: Work, given: RequestSecrets) -> Result<Work, RequestError> {
+fn with_secrets(workload: Workload, given: RequestSecrets) -> Result<Workload, WorkloadError> {
     let mut secrets = Secrets::new();
     for (name, value) in given.0 {
         secrets.add(name, value).map_err(|error| {
-            RequestError::invalid("secrets", error.to_string()).with_hint(error.hint())
+            WorkloadError::invalid("secrets", error.to_string()).with_hint(error.hint())
         })?;
     }
-    Ok(match work {
-        Work::Script(script) => Work::Script(script.secrets(secrets)),
-        Work::Command(command) => Work::Command(command.secrets(secrets)),
+    Ok(match workload {
+        Workload::Script(script) => Workload::Script(script.secrets(secrets)),
+        Workload::Command(command) => Workload::Command(command.secrets(secrets)),
     })
 }
 
-fn check_command(command: &Command, max_stdin: ByteSize) -> Result<(), RequestError> {
-    let invalid = |problem: String| Err(RequestError::invalid("command", problem));
+fn check_command(command: &Command, max_stdin: ByteSize) -> Result<(), WorkloadError> {
+    let invalid = |problem: String| Err(WorkloadError::invalid("command", problem));
     if let Stdin::Bytes(bytes) = &command.stdin
         && bytes.len() as u64 > max_stdin.as_u64()
     {
         let problem = format!("more than {}", max_stdin);
-        return Err(RequestError::invalid("command.stdin", problem)
+        return Err(WorkloadError::invalid("command.stdin", problem)
             .with_hint("larger data is an input")
             .with_kind(ErrorKind::TooLarge));
     }

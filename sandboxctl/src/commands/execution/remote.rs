@@ -1,33 +1,37 @@
-//! `run` and `exec` on a service: what is sent there, and how it is followed to its end.
+//! Executions on a service: what is sent there, and how they are followed to their ends.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::{Arc, OnceLock};
 
 use sandbox_api::service::{
-    Content, EventBody, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
+    Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    ErrorKind, ExecDocument, FileOp, InputSource, LimitKey, LimitsRequest, ResultDocument, Secrets,
-    TouchedFile,
+    DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, FileOp, InputSource, LimitKey,
+    LimitsRequest, Recorded, Secrets, TouchedFile,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::Context;
+use super::super::Context;
+use super::Job;
+use super::follow::{follow, in_order};
+use super::render::{Ended, Left, Renderer, View};
 use crate::config::{Key, Layer, Settings};
-use crate::error::{Error, Signal};
+use crate::error::{Error, Signal, UNREAD};
 use crate::input::{self, InputArgument, open_file, reason};
 use crate::output::Output;
 use crate::remote::{self, Client, Events};
 use crate::render;
+use crate::report::Reports;
 use crate::signals::{self, Canceller, Signals};
 
 /// The most bytes of inputs that are sent: they are held in memory, here and there.
 const MAX_INPUT_BYTES: u64 = 32 << 20;
 
 /// What scripts and commands have in common in a request.
-pub struct Common<'a> {
+pub struct RequestOptions<'a> {
     /// The settings, with the flags of the command line.
     pub settings: &'a Settings,
     /// `--in`.
@@ -42,7 +46,7 @@ pub struct Common<'a> {
     pub title: String,
 }
 
-impl Common<'_> {
+impl RequestOptions<'_> {
     /// The request, without what it runs. Limits and hosts are sent where this side sets them; others
     /// are the service's.
     ///
@@ -110,9 +114,58 @@ fn contents(
     Ok(contents)
 }
 
+/// The executions of one call on a service.
+pub struct Remote<'a> {
+    pub context: &'a Context<'a>,
+    pub client: Arc<Client>,
+    /// Where the results are written to.
+    pub reports: &'a Reports,
+    pub view: View,
+    /// How many run at a time.
+    pub at_once: usize,
+}
+
+impl<'a> Remote<'a> {
+    /// Runs all jobs, and gives the exit code.
+    ///
+    /// # Errors
+    ///
+    /// The first error of our side.
+    pub async fn run(&'a self, jobs: Vec<(Job<'a>, ExecutionRequest)>) -> Result<u8, Error> {
+        let run = async |(job, request): (Job<'a>, ExecutionRequest)| {
+            let ran = self.run_one(job, &request).await;
+            ran.inspect_err(|error| self.reports.failed(job.index, error))
+        };
+        in_order(jobs, self.at_once, run).await
+    }
+
+    async fn run_one(
+        &'a self,
+        job: Job<'a>,
+        request: &ExecutionRequest,
+    ) -> Result<(Renderer<'a>, Ended), Error> {
+        let mut execution = RemoteExecution::submit(&self.client, request).await?;
+        let mut renderer = Renderer::new(self.context, &self.view, self.reports, job)?;
+        let id = execution.id.clone();
+        let cancel = async || Ok(self.client.cancel(&id).await?);
+        follow(async || execution.next().await, cancel, &mut renderer).await?;
+        let (mut document, mut exit_code) = execution.document()?;
+        renderer.explain(&mut document);
+        if renderer.is_ended_by_reader(&document) {
+            exit_code = UNREAD;
+        }
+        if let DocumentBody::Script(body) = &mut document.body {
+            body.exit_code = exit_code;
+        }
+        let ended = Ended { document, exit_code, left: Left::Remote(execution) };
+        renderer.end(&ended)?;
+        Ok((renderer, ended))
+    }
+}
+
 /// An execution of a service, from its submission to its end. A first signal cancels it, a second
 /// one does not wait for that.
-pub struct Following {
+pub struct RemoteExecution {
     client: Arc<Client>,
     id: String,
     events: Events,
@@ -120,11 +173,11 @@ pub struct Following {
     signal: Arc<OnceLock<Signal>>,
     end: Option<(u8, Box<RawValue>)>,
     /// Log entries or output are missing.
-    pub has_gaps: bool,
+    has_gaps: bool,
     _canceller: Canceller,
 }
 
-impl Following {
+impl RemoteExecution {
     /// Submits a request.
     ///
     /// # Errors
@@ -166,76 +219,33 @@ impl Following {
     }
 
     /// The next event that is not the last one.
-    ///
-    /// # Errors
-    ///
-    /// If the service cannot be reached any more.
-    pub async fn next(&mut self) -> Result<Option<EventBody>, Error> {
-        match self.events.next().await?.map(|event| event.body) {
-            Some(EventBody::End { exit_code, document }) => {
+    async fn next(&mut self) -> Result<Option<ExecutionEvent>, Error> {
+        match self.events.next().await?.map(|record| record.event) {
+            Some(Recorded::End { exit_code, document }) => {
                 self.end = Some((exit_code, document));
                 Ok(None)
             }
-            Some(EventBody::Omitted) => {
-                self.has_gaps = true;
-                Ok(Some(EventBody::Omitted))
+            Some(Recorded::Event(event)) => {
+                self.has_gaps |= event == ExecutionEvent::Omitted;
+                Ok(Some(event))
             }
-            other => Ok(other),
+            None => Ok(None),
         }
     }
 
-    /// Cancels it, since nobody reads its output any more.
-    ///
-    /// # Errors
-    ///
-    /// If the service cannot be reached.
-    pub async fn cancel(&self) -> Result<(), Error> {
-        Ok(self.client.cancel(&self.id).await?)
-    }
-
-    /// The document of a script, when there are no more events.
-    ///
-    /// # Errors
-    ///
-    /// If the service sent none.
-    pub fn result_document(&self) -> Result<ResultDocument<'static>, Error> {
-        let (code, document) = self.end()?;
-        let mut document: ResultDocument<'static> = self.parse(document)?;
-        document.exit_code = code;
-        if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.execution.error)
+    /// The document and the exit code, when there are no more events.
+    fn document(&self) -> Result<(ExecutionDocument<'static>, u8), Error> {
+        let end = self.end.as_ref().ok_or_else(|| self.unexpected("there is no last event"));
+        let (mut exit_code, json) = end.map(|(code, document)| (*code, document.get()))?;
+        let mut document = ExecutionDocument::from_json(json)
+            .map_err(|error| self.unexpected(&format!("the result: {error}")))?;
+        if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.common.error)
             && error.kind == ErrorKind::Cancelled
         {
-            document.exit_code = signal.exit_code();
+            exit_code = signal.exit_code();
             error.message = signal.as_str().to_owned();
         }
-        Ok(document)
-    }
-
-    /// The document of a command, and the exit code, when there are no more events.
-    ///
-    /// # Errors
-    ///
-    /// If the service sent none.
-    pub fn exec_document(&self) -> Result<(ExecDocument<'static>, u8), Error> {
-        let (mut code, document) = self.end()?;
-        let mut document: ExecDocument<'static> = self.parse(document)?;
-        if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.execution.error)
-            && error.kind == ErrorKind::Cancelled
-        {
-            code = signal.exit_code();
-            error.message = signal.as_str().to_owned();
-        }
-        Ok((document, code))
-    }
-
-    fn end(&self) -> Result<(u8, &RawValue), Error> {
-        let end = self.end.as_ref().map(|(code, document)| (*code, &**document));
-        end.ok_or_else(|| self.unexpected("there is no last event"))
-    }
-
-    fn parse<T: serde::de::DeserializeOwned>(&self, document: &RawValue) -> Result<T, Error> {
-        serde_json::from_str(document.get())
-            .map_err(|error| self.unexpected(&format!("the result: {error}")))
+        Ok((document, exit_code))
     }
 
     fn unexpected(&self, what: &str) -> Error {

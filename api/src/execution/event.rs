@@ -1,22 +1,50 @@
-//! Events of executions: one shape for services and for `--report ndjson`.
+//! Events of executions, and their records: one shape for services and for `--report ndjson`.
 
 use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use sandbox_protocol::message::TestCase;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::time::Time;
-use crate::document::OutputEncoding;
+use super::document::OutputEncoding;
+use super::result::{LogEntry, LogLevel};
 use crate::network::RefusedHost;
-use crate::result::{LogEntry, LogLevel};
+use crate::service::Time;
 
-/// An event of an execution, numbered from 1 without gaps. The last one is [`EventBody::End`].
+/// What happens while something runs. What is shown of an execution is made of these, and of its
+/// document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecutionEvent {
+    /// It was accepted, and waits for its turn.
+    Queued,
+    /// It starts.
+    Started,
+    /// A script has written an entry of its log.
+    Log(LogEntry),
+    /// A command has printed something.
+    Output {
+        /// Where.
+        stream: OutputStream,
+        /// A piece of its output, which may end within a character.
+        data: Bytes,
+    },
+    /// Log entries or output are missing here: more came than is kept, or than could be written in
+    /// time. The result is not affected.
+    Omitted,
+    /// A test case of a script has ended.
+    Test(TestCase),
+    /// A command was refused a host.
+    HostRefused(RefusedHost),
+}
+
+/// An event as it is stored and sent, numbered from 1 without gaps. The last one is
+/// [`Recorded::End`].
 #[derive(Debug, Clone)]
-pub struct ExecutionEvent {
+pub struct EventRecord {
     /// Its number.
     pub seq: u64,
     /// When it happened.
@@ -24,45 +52,14 @@ pub struct ExecutionEvent {
     /// The name of what runs, where several things report to one place.
     pub name: Option<String>,
     /// What happened.
-    pub body: EventBody,
+    pub event: Recorded,
 }
 
-/// What happened.
+/// What a record is of.
 #[derive(Debug, Clone)]
-pub enum EventBody {
-    /// It was accepted, and waits for its turn.
-    Queued,
-    /// It starts.
-    Start,
-    /// A script has written an entry of its log.
-    Log {
-        /// By which function.
-        level: LogLevel,
-        /// What it has written.
-        text: String,
-    },
-    /// A command has printed something.
-    Output {
-        /// Where.
-        stream: OutputStream,
-        /// The output, or its base64.
-        text: String,
-        /// How `text` is encoded.
-        encoding: OutputEncoding,
-    },
-    /// Log entries or output are missing here: more came than is kept, or than could be written in
-    /// time. The result is not affected.
-    Omitted,
-    /// A test case of a script has ended.
-    Test {
-        /// The test case.
-        case: TestCase,
-    },
-    /// A command was refused a host.
-    Refused {
-        /// The host.
-        host: RefusedHost,
-    },
+pub enum Recorded {
+    /// Something happened.
+    Event(ExecutionEvent),
     /// It has ended, and its result is final.
     End {
         /// The exit code of a process that forwards the result.
@@ -70,6 +67,12 @@ pub enum EventBody {
         /// The result document.
         document: Box<RawValue>,
     },
+}
+
+impl From<ExecutionEvent> for Recorded {
+    fn from(event: ExecutionEvent) -> Self {
+        Self::Event(event)
+    }
 }
 
 /// The stream of a command's output.
@@ -98,26 +101,7 @@ pub struct UnreadableEvent {
     member: &'static str,
 }
 
-impl EventBody {
-    /// An entry of a script's log.
-    #[must_use]
-    pub fn log(entry: &LogEntry) -> Self {
-        Self::Log { level: entry.level, text: entry.text.clone() }
-    }
-
-    /// A piece of a command's output. It may end within a character: then it is base64, as is text
-    /// that would be more than twice as long in JSON, such as zeros.
-    #[must_use]
-    pub fn output(stream: OutputStream, bytes: &[u8]) -> Self {
-        let (text, encoding) = match std::str::from_utf8(bytes) {
-            Ok(text) if escaped_len(bytes) <= 2 * bytes.len() => {
-                (text.to_owned(), OutputEncoding::Utf8)
-            }
-            _ => (STANDARD.encode(bytes), OutputEncoding::Base64),
-        };
-        Self::Output { stream, text, encoding }
-    }
-
+impl Recorded {
     /// Its name, as the member `event` has it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -132,15 +116,28 @@ impl EventBody {
 
     const fn kind(&self) -> EventKind {
         match self {
-            Self::Queued => EventKind::Queued,
-            Self::Start => EventKind::Start,
-            Self::Log { .. } => EventKind::Log,
-            Self::Output { .. } => EventKind::Output,
-            Self::Omitted => EventKind::Omitted,
-            Self::Test { .. } => EventKind::Test,
-            Self::Refused { .. } => EventKind::Refused,
+            Self::Event(event) => match event {
+                ExecutionEvent::Queued => EventKind::Queued,
+                ExecutionEvent::Started => EventKind::Start,
+                ExecutionEvent::Log(_) => EventKind::Log,
+                ExecutionEvent::Output { .. } => EventKind::Output,
+                ExecutionEvent::Omitted => EventKind::Omitted,
+                ExecutionEvent::Test(_) => EventKind::Test,
+                ExecutionEvent::HostRefused(_) => EventKind::Refused,
+            },
             Self::End { .. } => EventKind::End,
         }
+    }
+}
+
+/// Output as text. A piece may end within a character: then it is base64, as is text that would be
+/// more than twice as long in JSON, such as zeros.
+fn encode(data: &[u8]) -> (Cow<'_, str>, OutputEncoding) {
+    match std::str::from_utf8(data) {
+        Ok(text) if escaped_len(data) <= 2 * data.len() => {
+            (Cow::Borrowed(text), OutputEncoding::Utf8)
+        }
+        _ => (Cow::Owned(STANDARD.encode(data)), OutputEncoding::Base64),
     }
 }
 
@@ -235,14 +232,14 @@ struct Line<'a> {
     document: Option<Cow<'a, RawValue>>,
 }
 
-impl<'a> From<&'a ExecutionEvent> for Line<'a> {
-    fn from(event: &'a ExecutionEvent) -> Self {
+impl<'a> From<&'a EventRecord> for Line<'a> {
+    fn from(record: &'a EventRecord) -> Self {
         let mut line = Self {
-            seq: event.seq,
-            schema: (event.seq == 1).then_some(EventsSchema::V1),
-            time: event.time,
-            event: event.body.kind(),
-            name: event.name.as_deref().map(Cow::Borrowed),
+            seq: record.seq,
+            schema: (record.seq == 1).then_some(EventsSchema::V1),
+            time: record.time,
+            event: record.event.kind(),
+            name: record.name.as_deref().map(Cow::Borrowed),
             level: None,
             stream: None,
             text: None,
@@ -252,20 +249,22 @@ impl<'a> From<&'a ExecutionEvent> for Line<'a> {
             exit_code: None,
             document: None,
         };
-        match &event.body {
-            EventBody::Queued | EventBody::Start | EventBody::Omitted => {}
-            EventBody::Log { level, text } => {
-                line.level = Some(*level);
-                line.text = Some(Cow::Borrowed(text));
-            }
-            EventBody::Output { stream, text, encoding } => {
-                line.stream = Some(*stream);
-                line.text = Some(Cow::Borrowed(text));
-                line.encoding = Some(*encoding);
-            }
-            EventBody::Test { case } => line.case = Some(Cow::Borrowed(case)),
-            EventBody::Refused { host } => line.host = Some(Cow::Borrowed(host)),
-            EventBody::End { exit_code, document } => {
+        match &record.event {
+            Recorded::Event(event) => match event {
+                ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => {}
+                ExecutionEvent::Log(entry) => {
+                    line.level = Some(entry.level);
+                    line.text = Some(Cow::Borrowed(&entry.text));
+                }
+                ExecutionEvent::Output { stream, data } => {
+                    let (text, encoding) = encode(data);
+                    line.stream = Some(*stream);
+                    (line.text, line.encoding) = (Some(text), Some(encoding));
+                }
+                ExecutionEvent::Test(case) => line.case = Some(Cow::Borrowed(case)),
+                ExecutionEvent::HostRefused(host) => line.host = Some(Cow::Borrowed(host)),
+            },
+            Recorded::End { exit_code, document } => {
                 line.exit_code = Some(*exit_code);
                 line.document = Some(Cow::Borrowed(document));
             }
@@ -274,55 +273,62 @@ impl<'a> From<&'a ExecutionEvent> for Line<'a> {
     }
 }
 
-impl TryFrom<Line<'_>> for ExecutionEvent {
+impl TryFrom<Line<'_>> for EventRecord {
     type Error = UnreadableEvent;
 
     fn try_from(line: Line<'_>) -> Result<Self, UnreadableEvent> {
-        let event = line.event;
-        let missing = |member| move || UnreadableEvent { event: event.as_str(), member };
-        let text = line.text.map(Cow::into_owned);
-        let body = match event {
-            EventKind::Queued => EventBody::Queued,
-            EventKind::Start => EventBody::Start,
-            EventKind::Omitted => EventBody::Omitted,
-            EventKind::Log => EventBody::Log {
+        let kind = line.event;
+        let missing = |member| move || UnreadableEvent { event: kind.as_str(), member };
+        let text = || line.text.ok_or_else(missing("text"));
+        let event = match kind {
+            EventKind::Queued => ExecutionEvent::Queued,
+            EventKind::Start => ExecutionEvent::Started,
+            EventKind::Omitted => ExecutionEvent::Omitted,
+            EventKind::Log => ExecutionEvent::Log(LogEntry {
                 level: line.level.ok_or_else(missing("level"))?,
-                text: text.ok_or_else(missing("text"))?,
-            },
-            EventKind::Output => EventBody::Output {
+                text: text()?.into_owned(),
+                lossy: false,
+                cut: false,
+            }),
+            EventKind::Output => ExecutionEvent::Output {
                 stream: line.stream.ok_or_else(missing("stream"))?,
-                text: text.ok_or_else(missing("text"))?,
-                encoding: line.encoding.ok_or_else(missing("encoding"))?,
+                data: {
+                    let text = text()?;
+                    line.encoding.ok_or_else(missing("encoding"))?.decode(&text).into()
+                },
             },
             EventKind::Test => {
-                EventBody::Test { case: line.case.ok_or_else(missing("case"))?.into_owned() }
+                ExecutionEvent::Test(line.case.ok_or_else(missing("case"))?.into_owned())
             }
             EventKind::Refused => {
-                EventBody::Refused { host: line.host.ok_or_else(missing("host"))?.into_owned() }
+                ExecutionEvent::HostRefused(line.host.ok_or_else(missing("host"))?.into_owned())
             }
-            EventKind::End => EventBody::End {
-                exit_code: line.exit_code.ok_or_else(missing("exit_code"))?,
-                document: line.document.ok_or_else(missing("document"))?.into_owned(),
-            },
+            EventKind::End => {
+                let exit_code = line.exit_code.ok_or_else(missing("exit_code"))?;
+                let document = line.document.ok_or_else(missing("document"))?.into_owned();
+                let name = line.name.map(Cow::into_owned);
+                let event = Recorded::End { exit_code, document };
+                return Ok(Self { seq: line.seq, time: line.time, name, event });
+            }
         };
         let name = line.name.map(Cow::into_owned);
-        Ok(Self { seq: line.seq, time: line.time, name, body })
+        Ok(Self { seq: line.seq, time: line.time, name, event: event.into() })
     }
 }
 
-impl Serialize for ExecutionEvent {
+impl Serialize for EventRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Line::from(self).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for ExecutionEvent {
+impl<'de> Deserialize<'de> for EventRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::try_from(Line::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 
-impl JsonSchema for ExecutionEvent {
+impl JsonSchema for EventRecord {
     fn schema_name() -> Cow<'static, str> {
         <Line<'_> as JsonSchema>::schema_name()
     }
@@ -344,8 +350,7 @@ mod tests {
             (b"a\0\0\0", false),
             (&[0; 4096], false),
         ] {
-            let body = EventBody::output(OutputStream::Stdout, bytes);
-            let EventBody::Output { text, encoding, .. } = body else { panic!("{body:?}") };
+            let (text, encoding) = encode(bytes);
             assert_eq!(encoding == OutputEncoding::Utf8, is_text, "{text}");
             let json = serde_json::to_string(&text).unwrap();
             assert!(json.len() <= 2 * bytes.len() + 4, "{json}");
@@ -357,23 +362,27 @@ mod tests {
     fn events_read_back_as_written() {
         let document = RawValue::from_string(r#"{"status":"ok"}"#.to_owned()).unwrap();
         let host = RefusedHost { host: "a".into(), port: 1, reason: "r".into(), allow: Vec::new() };
-        let bodies = [
-            EventBody::Queued,
-            EventBody::Start,
-            EventBody::Log { level: LogLevel::Warn, text: "x\n".to_owned() },
-            EventBody::output(OutputStream::Stdout, b"text"),
-            EventBody::output(OutputStream::Stderr, b"\xff"),
-            EventBody::Omitted,
-            EventBody::Refused { host },
-            EventBody::End { exit_code: 7, document },
+        let output = |stream, data: &'static [u8]| {
+            Recorded::Event(ExecutionEvent::Output { stream, data: Bytes::from_static(data) })
+        };
+        let entry = LogEntry { text: "x\n".to_owned(), ..LogEntry::from_line("[warn] x") };
+        let events = [
+            ExecutionEvent::Queued.into(),
+            ExecutionEvent::Started.into(),
+            ExecutionEvent::Log(entry).into(),
+            output(OutputStream::Stdout, b"text"),
+            output(OutputStream::Stderr, b"\xff"),
+            ExecutionEvent::Omitted.into(),
+            ExecutionEvent::HostRefused(host).into(),
+            Recorded::End { exit_code: 7, document },
         ];
-        for (body, seq) in bodies.into_iter().zip(1..) {
+        for (event, seq) in events.into_iter().zip(1..) {
             let name = Some("n".to_owned());
-            let event = ExecutionEvent { seq, time: Time::from_unix_millis(7), name, body };
-            let json = serde_json::to_string(&event).unwrap();
-            assert!(json.contains(&format!(r#""event":"{}""#, event.body.name())), "{json}");
+            let record = EventRecord { seq, time: Time::from_unix_millis(7), name, event };
+            let json = serde_json::to_string(&record).unwrap();
+            assert!(json.contains(&format!(r#""event":"{}""#, record.event.name())), "{json}");
             assert_eq!(json.contains("sandboxctl.events/1"), seq == 1, "{json}");
-            let back: ExecutionEvent = serde_json::from_str(&json).unwrap();
+            let back: EventRecord = serde_json::from_str(&json).unwrap();
             assert_eq!(serde_json::to_string(&back).unwrap(), json);
         }
     }
@@ -381,9 +390,9 @@ mod tests {
     #[test]
     fn event_without_its_members_is_refused() {
         let line = r#"{"seq":1,"time":"2026-11-22T06:11:28Z","event":"log","level":"print"}"#;
-        let error = serde_json::from_str::<ExecutionEvent>(line).unwrap_err().to_string();
+        let error = serde_json::from_str::<EventRecord>(line).unwrap_err().to_string();
         assert!(error.contains("the event 'log' has no 'text'"), "{error}");
         let line = r#"{"seq":1,"time":"2026-11-22T06:11:28Z","event":"start","pid":1}"#;
-        assert!(serde_json::from_str::<ExecutionEvent>(line).is_err());
+        assert!(serde_json::from_str::<EventRecord>(line).is_err());
     }
 }

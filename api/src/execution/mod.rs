@@ -1,0 +1,19 @@
+//! Executions: their events, their results, and the documents that report them.
+
+mod capture;
+mod document;
+mod event;
+mod result;
+
+pub use self::capture::{Captured, OutputCapture};
+pub use self::document::{
+    CommandBody, CommonMembers, DocumentBody, ExecDocument, ExecSchema, ExecutionDocument,
+    OutputEncoding, ReceiptReport, ResultDocument, ResultSchema, ScriptBody,
+};
+pub use self::event::{
+    EventRecord, EventsSchema, ExecutionEvent, OutputStream, Recorded, UnreadableEvent,
+};
+pub use self::result::{
+    ExecutionResult, FileOp, FilesTouched, LogEntry, LogLevel, ResultBody, TouchedFile,
+    TouchedSource, UNMEASURED_PART, Usage,
+};

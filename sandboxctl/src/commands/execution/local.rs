@@ -1,0 +1,180 @@
+//! Executions on an engine of this machine: launched, followed, and what they leave kept as asked for.
+
+use std::borrow::Cow;
+use std::pin::pin;
+
+use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
+use sandbox_controller::{Config, Controller, Execution, Sandbox};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+use super::super::collect::Artifacts;
+use super::super::receipt::Issuer;
+use super::super::staging::Staging;
+use super::super::transfer::Source;
+use super::super::{Context, hints, launch};
+use super::Job;
+use super::follow::{follow, in_order};
+use super::render::{Ended, Left, LocalFiles, Renderer, View};
+use crate::config::Settings;
+use crate::error::{Error, UNREAD};
+use crate::report::Reports;
+use crate::signals::Signals;
+
+/// The executions of one call, from connecting to the engine to the last result.
+pub struct Local<'a> {
+    pub context: &'a Context<'a>,
+    pub settings: &'a Settings,
+    /// The sandbox of each.
+    pub spec: SandboxSpec,
+    /// A word of the command line that was taken as the name of the image.
+    pub image_word: Option<&'a str>,
+    /// What is copied out of the io dir.
+    pub artifacts: Artifacts,
+    /// What becomes of the changes.
+    pub staging: Staging,
+    /// What is written of what it made of what.
+    pub issuer: Option<Issuer>,
+    /// Where the results are written to.
+    pub reports: &'a Reports,
+    pub view: View,
+    /// How many run at a time.
+    pub at_once: usize,
+}
+
+/// A job, the title of its sandbox, what runs in it, and its stdin.
+pub type LocalJob<'a> = (Job<'a>, String, Workload, Option<Source>);
+
+impl<'a> Local<'a> {
+    /// Runs all jobs, and gives the exit code.
+    ///
+    /// # Errors
+    ///
+    /// The first error of our side.
+    pub async fn run(&'a self, config: Config, jobs: Vec<LocalJob<'a>>) -> Result<u8, Error> {
+        launch::with_engine(self.context, config, async |controller, signals| {
+            let run = async |job: LocalJob<'a>| {
+                let index = job.0.index;
+                let ran = self.run_one(controller, job).await.map_err(|error| self.explain(error));
+                ran.inspect_err(|error| self.reports.failed(index, error))
+            };
+            let ended = in_order(jobs, self.at_once, run).await;
+            // Each run had the signals that came meanwhile; the next one is for what follows.
+            *signals = Signals::listen()?;
+            ended
+        })
+        .await
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        match (error, self.image_word) {
+            (Error::Controller(source), Some(word)) if source.kind() == ErrorKind::Image => {
+                hints::word_as_image(source, word)
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// Runs one job in a sandbox of its own.
+    async fn run_one(
+        &'a self,
+        controller: &Controller,
+        (job, title, mut workload, stdin): LocalJob<'a>,
+    ) -> Result<(Renderer<'a>, Ended), Error> {
+        if let Workload::Command(command) = &mut workload
+            && !self.view.json
+            && !self.reports.show_output()
+        {
+            // It is passed on, and nobody reads the document.
+            command.output_limit = 0;
+        }
+        let mut signals = Signals::listen()?;
+        let spec = self.spec.clone().title(title);
+        let (context, settings) = (self.context, self.settings);
+        let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
+            let follow =
+                async |execution| self.follow(sandbox, execution, job, &workload, stdin).await;
+            launch::follow_to_end(signals, sandbox, workload.clone(), follow).await
+        };
+        launch::in_sandbox_of(context, settings, controller, &mut signals, spec, serve).await
+    }
+
+    /// Copies input and renders events while it runs; then copies, commits and records what it left.
+    async fn follow(
+        &'a self,
+        sandbox: &Sandbox,
+        mut execution: Execution,
+        job: Job<'a>,
+        workload: &Workload,
+        source: Option<Source>,
+    ) -> Result<(Renderer<'a>, Ended), Error> {
+        let mut renderer = Renderer::new(self.context, &self.view, self.reports, job)?;
+        let (cancel, stdin) = (execution.cancel_handle(), execution.stdin());
+        let feeding = async {
+            let fed = match (source, stdin) {
+                (Some(source), Some(stdin)) => feed(source, stdin).await,
+                _ => Ok(()),
+            };
+            if fed.is_err() {
+                // Partial input must not look like all of it.
+                cancel.cancel(CancelCause::Caller);
+            }
+            fed
+        };
+        let following = async {
+            let unread = async || {
+                cancel.cancel(CancelCause::Caller);
+                Ok(())
+            };
+            follow(async || Ok(execution.next().await), unread, &mut renderer).await?;
+            Ok::<_, Error>(execution.wait().await?)
+        };
+        let (ended, fed) = {
+            let (mut feeding, mut following) = (pin!(feeding), pin!(following));
+            tokio::select! {
+                // The result counts, even if more of its input could have been read.
+                biased;
+                ended = &mut following => (ended, Ok(())),
+                fed = &mut feeding => (following.await, fed),
+            }
+        };
+        let mut result = ended?;
+        // It was cancelled for that reason.
+        fed?;
+        let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+        let staged = self.staging.finish(sandbox, &mut result, self.context.output).await?;
+        let issuer = &self.issuer;
+        let issued =
+            Issuer::issue(issuer, sandbox, workload, &result, &mut copied, &self.staging).await;
+        let mut document = ExecutionDocument::from(&result);
+        document.common.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+        document.common.receipt = issued.report().map(Cow::Borrowed);
+        renderer.explain(&mut document);
+        let exit_code = match renderer.is_ended_by_reader(&document) {
+            true => UNREAD,
+            false => copied.exit_code(result.exit_code()),
+        };
+        if let DocumentBody::Script(body) = &mut document.body {
+            body.exit_code = exit_code;
+        }
+        let unwritten = |error: serde_json::Error| Error::Stdout { source: error.into() };
+        let document = document.to_json().and_then(|json| ExecutionDocument::from_json(&json));
+        let io_dir = result.io_dir.take();
+        let left = Left::Local(Box::new(LocalFiles { io_dir, copied, staged, issued }));
+        let ended = Ended { document: document.map_err(unwritten)?, exit_code, left };
+        renderer.end(&ended)?;
+        Ok((renderer, ended))
+    }
+}
+
+/// Copies our stdin until it ends, or the command closes its own.
+async fn feed(mut source: Source, mut stdin: impl AsyncWrite + Unpin) -> Result<(), Error> {
+    let failed = |source| Error::Content { what: "stdin".to_owned(), source };
+    while let Some(piece) = source.next().await.map_err(failed)? {
+        if stdin.write_all(&piece).await.is_err() {
+            return Ok(());
+        }
+    }
+    // The command may also ignore the end of its stdin.
+    _ = stdin.shutdown().await;
+    Ok(())
+}
