@@ -1,150 +1,27 @@
-//! Options and results of file operations.
+//! Results of file operations.
 //!
-//! Every `path` in a result is the normalised guest path. If a path or name is not UTF-8, it is
-//! lossy, and `path_b64` or `name_b64` has its bytes.
+//! Every `path` in a result is the normalised guest path. For what is not here, the agent's reply is the
+//! result, once it is verified.
 
-use sandbox_protocol::Base64;
+use sandbox_protocol::names::describe;
+use sandbox_protocol::{Base64, WireString};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::Encoding;
 use crate::time::{Rfc3339, rfc3339};
-pub use sandbox_protocol::message::{EntryKind, Timestamp, TruncatedBy, WriteMode};
-
-/// Options of `Sandbox::read`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReadOptions {
-    /// The encoding of the content; `None` for the sandbox's
-    /// [default](crate::SandboxSpec::default_encoding).
-    pub encoding: Option<Encoding>,
-    /// The offset of the first byte; past the end of the file, the content is empty.
-    pub offset: u64,
-    /// The maximum number of bytes; `None` for all.
-    pub limit: Option<u64>,
-}
-
-/// The lines of a file that are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ViewOptions {
-    /// The first line, counted from 1.
-    pub offset: u64,
-    /// The maximum number of lines; `None` for the maximum of a view (2,000 lines, 50 KiB).
-    pub limit: Option<u64>,
-}
-
-impl Default for ViewOptions {
-    fn default() -> Self {
-        Self { offset: 1, limit: None }
-    }
-}
-
-/// Options of `Sandbox::write`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteOptions {
-    /// What happens to an existing file; by default it is overwritten.
-    pub mode: WriteMode,
-    /// Whether to create missing parent directories; true by default.
-    pub parents: bool,
-    /// For [`WriteMode::Overwrite`]: whether to replace the old file by a new one, so that every
-    /// reader sees either of the two whole; true by default.
-    pub atomic: bool,
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self { mode: WriteMode::Overwrite, parents: true, atomic: true }
-    }
-}
-
-/// Options of `Sandbox::list`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ListOptions {
-    /// Whether to descend into subdirectories.
-    pub recursive: bool,
-    /// The maximum depth, where 1 is the directory alone; `None` for the sandbox's limit.
-    pub max_depth: Option<u64>,
-    /// The maximum number of entries; `None` for the sandbox's limit.
-    pub limit: Option<u64>,
-}
-
-/// Options of `Sandbox::mkdir`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MkdirOptions {
-    /// Whether to create missing parent directories; true by default.
-    pub parents: bool,
-}
-
-impl Default for MkdirOptions {
-    fn default() -> Self {
-        Self { parents: true }
-    }
-}
-
-/// Options of `Sandbox::remove`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RemoveOptions {
-    /// Whether to remove a directory with its contents.
-    pub recursive: bool,
-    /// Whether to ignore a nonexistent path.
-    pub force: bool,
-}
-
-/// Options of `Sandbox::rename`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RenameOptions {
-    /// Whether to replace an existing file or directory at the new path.
-    pub overwrite: bool,
-}
-
-/// Options of `Sandbox::glob`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GlobOptions {
-    /// Which of the paths that match: those that one of these globs matches, and none that one matches
-    /// which begins with `!`. Without a slash a glob is matched with names, of directories too where it
-    /// excludes; with a slash, with paths as they are returned.
-    pub globs: Vec<String>,
-    /// Whether names that begin with a dot match where the pattern has no such name.
-    pub hidden: bool,
-    /// The maximum number of paths; `None` for the sandbox's limit of a list.
-    pub limit: Option<u64>,
-}
-
-/// Options of `Sandbox::grep`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GrepOptions {
-    /// Which files below the directory, as for [`GlobOptions::globs`]; those with a slash are matched with
-    /// paths relative to the directory.
-    pub globs: Vec<String>,
-    /// The number of lines of context on each side of a match, at most 100.
-    pub context: u64,
-    /// Whether to ignore case.
-    pub ignore_case: bool,
-    /// Whether to search files and directories whose names begin with a dot, without those of version
-    /// control.
-    pub hidden: bool,
-    /// The maximum number of matching lines; `None` for the sandbox's limit of a list.
-    pub limit: Option<u64>,
-}
-
-/// Options of `Sandbox::copy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CopyOptions {
-    /// Whether to copy a directory with its contents.
-    pub recursive: bool,
-    /// Whether to replace existing files, and to copy a directory into an existing one.
-    pub overwrite: bool,
-}
+pub use sandbox_protocol::operation::{
+    CopyReply, EditReply, EntryKind, ExistsReply, MkdirReply, OperationStats, RemoveReply,
+    RenameReply, Timestamp, TruncatedBy, WriteMode, WriteReply,
+};
 
 /// The result of `read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct ReadData {
     /// The file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The content, as text in `encoding`.
     pub content: String,
     /// The encoding.
@@ -169,12 +46,10 @@ pub enum ViewData {
 /// Lines of a text file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct TextView {
     /// The file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The lines, exactly as they are in the file.
     pub text: String,
     /// The number of the first line in `text`, counted from 1.
@@ -195,12 +70,10 @@ pub struct TextView {
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct ImageView {
     /// The file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The bytes of the image; base64 in JSON.
     pub content: Base64,
     /// Its MIME type.
@@ -209,43 +82,13 @@ pub struct ImageView {
     pub bytes: u64,
 }
 
-/// The result of `write`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WriteData {
-    /// The file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// The size of the content in bytes.
-    pub bytes_written: u64,
-    /// Whether the file did not exist before.
-    pub created: bool,
-}
-
-/// The result of `edit`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EditData {
-    /// The file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// The number of replacements.
-    pub replacements: u64,
-}
-
 /// The result of `list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct ListData {
     /// The directory.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The entries, sorted by path; a directory comes before its contents.
     pub entries: Vec<Entry>,
     /// Whether there are more entries.
@@ -258,17 +101,12 @@ pub struct ListData {
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct Entry {
     /// Its name: the last component of its path.
-    pub name: String,
-    /// The name's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name_b64: Option<Base64>,
+    pub name: WireString,
     /// Its guest path.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Its kind.
     #[serde(rename = "type")]
     pub kind: EntryKind,
@@ -280,59 +118,13 @@ pub struct Entry {
     pub modified: Option<Timestamp>,
 }
 
-/// The result of `mkdir`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MkdirData {
-    /// The directory.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// Whether the directory was created; false if it existed.
-    pub created: bool,
-}
-
-/// The result of `remove`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RemoveData {
-    /// The removed path.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// Whether something was removed; false only if `force` is set and nothing existed.
-    pub removed: bool,
-    /// The number of removed entries, including the given path itself.
-    pub entries: u64,
-}
-
-/// The result of `exists`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ExistsData {
-    /// The path.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// Whether the path exists. A dangling symbolic link exists, as a link.
-    pub exists: bool,
-    /// The kind of the entry, if it exists.
-    #[serde(rename = "type")]
-    pub kind: Option<EntryKind>,
-}
-
 /// The result of `stat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct StatData {
     /// The path.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The kind of the entry.
     #[serde(rename = "type")]
     pub kind: EntryKind,
@@ -364,32 +156,14 @@ pub struct StatData {
     pub created: Option<Timestamp>,
 }
 
-/// The result of `rename`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RenameData {
-    /// The old path.
-    pub from: String,
-    /// Its bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_b64: Option<Base64>,
-    /// The new path.
-    pub to: String,
-    /// Its bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to_b64: Option<Base64>,
-}
-
 /// The result of `glob`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct GlobData {
     /// The directory where the search began: that of the pattern's names before the first special
     /// one.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The paths that match, sorted component by component.
     pub matches: Vec<GlobMatch>,
     /// Whether there may be more: a limit was reached.
@@ -402,28 +176,21 @@ pub struct GlobData {
 /// A path that matches a glob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct GlobMatch {
     /// The path as the pattern begins: relative to the given directory for a relative pattern.
-    pub name: String,
-    /// The name's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name_b64: Option<Base64>,
+    pub name: WireString,
     /// The guest path.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
 }
 
 /// The result of `grep`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct GrepData {
     /// The file or directory that was searched.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The matching lines and their context, by file and line number.
     pub lines: Vec<GrepLine>,
     /// The number of matching lines.
@@ -440,17 +207,12 @@ pub struct GrepData {
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
 pub struct GrepLine {
     /// The path of the file, as the searched path begins.
-    pub name: String,
-    /// The name's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name_b64: Option<Base64>,
+    pub name: WireString,
     /// The guest path of the file.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The number of the line, counted from 1.
     pub line: u64,
     /// Its text without the line end; lossy where it is not UTF-8.
@@ -461,26 +223,6 @@ pub struct GrepLine {
     /// Whether the line only surrounds a match.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub context: bool,
-}
-
-/// The result of `copy`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CopyData {
-    /// The source.
-    pub from: String,
-    /// Its bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_b64: Option<Base64>,
-    /// The copy.
-    pub to: String,
-    /// Its bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to_b64: Option<Base64>,
-    /// The number of copied files and directories.
-    pub entries: u64,
-    /// The number of copied bytes.
-    pub bytes: u64,
 }
 
 /// A time in RFC 3339, in UTC: `2026-11-22T06:11:28.5Z`; `None` if RFC 3339 cannot represent it.
@@ -513,18 +255,6 @@ mod time {
     }
 }
 
-/// How much an operation read, wrote or touched, by its result.
-pub trait OperationStats {
-    /// The number of bytes of content.
-    fn bytes(&self) -> Option<u64> {
-        None
-    }
-    /// The number of entries or replacements.
-    fn items(&self) -> Option<u64> {
-        None
-    }
-}
-
 impl OperationStats for ReadData {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes)
@@ -540,27 +270,9 @@ impl OperationStats for ViewData {
     }
 }
 
-impl OperationStats for WriteData {
-    fn bytes(&self) -> Option<u64> {
-        Some(self.bytes_written)
-    }
-}
-
-impl OperationStats for EditData {
-    fn items(&self) -> Option<u64> {
-        Some(self.replacements)
-    }
-}
-
 impl OperationStats for ListData {
     fn items(&self) -> Option<u64> {
         Some(self.entries.len() as u64)
-    }
-}
-
-impl OperationStats for RemoveData {
-    fn items(&self) -> Option<u64> {
-        Some(self.entries)
     }
 }
 
@@ -576,30 +288,18 @@ impl OperationStats for GrepData {
     }
 }
 
-impl OperationStats for CopyData {
-    fn bytes(&self) -> Option<u64> {
-        Some(self.bytes)
-    }
-
-    fn items(&self) -> Option<u64> {
-        Some(self.entries)
-    }
-}
-
-impl OperationStats for MkdirData {}
-impl OperationStats for ExistsData {}
 impl OperationStats for StatData {}
-impl OperationStats for RenameData {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::{read_result, result_json};
 
     fn check<T: Serialize + serde::de::DeserializeOwned>(json: &str) {
-        let data: T = serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"));
-        assert_eq!(serde_json::to_string(&data).unwrap(), json);
+        let data: T = read_result(json).unwrap_or_else(|error| panic!("{json}: {error}"));
+        assert_eq!(result_json(&data).unwrap().get(), json);
         let more = json.replacen('{', r#"{"more":1,"#, 1);
-        assert!(serde_json::from_str::<T>(&more).is_err(), "{more}");
+        assert!(read_result::<T>(&more).is_err(), "{more}");
     }
 
     #[test]
@@ -618,7 +318,7 @@ mod tests {
             r#"{"name":"a","path":"/io/a","line":4,"text":"","context":true}],"#,
             r#""matches":1,"files":2,"truncated":false}"#,
         ));
-        check::<ExistsData>(r#"{"path":"/io/a","exists":false,"type":null}"#);
-        check::<RenameData>(r#"{"from":"/io/a","to":"/io/b"}"#);
+        check::<ExistsReply>(r#"{"path":"/io/a","exists":false,"type":null}"#);
+        check::<RenameReply>(r#"{"from":"/io/a","to":"/io/b"}"#);
     }
 }

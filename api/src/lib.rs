@@ -56,7 +56,7 @@ pub use limits::{
 pub use message_id::IdReader;
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
-pub use operation::{Envelope, Operation};
+pub use operation::{Envelope, Operation, OperationRequest};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
 pub use sandbox_protocol::message::{
@@ -64,7 +64,9 @@ pub use sandbox_protocol::message::{
     UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
-pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError, without_bom};
+pub use sandbox_protocol::{
+    Base64, ErrorKind, User, UserError, WireError, WireString, without_bom,
+};
 pub use sandboxes::{
     CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,
     SandboxSummary, SomePaths, generation_id, generation_of,

@@ -1,281 +1,97 @@
 //! File operations as data: a JSON object in, an envelope out. Used by every front end.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::num::NonZeroU64;
 use std::time::Duration;
 
-use sandbox_protocol::{Base64, ErrorKind, WireError};
-use schemars::{JsonSchema, Schema};
+pub use sandbox_protocol::operation::{
+    Copy, Edit, Exists, FileOperation, Glob, Grep, List, Mkdir, Operation, Read, Remove, Rename,
+    Stat, View, ViewLines, Write,
+};
+use sandbox_protocol::{ErrorKind, WireError, names};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, de};
+use serde::{Deserialize, Serialize, Serializer, de, ser};
 use serde_json::map::Entry;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::encoding::Encoding;
-use super::files::{OperationStats, ViewOptions, WriteMode};
+use super::files::OperationStats;
 use crate::failure::Failure;
 use crate::time::millis;
 
-macro_rules! operations {
-    ($($(#[$doc:meta])* $word:literal $variant:ident {
-        $($(#[$field_doc:meta])* $field:ident: $kind:ty $(= $default:expr)?,)*
-    })+) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-            #[serde(deny_unknown_fields)]
-            pub struct $variant {
-                $($(#[$field_doc])* $(#[serde(default = $default)])? pub $field: $kind,)*
+/// A file operation given as JSON, read from `{"operation": "read", "path": "a.txt", …}`: beside the
+/// operation itself, what only the controller needs of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OperationRequest {
+    /// The operation.
+    #[serde(flatten)]
+    pub operation: Operation,
+    /// The content of a write, in the encoding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The encoding of the content; `None` for the sandbox's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<Encoding>,
+}
+
+/// What a read has beside the operation.
+#[derive(Deserialize, JsonSchema)]
+struct ReadText {
+    /// The encoding of the content; `None` for the sandbox's default.
+    encoding: Option<Encoding>,
+}
+
+/// What a write has beside the operation.
+#[derive(Deserialize, JsonSchema)]
+struct WriteText {
+    /// The content, in the encoding.
+    content: String,
+    /// The encoding; `None` for the sandbox's default.
+    encoding: Option<Encoding>,
+}
+
+impl From<Operation> for OperationRequest {
+    fn from(operation: Operation) -> Self {
+        Self { operation, content: None, encoding: None }
+    }
+}
+
+impl JsonSchema for OperationRequest {
+    fn schema_name() -> Cow<'static, str> {
+        "Operation".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = Operation::json_schema(generator);
+        let beside = [
+            ("read", ReadText::json_schema(generator)),
+            ("write", WriteText::json_schema(generator)),
+        ];
+        let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+        for variant in variants.into_iter().flatten() {
+            let name = variant["properties"]["operation"]["const"].clone();
+            let Some((_, more)) = beside.iter().find(|(of, _)| name == *of) else { continue };
+            if let (Some(members), Some(Value::Object(more))) =
+                (variant["properties"].as_object_mut(), more.get("properties"))
+            {
+                members.extend(more.clone());
             }
-        )+
-
-        /// A file operation with all of its options, read from
-        /// `{"operation": "read", "path": "a.txt", …}`.
-        ///
-        /// The bytes of a path or name that is not UTF-8 are given in `path_b64`, with or without
-        /// the text form.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-        #[serde(tag = "operation")]
-        #[schemars(transform = bytes_suffice)]
-        pub enum Operation {
-            $($(#[$doc])* #[serde(rename = $word)] $variant($variant),)+
-        }
-
-        impl Operation {
-            fn new(operation: &str, options: Map<String, Value>) -> Result<Self, WireError> {
-                match operation {
-                    $($word => options_of(operation, options).map(Self::$variant),)+
-                    _ => {
-                        let words = [$($word),+].join(", ");
-                        Err(invalid(format!("unknown operation '{operation}': it is one of {words}")))
-                    }
-                }
-            }
-
-            /// The operation's name.
-            #[must_use]
-            pub const fn name(&self) -> &'static str {
-                match self { $(Self::$variant(_) => $word,)+ }
-            }
-
-            /// The names of an operation's options.
-            fn options(operation: &str) -> &'static [&'static str] {
-                match operation {
-                    $($word => &[$(stringify!($field)),*],)+
-                    _ => &[],
-                }
+            if let (Some(required), Some(Value::Array(more))) =
+                (variant["required"].as_array_mut(), more.get("required"))
+            {
+                required.extend(more.iter().cloned());
             }
         }
-    };
-}
-
-operations! {
-    /// Reads a file, or a range of it, as text in an encoding.
-    "read" Read {
-        /// The file.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// The encoding of the content; `None` for the sandbox's default.
-        encoding: Option<Encoding>,
-        /// The offset of the first byte.
-        offset: u64 = "u64::default",
-        /// The maximum number of bytes.
-        limit: Option<u64>,
+        schema.insert(
+            "description".to_owned(),
+            "A file operation with all of its options, read from `{\"operation\": \"read\", \"path\": \
+             \"a.txt\", …}`.\n\nA path that is not UTF-8 is given as its bytes: `{\"b64\": \"Yf8=\"}`."
+                .into(),
+        );
+        schema
     }
-    /// Returns a range of a file for people and models.
-    "view" View {
-        /// The file.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// The lines.
-        lines: ViewOptions = "ViewOptions::default",
-    }
-    /// Writes a file completely, or not at all.
-    "write" Write {
-        /// The file.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// The content, in the encoding.
-        content: String,
-        /// The encoding; `None` for the sandbox's default.
-        encoding: Option<Encoding>,
-        /// What happens to an existing file.
-        mode: WriteMode = "overwrite",
-        /// Whether to create missing parent directories.
-        parents: bool = "yes",
-        /// Whether every reader sees either the old file or the new one whole.
-        atomic: bool = "yes",
-    }
-    /// Replaces text that occurs in a file exactly `count` times.
-    "edit" Edit {
-        /// The file.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// The text to replace.
-        old: String,
-        /// The replacement.
-        new: String,
-        /// The expected number of occurrences.
-        count: NonZeroU64 = "once",
-    }
-    /// Lists a directory.
-    "list" List {
-        /// The directory.
-        path: String = "here",
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// Whether to descend into subdirectories.
-        recursive: bool = "bool::default",
-        /// The maximum depth.
-        max_depth: Option<u64>,
-        /// The maximum number of entries.
-        limit: Option<u64>,
-    }
-    /// Finds paths by a pattern.
-    "glob" Glob {
-        /// The pattern, relative to the directory.
-        pattern: String,
-        /// The directory.
-        path: String = "here",
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// Paths to leave out: globs of names, or with a slash of paths as they are returned, such as
-        /// `node_modules` and `**/target/**`.
-        exclude: Vec<String> = "Vec::<String>::new",
-        /// Whether names that begin with a dot match where the pattern has no such name.
-        hidden: bool = "bool::default",
-        /// The maximum number of paths.
-        limit: Option<u64>,
-    }
-    /// Finds lines by a regular expression.
-    "grep" Grep {
-        /// The regular expression.
-        pattern: String,
-        /// The file, or the directory whose files are searched.
-        path: String = "here",
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// Only files whose path or name matches this glob; with `!` before it, all others.
-        glob: Option<String>,
-        /// Files and directories to leave out: globs of names, or with a slash of paths below the
-        /// directory.
-        exclude: Vec<String> = "Vec::<String>::new",
-        /// The number of lines of context on each side of a match.
-        context: u64 = "u64::default",
-        /// Whether to ignore case.
-        ignore_case: bool = "bool::default",
-        /// Whether to search files and directories whose names begin with a dot, without those of version
-        /// control.
-        hidden: bool = "bool::default",
-        /// The maximum number of matching lines.
-        limit: Option<u64>,
-    }
-    /// Creates a directory.
-    "mkdir" Mkdir {
-        /// The directory.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// Whether to create missing parent directories.
-        parents: bool = "yes",
-    }
-    /// Removes a file or a directory.
-    "remove" Remove {
-        /// The path to remove.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-        /// Whether to remove a directory with its contents.
-        recursive: bool = "bool::default",
-        /// Whether to ignore a nonexistent path.
-        force: bool = "bool::default",
-    }
-    /// Tests whether a path exists.
-    "exists" Exists {
-        /// The path.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-    }
-    /// Returns the metadata of a path.
-    "stat" Stat {
-        /// The path.
-        path: String,
-        /// The path's bytes, where they are not UTF-8.
-        path_b64: Option<Base64>,
-    }
-    /// Moves or renames.
-    "rename" Rename {
-        /// The old path.
-        from: String,
-        /// Its bytes, where they are not UTF-8.
-        from_b64: Option<Base64>,
-        /// The new path.
-        to: String,
-        /// Its bytes, where they are not UTF-8.
-        to_b64: Option<Base64>,
-        /// Whether to replace an existing file or directory at the new path.
-        overwrite: bool = "bool::default",
-    }
-    /// Copies a file or a directory.
-    "copy" Copy {
-        /// The source.
-        from: String,
-        /// Its bytes, where they are not UTF-8.
-        from_b64: Option<Base64>,
-        /// The path of the copy.
-        to: String,
-        /// Its bytes, where they are not UTF-8.
-        to_b64: Option<Base64>,
-        /// Whether to copy a directory with its contents.
-        recursive: bool = "bool::default",
-        /// Whether to replace existing files, and to copy a directory into an existing one.
-        overwrite: bool = "bool::default",
-    }
-}
-
-/// In the schema: the bytes of a path suffice, without its text.
-fn bytes_suffice(schema: &mut Schema) {
-    let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
-    for variant in variants.into_iter().flatten().filter_map(Value::as_object_mut) {
-        let mut either = Vec::new();
-        if let Some(Value::Array(required)) = variant.get_mut("required") {
-            required.retain(|name| {
-                let Some(text @ ("path" | "from" | "to")) = name.as_str() else { return true };
-                let bytes = format!("{text}_b64");
-                let is_text = json!({ "properties": { &bytes: { "type": "string" } } });
-                either.push(json!({ "anyOf": [
-                    { "required": [text] },
-                    { "required": [bytes], "allOf": [is_text] },
-                ]}));
-                false
-            });
-        }
-        if !either.is_empty() {
-            variant.insert("allOf".to_owned(), either.into());
-        }
-    }
-}
-
-const fn yes() -> bool {
-    true
-}
-
-const fn once() -> NonZeroU64 {
-    NonZeroU64::MIN
-}
-
-const fn overwrite() -> WriteMode {
-    WriteMode::Overwrite
-}
-
-fn here() -> String {
-    ".".to_owned()
 }
 
 /// A whole number is an integer however it is written: no option is a fraction.
@@ -368,35 +184,33 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Deserializes an operation's options; an error names the key.
-fn options_of<T: DeserializeOwned>(
+/// Decodes an operation's options; an error names the key.
+fn options_of<T>(
     operation: &str,
     options: Map<String, Value>,
+    decode: impl FnOnce(
+        serde_path_to_error::Deserializer<'_, '_, Value>,
+    ) -> Result<T, serde_json::Error>,
 ) -> Result<T, WireError> {
-    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
-        let key = error.path().to_string();
-        let what = error.inner();
+    let mut track = serde_path_to_error::Track::new();
+    let options = Value::Object(options);
+    let options = serde_path_to_error::Deserializer::new(options, &mut track);
+    decode(options).map_err(|what| {
         // The message itself names an unknown or missing key.
-        invalid(match &*key {
+        invalid(match &*track.path().to_string() {
             "." => format!("{operation}: {what}"),
             key => format!("{operation}: {key}: {what}"),
         })
     })
 }
 
-impl Operation {
-    /// Whether it may make what is stored larger.
-    #[must_use]
-    pub const fn stores(&self) -> bool {
-        matches!(self, Self::Write(_) | Self::Edit(_) | Self::Copy(_))
-    }
-
+impl OperationRequest {
     /// How to get a part of a file that is too large to be got whole; `None` for what gets none.
     #[must_use]
     pub const fn part_hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Read(_) => Some("`offset` and `limit` read a part of a file"),
-            Self::View(_) => Some("`read` gets a part of a file, by `offset` and `limit`"),
+        match &self.operation {
+            Operation::Read(_) => Some("`offset` and `limit` read a part of a file"),
+            Operation::View(_) => Some("`read` gets a part of a file, by `offset` and `limit`"),
             _ => None,
         }
     }
@@ -404,9 +218,9 @@ impl Operation {
     /// What to do with content that is not UTF-8, where the operation takes no encoding.
     #[must_use]
     pub const fn bytes_hint(&self) -> Option<&'static str> {
-        match self {
-            Self::View(_) => Some("`read` with the encoding base64 gives any bytes"),
-            Self::Edit(_) => {
+        match &self.operation {
+            Operation::View(_) => Some("`read` with the encoding base64 gives any bytes"),
+            Operation::Edit(_) => {
                 Some("`read` gives any bytes, and `write` takes them, with the encoding base64")
             }
             _ => None,
@@ -434,25 +248,41 @@ impl Operation {
     ///
     /// The same.
     pub fn from_object(mut object: Map<String, Value>) -> Result<Self, WireError> {
-        match object.remove("operation") {
-            Some(Value::String(operation)) => {
-                // The bytes suffice: the text form is for people.
-                for bytes in Self::options(&operation) {
-                    let Some(text) = bytes.strip_suffix("_b64") else { continue };
-                    if object.get(*bytes).is_some_and(Value::is_string) {
-                        object.entry(text).or_insert_with(|| String::new().into());
-                    }
-                }
-                object.values_mut().for_each(whole_numbers);
-                Self::new(&operation, object)
+        let name = match object.remove("operation") {
+            Some(Value::String(name)) => name,
+            Some(_) => return Err(invalid("operation: it is not a string")),
+            None => return Err(invalid("missing field `operation`")),
+        };
+        object.values_mut().for_each(whole_numbers);
+        let beside: &[&str] = match &*name {
+            "read" => &["encoding"],
+            "write" => &["content", "encoding"],
+            _ => &[],
+        };
+        let beside = beside.iter().filter_map(|member| object.remove_entry(*member)).collect();
+        let operation = options_of(&name, object, |it| Operation::decode(&name, it).transpose())?;
+        let Some(operation) = operation else {
+            let names = Operation::NAMES.join(", ");
+            return Err(invalid(format!("unknown operation '{name}': it is one of {names}")));
+        };
+        let mut request = Self::from(operation);
+        match &request.operation {
+            Operation::Read(_) => {
+                request.encoding =
+                    options_of(&name, beside, |it| ReadText::deserialize(it))?.encoding;
             }
-            Some(_) => Err(invalid("operation: it is not a string")),
-            None => Err(invalid("missing field `operation`")),
+            Operation::Write(_) => {
+                let WriteText { content, encoding } =
+                    options_of(&name, beside, |it| WriteText::deserialize(it))?;
+                (request.content, request.encoding) = (Some(content), encoding);
+            }
+            _ => {}
         }
+        Ok(request)
     }
 }
 
-impl<'de> Deserialize<'de> for Operation {
+impl<'de> Deserialize<'de> for OperationRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Unambiguous::deserialize(deserializer)? {
             Unambiguous(Value::Object(object)) => {
@@ -461,6 +291,46 @@ impl<'de> Deserialize<'de> for Operation {
             Unambiguous(_) => Err(de::Error::custom("not a JSON object")),
         }
     }
+}
+
+/// The JSON of a result, as callers are given it.
+///
+/// # Errors
+///
+/// If it cannot be represented in JSON, which does not happen for results of operations.
+pub fn result_json(result: &impl Serialize) -> Result<Box<RawValue>, serde_json::Error> {
+    RawValue::from_string(names::published(serde_json::to_string(result)?))
+}
+
+/// A result of an operation, which is serialized as callers are given it.
+#[derive(Debug, Clone)]
+pub struct Published<T>(pub T);
+
+impl<T: Serialize> Serialize for Published<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        result_json(&self.0).map_err(ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Published<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+/// Reads a result that was given to a caller.
+///
+/// # Errors
+///
+/// If it is not one.
+pub fn read_result<T: DeserializeOwned>(json: &str) -> Result<T, serde_json::Error> {
+    let mut result = serde_json::from_str(json)?;
+    names::restore(&mut result);
+    serde_json::from_value(result)
 }
 
 /// The result of an operation as JSON, with its statistics.
@@ -480,7 +350,7 @@ impl OperationOutput {
     /// module.
     pub fn new(data: &(impl OperationStats + Serialize)) -> Result<Self, WireError> {
         let (bytes, items) = (data.bytes(), data.items());
-        let data = serde_json::value::to_raw_value(data)
+        let data = result_json(data)
             .map_err(|error| WireError::new(ErrorKind::Internal, error.to_string()))?;
         Ok(Self { data, bytes, items })
     }
@@ -535,10 +405,11 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::WriteMode;
     use sandbox_protocol::WireString;
 
     fn refusal(json: &str) -> String {
-        let error = Operation::from_json(json).unwrap_err();
+        let error = OperationRequest::from_json(json).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidRequest);
         error.to_string()
     }
@@ -546,7 +417,7 @@ mod tests {
     #[test]
     fn part_of_a_file_is_a_hint_for_what_reads() {
         let hint = |json: &str| {
-            let part = Operation::from_json(json).unwrap().part_hint();
+            let part = OperationRequest::from_json(json).unwrap().part_hint();
             let hint = crate::operation_hint(ErrorKind::TooLarge);
             Failure::new(ErrorKind::TooLarge, "", hint).with_hints(part, None).hint.unwrap()
         };
@@ -559,7 +430,7 @@ mod tests {
     #[test]
     fn operation_without_an_encoding_is_not_told_to_take_another() {
         let hint = |json: &str| {
-            let operation = Operation::from_json(json).unwrap();
+            let operation = OperationRequest::from_json(json).unwrap();
             let hint = crate::operation_hint(ErrorKind::Encoding);
             let failure = Failure::new(ErrorKind::Encoding, "", hint);
             failure.with_hints(operation.part_hint(), operation.bytes_hint()).hint.unwrap()
@@ -574,45 +445,30 @@ mod tests {
 
     #[test]
     fn an_operation_is_read_with_its_defaults() {
-        let read = Operation::from_json(r#"{"operation":"read","path":"a"}"#).unwrap();
-        assert_eq!(read.name(), "read");
-        let Operation::Write(write) =
-            Operation::from_json(r#"{"operation":"write","path":"a","content":""}"#).unwrap()
-        else {
-            panic!("another one")
-        };
+        let of = |json: &str| OperationRequest::from_json(json).unwrap();
+        assert_eq!(
+            of(r#"{"operation":"read","path":"a"}"#),
+            Operation::from(Read::new("a")).into()
+        );
+        let write = of(r#"{"operation":"write","path":"a","content":""}"#);
+        assert_eq!((write.content.as_deref(), write.encoding), (Some(""), None));
+        let Operation::Write(write) = write.operation else { panic!("another one") };
         assert_eq!((write.mode, write.parents, write.atomic), (WriteMode::Overwrite, true, true));
-        let Operation::Edit(edit) =
-            Operation::from_json(r#"{"operation":"edit","path":"a","old":"x","new":""}"#).unwrap()
-        else {
-            panic!("another one")
-        };
-        assert_eq!(edit.count.get(), 1);
-        let Operation::Read(read) =
-            Operation::from_json(r#"{"operation":"read","path":"a","offset":3.0}"#).unwrap()
-        else {
-            panic!("another one")
-        };
-        assert_eq!(read.offset, 3);
+        let edit = of(r#"{"operation":"edit","path":"a","old":"x","new":""}"#);
+        assert_eq!(edit.operation, Edit::new("a", "x", "").into());
+        let read = of(r#"{"operation":"read","path":"a","offset":3.0,"encoding":"hex"}"#);
+        assert_eq!(read.encoding, Some(Encoding::Hex));
+        assert_eq!(read.operation, Read { offset: 3, ..Read::new("a") }.into());
     }
 
     #[test]
-    fn bytes_of_a_path_stand_alone_or_beside_its_text() {
-        let stat = |json: &str| match Operation::from_json(json).unwrap() {
-            Operation::Stat(Stat { path, path_b64 }) => {
-                WireString::from_parts(path, path_b64).into_bytes()
-            }
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
-        assert_eq!(stat(r#"{"operation":"stat","path":"a?","path_b64":"Yf8="}"#), b"a\xff");
-        assert_eq!(stat(r#"{"operation":"stat","path":"a","path_b64":null}"#), b"a");
-        let rename = r#"{"operation":"rename","from_b64":"Yf8=","to_b64":"Yv8="}"#;
-        let Operation::Rename(rename) = Operation::from_json(rename).unwrap() else {
-            panic!("another one")
-        };
-        assert_eq!(WireString::from_parts(rename.from, rename.from_b64).as_bytes(), b"a\xff");
-        assert_eq!(WireString::from_parts(rename.to, rename.to_b64).as_bytes(), b"b\xff");
+    fn a_path_is_text_or_its_bytes() {
+        let of = |json: &str| OperationRequest::from_json(json).unwrap().operation;
+        let bytes = || WireString::new(b"a\xff");
+        let stat = of(r#"{"operation":"stat","path":{"b64":"Yf8="}}"#);
+        assert_eq!(stat, Stat::new(bytes()).into());
+        let rename = of(r#"{"operation":"rename","from":{"b64":"Yf8="},"to":"b"}"#);
+        assert_eq!(rename, Rename::new(bytes(), "b").into());
     }
 
     #[test]
@@ -635,9 +491,12 @@ mod tests {
             (r#"{"operation":"write","path":"a","content":"","mode":"x"}"#, "write: mode"),
             (r#"{"operation":"edit","path":"a","old":"a","new":"b","count":0}"#, "edit: count"),
             (r#"{"operation":"rename","from":"a"}"#, "rename: missing field `to`"),
-            (r#"{"operation":"stat","path":"a","path_b64":"!"}"#, "stat: path_b64"),
-            (r#"{"operation":"stat","path_b64":null}"#, "stat: missing field `path`"),
-            (r#"{"operation":"rename","path_b64":"YQ==","to":"b"}"#, "`path_b64`"),
+            (r#"{"operation":"stat","path":{"b64":"!"}}"#, "stat: path"),
+            (r#"{"operation":"stat","path":{"b64":"YQ==","b64":"YQ=="}}"#, "duplicate field `b64`"),
+            (r#"{"operation":"stat","path":null}"#, "stat: path: invalid type"),
+            (r#"{"operation":"stat","path":"a","path_b64":"YQ=="}"#, "unknown field `path_b64`"),
+            (r#"{"operation":"stat","path":"a","encoding":"hex"}"#, "unknown field `encoding`"),
+            (r#"{"operation":"read","path":"a","content":"x"}"#, "unknown field `content`"),
             (r#"{"operation":"stat","path":"a","path":"b"}"#, "duplicate field `path`"),
             (
                 r#"{"operation":"stat","operation":"remove","path":"a"}"#,
@@ -654,7 +513,7 @@ mod tests {
     #[test]
     fn operations_and_envelopes_come_back_as_they_were_written() {
         for json in [
-            r#"{"operation":"read","path_b64":"Yf8=","encoding":"hex","offset":3}"#,
+            r#"{"operation":"read","path":{"b64":"Yf8="},"encoding":"hex","offset":3}"#,
             r#"{"operation":"view","path":"a","lines":{"offset":2,"limit":null}}"#,
             r#"{"operation":"write","path":"a","content":"b","mode":"append","atomic":false}"#,
             r#"{"operation":"edit","path":"a","old":"b","new":"c","count":2}"#,
@@ -662,11 +521,16 @@ mod tests {
             r#"{"operation":"remove","path":"a","recursive":true}"#,
             r#"{"operation":"rename","from":"a","to":"b","overwrite":true}"#,
         ] {
-            let operation = Operation::from_json(json).unwrap();
+            let operation = OperationRequest::from_json(json).unwrap();
             let written = serde_json::to_string(&operation).unwrap();
-            assert_eq!(serde_json::from_str::<Operation>(&written).unwrap(), operation, "{json}");
+            assert_eq!(
+                serde_json::from_str::<OperationRequest>(&written).unwrap(),
+                operation,
+                "{json}"
+            );
         }
-        let error = serde_json::from_str::<Operation>(r#"{"operation":"stat"}"#).unwrap_err();
+        let error =
+            serde_json::from_str::<OperationRequest>(r#"{"operation":"stat"}"#).unwrap_err();
         assert!(error.to_string().contains("stat: missing field `path`"), "{error}");
         for json in [
             r#"{"success":true,"data":{"a": 1.50},"error":null,"metadata":{"duration_ms":1,"items":2}}"#,

@@ -22,13 +22,27 @@ pub fn answer_settings() -> SchemaSettings {
 /// The schema of a document in requests.
 #[must_use]
 pub fn request<T: JsonSchema + ?Sized>() -> Value {
-    request_settings().into_generator().into_root_schema_for::<T>().into()
+    without_unused(request_settings().into_generator().into_root_schema_for::<T>()).into()
 }
 
 /// The schema of a document in answers.
 #[must_use]
 pub fn answer<T: JsonSchema + ?Sized>() -> Value {
-    answer_settings().into_generator().into_root_schema_for::<T>().into()
+    without_unused(answer_settings().into_generator().into_root_schema_for::<T>()).into()
+}
+
+/// A schema without the definition of names, where none is in their own form: results have them in the
+/// [public one](sandbox_protocol::names).
+#[must_use]
+pub fn without_unused(mut schema: Schema) -> Schema {
+    let is_used = schema.as_value().to_string().contains("\"#/$defs/Content\"");
+    if !is_used && let Some(Value::Object(definitions)) = schema.get_mut("$defs") {
+        definitions.remove("Content");
+        if definitions.is_empty() {
+            schema.remove("$defs");
+        }
+    }
+    schema
 }
 
 fn with_transforms(settings: SchemaSettings) -> SchemaSettings {

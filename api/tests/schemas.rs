@@ -10,9 +10,9 @@ use jsonschema::Validator;
 use sandbox_api::artifacts::{ArtifactManifest, ArtifactsDiff};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::{
-    CopyData, ExistsData, GlobData, GrepData, ListData, MkdirData, ReadData, StatData, ViewData,
+    CopyReply, ExistsReply, GlobData, GrepData, ListData, MkdirReply, ReadData, StatData, ViewData,
 };
-use sandbox_api::operation::Operation;
+use sandbox_api::operation::{OperationRequest, read_result, result_json};
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
     EngineKind, Envelope, ErrorKind, ExecDocument, ExecutionDocument, Failure, GcReport, Limits,
@@ -64,6 +64,20 @@ fn agrees<T: JsonSchema + DeserializeOwned>(values: impl IntoIterator<Item = Val
     for value in values {
         let serde = serde_json::from_value::<T>(value.clone());
         check(&read, &value, serde.is_ok(), type_name::<T>());
+    }
+}
+
+/// A result of an operation is read as it was written, and as its schema says.
+fn gives<T: JsonSchema + Serialize + DeserializeOwned>(values: impl IntoIterator<Item = Value>) {
+    for value in values {
+        let result: T = read_result(&value.to_string()).unwrap();
+        let json = result_json(&result).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(json.get()).unwrap(), value);
+        let written = validator::<T>(&schema::answer::<T>());
+        check(&written, &value, true, type_name::<T>());
+        let mut more = value;
+        more["unknown"] = 1.into();
+        check(&written, &more, false, type_name::<T>());
     }
 }
 
@@ -184,35 +198,35 @@ fn manifests_and_results_of_operations_are_as_their_schemas_say() {
         "omitted": [{"path": "link", "reason": "symlink"}],
     })]);
     agrees_both_ways::<ArtifactsDiff>([json!({"differences": [{"path": "a", "change": "added"}]})]);
-    agrees_both_ways::<ReadData>([json!({
+    gives::<ReadData>([json!({
         "path": "/io/a", "content": "a", "encoding": "utf-16le", "bytes": 2, "mime_type": "text/plain"
     })]);
-    agrees_both_ways::<ViewData>([
+    gives::<ViewData>([
         json!({"type": "image", "path": "/io/a", "content": "Yf8=", "mime_type": "image/png", "bytes": 2}),
         json!({"type": "text", "path": "/io/a", "text": "", "first_line": 1, "output_lines": 0,
             "total_lines": 0, "truncated": true, "truncated_by": "lines", "footer": null}),
     ]);
     let entry = json!({"name": "a", "path": "/io/a", "type": "file", "size": 1,
         "modified": "1969-12-31T23:59:59.25Z"});
-    agrees_both_ways::<ListData>([json!({"path": "/io", "entries": [entry], "truncated": false})]);
-    agrees_both_ways::<MkdirData>([json!({"path": "/io/a", "created": true})]);
-    agrees_both_ways::<ExistsData>([json!({"path": "/io/a", "exists": false, "type": null})]);
-    agrees_both_ways::<StatData>([json!({
+    gives::<ListData>([json!({"path": "/io", "entries": [entry], "truncated": false})]);
+    gives::<MkdirReply>([
+        json!({"path": "/io/a", "created": true}),
+        json!({"path": "/io/a\u{fffd}", "path_b64": "L2lvL2H/", "created": true}),
+    ]);
+    gives::<ExistsReply>([json!({"path": "/io/a", "exists": false, "type": null})]);
+    gives::<StatData>([json!({
         "path": "/io/a", "type": "directory", "size": 1, "permissions": "rwxr-xr-x", "mode": "0755",
         "uid": 0, "gid": 0, "owner": "root", "group": "0", "modified": null, "accessed": null,
         "created": "2026-11-22T06:11:28.5Z"
     })]);
-    agrees_both_ways::<GlobData>([
-        json!({"path": "/io", "matches": [{"name": "a", "path": "/io/a"}],
-        "truncated": false}),
-    ]);
+    gives::<GlobData>([json!({"path": "/io", "matches": [{"name": "a", "path": "/io/a"}],
+        "truncated": false})]);
     let line = json!({"name": "a", "path": "/io/a", "line": 3, "text": "b", "cut": true});
-    agrees_both_ways::<GrepData>([
-        json!({"path": "/io", "lines": [line], "matches": 1, "files": 2,
-        "truncated": false}),
-    ]);
-    agrees_both_ways::<CopyData>([
+    gives::<GrepData>([json!({"path": "/io", "lines": [line], "matches": 1, "files": 2,
+        "truncated": false})]);
+    gives::<CopyReply>([
         json!({"from": "/io/a", "to": "/io/b", "entries": 1, "bytes": 2}),
+        json!({"from": "/io/a", "to": "\u{fffd}", "to_b64": "/w==", "entries": 1, "bytes": 2}),
     ]);
     agrees_both_ways::<Envelope>([
         json!({"success": true, "data": {"a": 1}, "error": null, "metadata": {"duration_ms": 1}}),
@@ -241,11 +255,13 @@ fn manifests_and_results_of_operations_are_as_their_schemas_say() {
 
 #[test]
 fn operations_are_read_as_their_schema_says() {
-    agrees::<Operation>([
+    agrees::<OperationRequest>([
         json!({"operation": "read", "path": "a", "encoding": "utf8", "offset": 3, "limit": null}),
-        json!({"operation": "read", "path_b64": "Yf8="}),
-        json!({"operation": "read", "path": "a", "path_b64": null}),
-        json!({"operation": "read", "path_b64": null}),
+        json!({"operation": "read", "path": {"b64": "Yf8="}}),
+        json!({"operation": "read", "path": {"b64": "!"}}),
+        json!({"operation": "read", "path": {"b64": "Yf8=", "text": "a"}}),
+        json!({"operation": "read", "path": "a", "path_b64": "Yf8="}),
+        json!({"operation": "read", "path": null}),
         json!({"operation": "read"}),
         json!({"operation": "read", "path": "a", "offset": -1}),
         json!({"operation": "read", "path": "a", "encoding": "utf-7"}),
@@ -258,14 +274,15 @@ fn operations_are_read_as_their_schema_says() {
         json!({"operation": "edit", "path": "a", "old": "b", "new": "c", "count": 1}),
         json!({"operation": "edit", "path": "a", "old": "b", "new": "c", "count": 0}),
         json!({"operation": "list"}),
-        json!({"operation": "list", "path_b64": "!"}),
+        json!({"operation": "list", "path": 1}),
+        json!({"operation": "stat", "path": "a", "encoding": "hex"}),
         json!({"operation": "glob", "pattern": "*"}),
         json!({"operation": "grep", "pattern": "a", "context": 2, "ignore_case": true}),
         json!({"operation": "mkdir", "path": "a", "parents": 1}),
         json!({"operation": "remove", "path": "a", "recursive": true}),
         json!({"operation": "exists", "path": "a"}),
         json!({"operation": "stat", "path": 1}),
-        json!({"operation": "rename", "from": "a", "to_b64": "Yf8="}),
+        json!({"operation": "rename", "from": "a", "to": {"b64": "Yf8="}}),
         json!({"operation": "rename", "from": "a"}),
         json!({"operation": "copy", "from": "a", "to": "b", "overwrite": true}),
         json!({"operation": "reed", "path": "a"}),

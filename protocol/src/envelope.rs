@@ -1,13 +1,13 @@
 //! JSON-RPC's envelope, decoded strictly, and the messages of both directions.
 
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
-    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request,
-    RequestMethod, Touched,
+    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request, Touched,
 };
 use crate::{Base64, WireError};
 
@@ -43,6 +43,9 @@ pub enum ToAgent {
         id: u64,
         /// The request itself.
         request: Request,
+        /// The number of the stream that it opens, which is not in use; `None` for a request that opens
+        /// none, or names several.
+        stream: Option<u32>,
     },
     /// A piece of a stream to the agent.
     Chunk(Chunk),
@@ -94,6 +97,8 @@ struct Incoming<'a> {
     // An explicit null is not an id: JSON-RPC would treat it as the answer to a broken request.
     #[serde(default, deserialize_with = "present")]
     id: Option<u64>,
+    #[serde(default, deserialize_with = "present")]
+    stream: Option<u32>,
     #[serde(default, borrow)]
     method: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -138,6 +143,8 @@ struct Outgoing<'a, T> {
     jsonrpc: Version,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<u32>,
     method: &'a str,
     params: T,
 }
@@ -199,18 +206,28 @@ impl ToAgent {
         match envelope(line)? {
             Incoming {
                 id: Some(id),
+                stream,
                 method: Some(name),
                 params: Some(raw),
                 result: None,
                 error: None,
                 ..
             } => {
-                let request = Request::decode(method::<RequestMethod>(name)?, raw)
-                    .map_err(|source| params_error(name, Some(id), source))?;
-                Ok(Self::Request { id, request })
+                let request = match Request::decode(&method::<String>(name)?, raw) {
+                    Some(request) => request,
+                    None => return shape("an unknown method"),
+                };
+                let request = request.and_then(|request| match (request.has_stream(), stream) {
+                    (true, None) => Err(serde_json::Error::missing_field("stream")),
+                    (false, Some(_)) => Err(serde_json::Error::unknown_field("stream", &[])),
+                    _ => Ok(request),
+                });
+                let request = request.map_err(|source| params_error(name, Some(id), source))?;
+                Ok(Self::Request { id, request, stream })
             }
             Incoming {
                 id: None,
+                stream: None,
                 method: Some(name),
                 params: Some(raw),
                 result: None,
@@ -233,12 +250,13 @@ impl ToAgent {
     /// [`FrameError`] if the agent would refuse it.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         match self {
-            Self::Request { id, request } => {
+            Self::Request { id, request, stream } => {
                 let params =
                     request.params().map_err(|error| FrameError::Encode(error.to_string()))?;
                 encode(&Outgoing {
                     jsonrpc: Version::V2,
                     id: Some(*id),
+                    stream: *stream,
                     method: request.method(),
                     params,
                 })
@@ -265,6 +283,7 @@ impl<'a> FromAgent<'a> {
         match envelope(line)? {
             Incoming {
                 id: Some(id),
+                stream: None,
                 method: None,
                 params: None,
                 result: Some(raw),
@@ -273,6 +292,7 @@ impl<'a> FromAgent<'a> {
             } => Ok(Self::Reply { id, result: Ok(raw) }),
             Incoming {
                 id: Some(id),
+                stream: None,
                 method: None,
                 params: None,
                 result: None,
@@ -281,6 +301,7 @@ impl<'a> FromAgent<'a> {
             } => Ok(Self::Reply { id, result: Err(error) }),
             Incoming {
                 id: None,
+                stream: None,
                 method: Some(name),
                 params: Some(raw),
                 result: None,
@@ -385,7 +406,7 @@ fn decode_chunk(line: &str) -> Option<Chunk> {
 }
 
 fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameError> {
-    encode(&Outgoing { jsonrpc: Version::V2, id: None, method, params })
+    encode(&Outgoing { jsonrpc: Version::V2, id: None, stream: None, method, params })
 }
 
 #[cfg(test)]
@@ -393,10 +414,11 @@ mod tests {
     use super::*;
     use crate::limits::LIST_PAGE;
     use crate::message::{
-        Cancel, CancelReply, Edit, Entry, EntryKind, List, Read, Rename, Shutdown, Timestamp,
+        Cancel, CancelReply, Edit, Entry, EntryKind, Glob, List, Read, Rename, Shutdown, Timestamp,
         Write, WriteMode,
     };
     use proptest::prelude::*;
+    use std::num::NonZeroU64;
 
     fn requests(
         name: &[u8],
@@ -404,26 +426,22 @@ mod tests {
         number: u64,
         some: Option<u64>,
         flag: bool,
-    ) -> [Request; 5] {
-        let path = crate::WireString::new(name);
-        let stream = u32::try_from(number % 1000).unwrap();
+    ) -> [Request; 6] {
+        let limit = some;
+        let write =
+            Write { mode: WriteMode::Append, parents: flag, atomic: !flag, ..Write::new(name) };
         [
-            Request::from(Read { path: path.clone(), offset: number, limit: some, stream }),
-            Request::from(Write {
-                path: path.clone(),
-                mode: WriteMode::Append,
-                parents: flag,
-                atomic: !flag,
-                stream,
-            }),
-            Request::from(Edit {
-                path: path.clone(),
-                old: text.to_owned(),
-                new: text.to_owned(),
-                count: number,
-            }),
-            Request::from(List { path: path.clone(), max_depth: some, limit: Some(number) }),
-            Request::from(Rename { from: path.clone(), to: path, overwrite: flag }),
+            Read { offset: number, limit, ..Read::new(name) }.into(),
+            write.into(),
+            Edit {
+                count: number.try_into().unwrap_or(NonZeroU64::MIN),
+                ..Edit::new(name, text, text)
+            }
+            .into(),
+            List { recursive: flag, max_depth: some, limit, ..List::new(name) }.into(),
+            Glob { path: name.into(), globs: vec![text.to_owned()], limit, ..Glob::new(text) }
+                .into(),
+            Rename { overwrite: flag, ..Rename::new(name, name) }.into(),
         ]
     }
 
@@ -441,6 +459,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"shutdown","params":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
             r#"{"jsonrpc":"2.0","method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"stream":null,"method":"read","params":{"path":"a"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"stream":-1,"method":"read","params":{"path":"a"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"stream":1,"stream":2,"method":"read","params":{"path":"a"}}"#,
+            r#"{"jsonrpc":"2.0","stream":1,"method":"credit","params":{"stream":1,"bytes":1}}"#,
             r#"[]"#,
             " ",
             "\r",
@@ -470,6 +492,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"","data":{"kind":"busy"}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"log","params":{"level":"print","text":""}}"#,
             r#"{"jsonrpc":"2.0","id":1,"error":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"stream":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","stream":1,"method":"credit","params":{"stream":1,"bytes":1}}"#,
         ] {
             assert!(FromAgent::decode(line).is_err(), "{line}");
         }
@@ -479,7 +503,7 @@ mod tests {
     fn messages_come_back_as_they_went() {
         for request in [Request::from(Cancel { id: 3, at_once: false }), Request::from(Shutdown {})]
         {
-            let message = ToAgent::Request { id: u64::MAX, request };
+            let message = ToAgent::Request { id: u64::MAX, request, stream: None };
             let line = String::from_utf8(message.encode().unwrap()).unwrap();
             assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
         }
@@ -547,8 +571,8 @@ mod tests {
             format!(r#"{{"jsonrpc":"2.0","id":7,"method":"mkdir","params":{params}}}"#)
         };
         assert!(ToAgent::decode(&line(right)).is_ok());
+        assert!(ToAgent::decode(&line(r#"{"path":"a"}"#)).is_ok(), "the rest has defaults");
         for wrong in [
-            r#"{"path":"a"}"#,
             r#"{"parents":true}"#,
             r#"{"path":"a","parents":1}"#,
             r#"{"path":"a","parents":true,"mode":511}"#,
@@ -562,6 +586,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_number_of_a_stream_is_beside_the_operations_that_open_one() {
+        let line = |stream: &str, method: &str, params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":7,{stream}"method":"{method}","params":{params}}}"#)
+        };
+        let path = r#"{"path":"a"}"#;
+        for method in ["read", "view", "write"] {
+            let read = ToAgent::decode(&line(r#""stream":3,"#, method, path)).unwrap();
+            assert!(matches!(read, ToAgent::Request { stream: Some(3), .. }), "{method}");
+        }
+        for (wrong, why) in [
+            (line("", "read", path), "missing field `stream`"),
+            (line("", "read", r#"{"path":"a","stream":3}"#), "unknown field `stream`"),
+            (line(r#""stream":3,"#, "stat", path), "unknown field `stream`"),
+            (line(r#""stream":3,"#, "cancel", r#"{"id":1}"#), "unknown field `stream`"),
+        ] {
+            let error = ToAgent::decode(&wrong).unwrap_err();
+            assert!(matches!(error, DecodeError::Params { id: Some(7), .. }), "{wrong}: {error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
     proptest! {
         #[test]
         fn file_operations_come_back_as_they_went(
@@ -572,7 +618,8 @@ mod tests {
             flag in any::<bool>(),
         ) {
             for request in requests(&name, &text, number, some, flag) {
-                let message = ToAgent::Request { id: number, request };
+                let stream = request.has_stream().then_some(3);
+                let message = ToAgent::Request { id: number, request, stream };
                 let line = String::from_utf8(message.encode().unwrap()).unwrap();
                 prop_assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
             }

@@ -10,8 +10,9 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, EditReply, ExecReply, ExistsReply, HelloReply, ListReply, MkdirReply, ReadReply,
-    RemoveReply, RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply, WriteReply,
+    CancelReply, EditReply, ExecReply, ExistsReply, HelloReply, ListReply, MkdirReply, Operation,
+    ReadReply, RemoveReply, RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply,
+    WriteReply,
 };
 use crate::{DecodeError, FromAgent, ToAgent};
 
@@ -72,11 +73,12 @@ pub fn messages(data: &[u8]) {
             assert_eq!(ToAgent::decode(said.trim_end()).expect("our own words"), *message);
         }
         Err(DecodeError::Params { method, id, .. }) => {
-            let known = match id {
-                Some(_) => Request::METHODS,
-                None => &["chunk", "credit", "connected", "closed"],
+            let method = method.as_str();
+            let is_known = match id {
+                Some(_) => Request::METHODS.contains(&method) || Operation::NAMES.contains(&method),
+                None => ["chunk", "credit", "connected", "closed"].contains(&method),
             };
-            assert!(known.contains(&method.as_str()), "params of an unknown method '{method}'");
+            assert!(is_known, "params of an unknown method '{method}'");
         }
         Err(DecodeError::Envelope(_)) => {}
     }

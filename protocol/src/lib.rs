@@ -1,7 +1,7 @@
 //! The wire between the controller and the agent in the sandbox.
 //!
 //! JSON-RPC 2.0, one object a line, over the agent's stdin and stdout. This crate defines all
-//! messages ([`message`]), the framing and its limits ([`frame`], [`limits`]), the credit windows
+//! messages ([`message`]), the file operations ([`operation`]), the framing and its limits ([`frame`], [`limits`]), the credit windows
 //! of byte streams ([`stream`]), the list of error kinds ([`ErrorKind`]) and the pure rules for
 //! guest paths ([`path`], [`protected`]). It does no I/O and does not depend on an engine.
 //!
@@ -24,6 +24,8 @@ pub mod fuzz;
 pub mod limits;
 pub mod media;
 pub mod message;
+pub mod names;
+pub mod operation;
 pub mod path;
 pub mod protected;
 pub mod stream;

@@ -13,7 +13,6 @@
 mod configure;
 mod egress;
 mod exec;
-mod files;
 mod secret;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -22,14 +21,15 @@ use serde_json::{Map, Value, value::RawValue};
 pub use configure::{Access, AllowedPath, Configure, ConfigureReply, IoErrors, Limits, Policy};
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, Variable};
-pub use files::{
-    Copy, CopyReply, Cut, CutBy, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob,
-    GlobReply, Grep, GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page,
-    Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, TextWindow,
-    Timestamp, TruncatedBy, View, ViewContent, ViewReply, Write, WriteMode, WriteReply, globs,
-    permissions_text,
-};
 pub use secret::Secret;
+
+pub use crate::operation::{
+    Copy, CopyReply, Cut, CutBy, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob,
+    GlobReply, Grep, GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply,
+    Operation, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
+    TextWindow, Timestamp, TruncatedBy, View, ViewContent, ViewLines, ViewReply, Write, WriteMode,
+    WriteReply, permissions_text,
+};
 
 use crate::{Base64, ErrorKind, WireString};
 
@@ -48,38 +48,45 @@ macro_rules! requests {
         #[derive(Debug, Clone, PartialEq)]
         pub enum Request {
             $($(#[$doc])* $variant($variant),)+
-        }
-
-        /// The names of the requests.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-        pub(crate) enum RequestMethod {
-            $(#[serde(rename = $method)] $variant,)+
+            /// A file operation.
+            File(Operation),
         }
 
         impl Request {
-            /// Every method name on the wire.
+            /// The names of the requests that are no file operations.
             pub const METHODS: &[&str] = &[$($method),+];
 
             /// The method's name on the wire.
             #[must_use]
             pub const fn method(&self) -> &'static str {
-                match self { $(Self::$variant(_) => $method,)+ }
+                match self {
+                    $(Self::$variant(_) => $method,)+
+                    Self::File(operation) => operation.name(),
+                }
             }
 
+            /// Reads the params of the method with this name; `None` if there is none.
             pub(crate) fn decode(
-                method: RequestMethod,
+                method: &str,
                 params: &RawValue,
-            ) -> Result<Self, serde_json::Error> {
-                match method {
-                    $(RequestMethod::$variant =>
-                        serde_json::from_str(params.get()).map(Self::$variant),)+
-                }
+            ) -> Option<Result<Self, serde_json::Error>> {
+                Some(match method {
+                    $($method => serde_json::from_str(params.get()).map(Self::$variant),)+
+                    // A raw value is whole: nothing is left behind it.
+                    _ => Operation::decode(method, params)?.map(Self::File),
+                })
             }
 
             pub(crate) fn params(&self) -> Result<Box<RawValue>, serde_json::Error> {
                 match self {
                     $(Self::$variant(params) => serde_json::value::to_raw_value(params),)+
+                    Self::File(operation) => operation.options(),
                 }
+            }
+
+            /// Whether its envelope has the number of a stream.
+            pub(crate) fn has_stream(&self) -> bool {
+                matches!(self, Self::File(operation) if operation.stream().is_some())
             }
         }
 
@@ -105,32 +112,6 @@ requests! {
     "run" Run -> RunReply,
     /// Runs a command, in a sandbox that supports commands.
     "exec" Exec -> ExecReply,
-    /// Sends the content of a file, or a range of it.
-    "read" Read -> ReadReply,
-    /// Returns a window of a file for people and models.
-    "view" View -> ViewReply,
-    /// Writes a file.
-    "write" Write -> WriteReply,
-    /// Replaces text in a file.
-    "edit" Edit -> EditReply,
-    /// Lists a directory.
-    "list" List -> ListReply,
-    /// Finds paths by a pattern.
-    "glob" Glob -> GlobReply,
-    /// Finds lines by a regular expression.
-    "grep" Grep -> GrepReply,
-    /// Creates a directory.
-    "mkdir" Mkdir -> MkdirReply,
-    /// Removes a file, a link or a directory tree.
-    "remove" Remove -> RemoveReply,
-    /// Reports whether a path exists.
-    "exists" Exists -> ExistsReply,
-    /// Returns a path's metadata.
-    "stat" Stat -> StatReply,
-    /// Moves or renames.
-    "rename" Rename -> RenameReply,
-    /// Copies a file or a directory tree.
-    "copy" Copy -> CopyReply,
     /// Cancels a request that is in progress.
     "cancel" Cancel -> CancelReply,
     /// Ends the session: the agent answers and exits with code 0.

@@ -71,8 +71,38 @@ impl AsRef<[u8]> for WireString {
     }
 }
 
+impl PartialEq<str> for WireString {
+    fn eq(&self, text: &str) -> bool {
+        self.0 == text.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for WireString {
+    fn eq(&self, text: &&str) -> bool {
+        *self == **text
+    }
+}
+
 impl From<&str> for WireString {
     fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<&[u8]> for WireString {
+    fn from(bytes: &[u8]) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for WireString {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl From<&String> for WireString {
+    fn from(text: &String) -> Self {
         Self::new(text)
     }
 }
@@ -86,6 +116,13 @@ impl From<String> for WireString {
 impl From<Vec<u8>> for WireString {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes)
+    }
+}
+
+/// For people: U+FFFD where the bytes are not UTF-8.
+impl fmt::Display for WireString {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.to_string_lossy())
     }
 }
 
@@ -115,12 +152,12 @@ impl<'de> Deserialize<'de> for WireString {
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for WireString {
     fn schema_name() -> Cow<'static, str> {
-        "WireString".into()
+        "Content".into()
     }
 
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Text, or the bytes in base64 where they are not UTF-8.",
+            "description": "Text, or bytes in base64.",
             "oneOf": [
                 { "type": "string" },
                 {

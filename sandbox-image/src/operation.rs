@@ -9,63 +9,20 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
-    Call, Copy, CopyReply, Edit, EditReply, Entry, Exists, ExistsReply, Glob, GlobReply, Grep,
-    GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply, Remove,
-    RemoveReply, Rename, RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write,
-    WriteReply,
+    Copy, CopyReply, EditReply, Entry, Exists, ExistsReply, GlobReply, GrepReply, ImageContent,
+    List, ListReply, MkdirReply, Operation, Page, Read, ReadReply, Remove, RemoveReply, Rename,
+    RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
+use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
-use serde::Serialize;
 
 use crate::files::{
-    Absent, Existing, FileError, Files, GlobOptions, GrepOptions, ListOptions, ListedEntry,
-    Overwrite, Parents, Range, Reading, RemoveScope, Viewed, Watch, WriteOptions,
+    Absent, Existing, FileError, Files, ListedEntry, Reading, RemoveScope, Viewed, Watch,
 };
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
-use crate::stream::{Stream, Streams, Way};
+use crate::stream::{Stream, Streams};
 use crate::threads::Work;
-
-/// A request that is performed on files.
-pub trait FileOperation: Call<Reply: Serialize> + Send + 'static {
-    /// The stream that it opens.
-    fn stream(&self) -> Option<(u32, Way)> {
-        None
-    }
-
-    /// Performs it.
-    fn perform(&self, task: &Task<'_>) -> Result<Self::Reply, FileError>;
-}
-
-macro_rules! operations {
-    ($($request:ident $method:ident $(($way:ident))?,)+) => {
-        $(impl FileOperation for $request {
-            $(fn stream(&self) -> Option<(u32, Way)> {
-                Some((self.stream, Way::$way))
-            })?
-
-            fn perform(&self, task: &Task<'_>) -> Result<Self::Reply, FileError> {
-                task.$method(self)
-            }
-        })+
-    };
-}
-
-operations! {
-    Read read (Out),
-    View view (Out),
-    Write write (In),
-    Edit edit,
-    List list,
-    Glob glob,
-    Grep grep,
-    Mkdir mkdir,
-    Remove remove,
-    Exists exists,
-    Stat stat,
-    Rename rename,
-    Copy copy,
-}
 
 /// The operations in progress.
 #[derive(Clone)]
@@ -118,7 +75,8 @@ impl Operations {
     pub fn accept(
         &self,
         id: u64,
-        operation: impl FileOperation,
+        operation: Operation,
+        stream: Option<u32>,
         files: Files,
         time: Duration,
     ) -> Result<Work, WireError> {
@@ -127,7 +85,7 @@ impl Operations {
             return Err(WireError::new(ErrorKind::Busy, "the session ends"));
         }
         let open = |(number, way)| self.shared.streams.open(number, way, None);
-        let stream = operation.stream().map(open).transpose()?;
+        let stream = stream.zip(operation.stream()).map(open).transpose()?;
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };
         state.running.insert(id, running);
@@ -135,7 +93,7 @@ impl Operations {
         Ok(Box::new(move || {
             let (watch, outbox) = (&Watch::new(stop, time), &shared.outbox);
             let task = Task { id, files: &files, watch, outbox, stream, replaced: Cell::default() };
-            shared.answer(&task, operation.perform(&task));
+            shared.answer(&task, task.perform(operation));
             if let Some(replaced) = task.replaced.take() {
                 // To free its space takes as long as all the rest.
                 shared.streams.hand_over();
@@ -165,7 +123,7 @@ impl Operations {
 }
 
 impl Shared {
-    fn answer<T: Serialize>(&self, task: &Task<'_>, result: Result<T, FileError>) {
+    fn answer(&self, task: &Task<'_>, result: Result<OperationReply, FileError>) {
         let result = result.map_err(|error| WireError::new(error.kind, error.to_string()));
         if let Some(stream) = &task.stream {
             self.streams.close(stream);
@@ -212,18 +170,85 @@ impl Task<'_> {
         }
     }
 
+    fn perform(&self, operation: Operation) -> Result<OperationReply, FileError> {
+        Ok(match operation {
+            Operation::Read(request) => self.read(&request)?.into(),
+            Operation::View(request) => self.view(&request)?.into(),
+            Operation::Write(request) => self.write(request)?.into(),
+            Operation::Edit(request) => {
+                let path = self.files.edit(&request, self.watch)?;
+                EditReply { path: (&path).into(), replacements: request.count.get() }.into()
+            }
+            Operation::List(request) => self.list(&request)?.into(),
+            Operation::Glob(request) => {
+                let found = self.files.glob(&request, self.watch)?;
+                let names = found.found.into_iter().map(WireString::from).collect();
+                GlobReply { path: (&found.path).into(), names, cut: found.cut }.into()
+            }
+            Operation::Grep(request) => {
+                let found = self.files.grep(&request, self.watch)?;
+                let path = (&found.path).into();
+                GrepReply { path, lines: found.found, files: found.files, cut: found.cut }.into()
+            }
+            Operation::Mkdir(request) => {
+                let (path, created) = self.files.mkdir(&request)?;
+                MkdirReply { path: (&path).into(), created }.into()
+            }
+            Operation::Remove(Remove { path, recursive, force }) => {
+                let absent = if force { Absent::Accept } else { Absent::Refuse };
+                let removed = self.files.remove_entry(
+                    path.as_bytes(),
+                    scope(recursive),
+                    absent,
+                    self.watch,
+                )?;
+                let (path, entries) = ((&removed.path).into(), removed.entries);
+                RemoveReply { path, removed: entries > 0, entries }.into()
+            }
+            Operation::Exists(Exists { path }) => {
+                let (path, kind) = self.files.exists(path.as_bytes())?;
+                ExistsReply { path: (&path).into(), exists: kind.is_some(), kind }.into()
+            }
+            Operation::Stat(Stat { path }) => {
+                let facts = self.files.stat(path.as_bytes())?;
+                StatReply {
+                    path: (&facts.path).into(),
+                    kind: facts.kind,
+                    size: facts.size,
+                    permissions: facts.permissions,
+                    uid: facts.uid,
+                    gid: facts.gid,
+                    modified: facts.modified,
+                    accessed: facts.accessed,
+                    created: facts.created,
+                }
+                .into()
+            }
+            Operation::Rename(Rename { from, to, overwrite }) => {
+                let (from, to, existing) = (from.as_bytes(), to.as_bytes(), existing(overwrite));
+                let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
+                RenameReply { from: (&from).into(), to: (&to).into() }.into()
+            }
+            Operation::Copy(Copy { from, to, recursive, overwrite }) => {
+                let (from, to) = (from.as_bytes(), to.as_bytes());
+                let (scope, existing) = (scope(recursive), existing(overwrite));
+                let copied = self.files.copy(from, to, scope, existing, self.watch)?;
+                let (from, to) = ((&copied.from).into(), (&copied.to).into());
+                CopyReply { from, to, entries: copied.entries, bytes: copied.bytes }.into()
+            }
+        })
+    }
+
     fn read(&self, request: &Read) -> Result<ReadReply, FileError> {
-        let range = Range { offset: request.offset, limit: request.limit };
-        let mut reading = self.files.read(request.path.as_bytes(), range)?;
+        let Read { path, offset, limit } = request;
+        let mut reading = self.files.read(path.as_bytes(), *offset, *limit)?;
         let (path, size) = ((&reading.path).into(), reading.size);
         let first = reading.next(self.watch)?;
         Ok(ReadReply { path, bytes: self.send(first, reading)?, size })
     }
 
     fn view(&self, request: &View) -> Result<ViewReply, FileError> {
-        let View { path, offset, limit, .. } = request;
-        let path = path.as_bytes();
-        match self.files.view(path, *offset, *limit, self.watch)? {
+        match self.files.view(request, self.watch)? {
             Viewed::Text(path, window) => {
                 let path = (&path).into();
                 Ok(ViewReply { path, content: ViewContent::Text(window) })
@@ -237,18 +262,11 @@ impl Task<'_> {
         }
     }
 
-    fn write(&self, request: &Write) -> Result<WriteReply, FileError> {
-        let options = WriteOptions {
-            mode: request.mode,
-            absent: Absent::Accept,
-            parents: parents(request.parents),
-            overwrite: if request.atomic { Overwrite::Atomic } else { Overwrite::InPlace },
-        };
-        let path = request.path.as_bytes();
+    fn write(&self, request: Write) -> Result<WriteReply, FileError> {
         let done = match self.stream().receive_all_now() {
-            Some(content) => self.files.write_all(path, options, &content, self.watch)?,
+            Some(content) => self.files.write_all(request, &content, self.watch)?,
             None => {
-                let mut writing = self.files.write(path, options)?;
+                let mut writing = self.files.write(request, Absent::Accept)?;
                 while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
                     self.watch.check()?;
                     writing.put(&piece)?;
@@ -261,115 +279,36 @@ impl Task<'_> {
         Ok(WriteReply { path, bytes_written: done.bytes, created: done.created })
     }
 
-    fn edit(&self, request: &Edit) -> Result<EditReply, FileError> {
-        let Edit { path, old, new, count } = request;
-        let path = self.files.edit(path.as_bytes(), old, new, *count, self.watch)?;
-        Ok(EditReply { path: (&path).into(), replacements: *count })
-    }
-
     fn list(&self, request: &List) -> Result<ListReply, FileError> {
-        let options = ListOptions { depth: request.max_depth, limit: request.limit };
-        let path = request.path.as_bytes();
         let mut page = Vec::new();
         let mut bytes = 0;
-        let end = self.files.list_entries(path, options, self.watch, |listed| {
+        let end = self.files.list_entries(request, self.watch, |listed| {
             let ListedEntry { path, kind, size, modified } = listed;
             let name = WireString::from(path);
             bytes += name.encoded_len();
             page.push(Entry { name, kind, size, modified });
             if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
-                self.turn(&mut page);
+                self.send_page(&mut page);
                 bytes = 0;
             }
             Ok(())
         })?;
         if !page.is_empty() {
-            self.turn(&mut page);
+            self.send_page(&mut page);
         }
         Ok(ListReply { path: (&end.path).into(), entries: end.entries, cut: end.cut })
     }
 
-    fn turn(&self, page: &mut Vec<Entry>) {
+    fn send_page(&self, page: &mut Vec<Entry>) {
         let page = Page { request: self.id, entries: std::mem::take(page) };
         self.watch.wait(|| self.outbox.notify(&FromAgent::Page(page)));
     }
-
-    fn glob(&self, request: &Glob) -> Result<GlobReply, FileError> {
-        let Glob { path, pattern, globs, prefix, hidden, limit } = request;
-        let prefix = prefix.as_bytes();
-        let options = GlobOptions { pattern, globs, prefix, hidden: *hidden, limit: *limit };
-        let found = self.files.glob(path.as_bytes(), options, self.watch)?;
-        let names = found.found.into_iter().map(WireString::from).collect();
-        Ok(GlobReply { path: (&found.path).into(), names, cut: found.cut })
-    }
-
-    fn grep(&self, request: &Grep) -> Result<GrepReply, FileError> {
-        let options = GrepOptions {
-            pattern: &request.pattern,
-            globs: &request.globs,
-            context: request.context,
-            ignore_case: request.ignore_case,
-            hidden: request.hidden,
-            limit: request.limit,
-        };
-        let found = self.files.grep(request.path.as_bytes(), options, self.watch)?;
-        let path = (&found.path).into();
-        Ok(GrepReply { path, lines: found.found, files: found.files, cut: found.cut })
-    }
-
-    fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {
-        let (path, created) =
-            self.files.mkdir(request.path.as_bytes(), parents(request.parents))?;
-        Ok(MkdirReply { path: (&path).into(), created })
-    }
-
-    fn remove(&self, request: &Remove) -> Result<RemoveReply, FileError> {
-        let path = request.path.as_bytes();
-        let scope = if request.recursive { RemoveScope::Tree } else { RemoveScope::Entry };
-        let absent = if request.force { Absent::Accept } else { Absent::Refuse };
-        let removed = self.files.remove_entry(path, scope, absent, self.watch)?;
-        let path = (&removed.path).into();
-        let entries = removed.entries;
-        Ok(RemoveReply { path, removed: entries > 0, entries })
-    }
-
-    fn exists(&self, request: &Exists) -> Result<ExistsReply, FileError> {
-        let (path, kind) = self.files.exists(request.path.as_bytes())?;
-        Ok(ExistsReply { path: (&path).into(), kind })
-    }
-
-    fn stat(&self, request: &Stat) -> Result<StatReply, FileError> {
-        let facts = self.files.stat(request.path.as_bytes())?;
-        Ok(StatReply {
-            path: (&facts.path).into(),
-            kind: facts.kind,
-            size: facts.size,
-            permissions: facts.permissions,
-            uid: facts.uid,
-            gid: facts.gid,
-            modified: facts.modified,
-            accessed: facts.accessed,
-            created: facts.created,
-        })
-    }
-
-    fn rename(&self, request: &Rename) -> Result<RenameReply, FileError> {
-        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
-        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
-        let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
-        Ok(RenameReply { from: (&from).into(), to: (&to).into() })
-    }
-
-    fn copy(&self, request: &Copy) -> Result<CopyReply, FileError> {
-        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
-        let scope = if request.recursive { RemoveScope::Tree } else { RemoveScope::Entry };
-        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
-        let copied = self.files.copy(from, to, scope, existing, self.watch)?;
-        let (from, to) = ((&copied.from).into(), (&copied.to).into());
-        Ok(CopyReply { from, to, entries: copied.entries, bytes: copied.bytes })
-    }
 }
 
-const fn parents(make: bool) -> Parents {
-    if make { Parents::Make } else { Parents::Require }
+const fn scope(recursive: bool) -> RemoveScope {
+    if recursive { RemoveScope::Tree } else { RemoveScope::Entry }
+}
+
+const fn existing(overwrite: bool) -> Existing {
+    if overwrite { Existing::Replace } else { Existing::Refuse }
 }

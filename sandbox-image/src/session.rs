@@ -18,7 +18,7 @@ use sandbox_protocol::limits::{
 };
 use sandbox_protocol::message::{
     Cancel, CancelReply, Configure, ConfigureReply, Confinement, Exec, Hello, HelloReply, Limits,
-    Policy, Request, Resolver, Run, Shutdown,
+    Operation, Policy, Request, Resolver, Run, Shutdown,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
 use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy};
-use crate::operation::{FileOperation, Operations};
+use crate::operation::Operations;
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
 use crate::proxy::Proxy;
@@ -199,7 +199,7 @@ impl Session {
     /// Handles one line.
     fn take(&mut self, line: &str) {
         match ToAgent::decode(line) {
-            Ok(ToAgent::Request { id, request }) => self.request(id, request),
+            Ok(ToAgent::Request { id, request, stream }) => self.request(id, request, stream),
             Ok(ToAgent::Chunk(chunk)) if chunk.stream >= FIRST_TUNNEL => {
                 keep(self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.take_chunk(&chunk)));
             }
@@ -233,7 +233,7 @@ impl Session {
     }
 
     /// Answers a request, or starts the work that will.
-    fn request(&mut self, id: u64, request: Request) {
+    fn request(&mut self, id: u64, request: Request, stream: Option<u32>) {
         match request {
             Request::Hello(hello) => {
                 let reply = self.hello(hello);
@@ -256,19 +256,7 @@ impl Session {
             }
             Request::Run(run) => _ = self.begin(id, |session| session.run(id, run)),
             Request::Exec(exec) => _ = self.begin(id, |session| session.exec(id, exec)),
-            Request::Read(read) => self.operate(id, read),
-            Request::View(view) => self.operate(id, view),
-            Request::Write(write) => self.operate(id, write),
-            Request::Edit(edit) => self.operate(id, edit),
-            Request::List(list) => self.operate(id, list),
-            Request::Mkdir(mkdir) => self.operate(id, mkdir),
-            Request::Remove(remove) => self.operate(id, remove),
-            Request::Exists(exists) => self.operate(id, exists),
-            Request::Stat(stat) => self.operate(id, stat),
-            Request::Rename(rename) => self.operate(id, rename),
-            Request::Copy(copy) => self.operate(id, copy),
-            Request::Glob(glob) => self.operate(id, glob),
-            Request::Grep(grep) => self.operate(id, grep),
+            Request::File(operation) => self.operate(id, operation, stream),
         }
     }
 
@@ -339,13 +327,13 @@ impl Session {
         )
     }
 
-    fn operate(&mut self, id: u64, operation: impl FileOperation) {
+    fn operate(&mut self, id: u64, operation: Operation, stream: Option<u32>) {
         let work = self.begin(id, |session| {
             let rules = session.rules()?;
             session.threads.expect(session.accepted.len()).map_err(no_thread)?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
             let files = session.files(rules, id, None);
-            session.operations.accept(id, operation, files, time)
+            session.operations.accept(id, operation, stream, files, time)
         });
         self.accepted.extend(work);
     }

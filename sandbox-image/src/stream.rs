@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{Chunk, Credit};
+use sandbox_protocol::operation::Way;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 
@@ -24,15 +25,6 @@ pub struct Streams {
     open: Mutex<HashMap<u32, Arc<Stream>>>,
     /// One of which reads what the others wait for.
     threads: Arc<Threads>,
-}
-
-/// The direction of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// To the controller.
-    Out,
-    /// To the agent.
-    In,
 }
 
 /// An open stream.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::task::Poll;
 
-use sandbox_api::operation::Operation;
+use sandbox_api::operation::OperationRequest;
 use sandbox_api::{ExecutionEvent, LogEntry, OutputStream, SandboxSpec};
 use sandbox_controller::{
     AgentSource, Config, ConfinementPolicy, Controller, DiskReserve, DockerEndpoint,
@@ -187,7 +187,7 @@ impl Guest {
 
     /// Performs an operation, as data, and gives its envelope.
     pub fn perform(&self, operation: &Value) -> Value {
-        let envelope = match Operation::from_json(&operation.to_string()) {
+        let envelope = match OperationRequest::from_json(&operation.to_string()) {
             Ok(operation) => self.wait(self.sandbox.perform(operation)),
             Err(error) => panic!("{operation}: {error}"),
         };

@@ -45,7 +45,10 @@ impl Operation {
             "answers-another-path" => self.answer_read(0, "/io/other"),
             "answers-a-path-outside" => self.answer_read(0, "/etc/passwd"),
             "answers-as-another-operation" => answer(id, r#"{"path":"/io/f","created":true}"#),
-            "answers-with-extras" => answer(id, r#"{"path":"/io/f","type":null,"root":true}"#),
+            "answers-with-extras" => {
+                answer(id, r#"{"path":"/io/f","exists":false,"type":null,"root":true}"#);
+            }
+            "contradicts-itself" => answer(id, r#"{"path":"/io/f","exists":true,"type":null}"#),
             "internal-error" => self.fail("engine", "the engine is gone"),
             "error-too-long" => self.fail("internal", &"x".repeat(3 << 20)),
             "cancels-itself" => self.fail("cancelled", "cancelled"),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteOptions};
+use sandbox_api::operation::{List, Read, Remove, Stat, Write};
 use sandbox_api::{ExecutionResult, Input, Limits, SandboxSpec, Script};
 use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
@@ -293,9 +293,9 @@ async fn operations(
     interrupt: &Interrupt,
 ) -> Result<Grown, Error> {
     // One of them, so that what comes once is there.
-    sandbox.write("file", "x", WriteOptions::default()).await?;
-    sandbox.remove("file", RemoveOptions::default()).await?;
-    sandbox.list(".", ListOptions { limit: Some(1), ..ListOptions::default() }).await?;
+    sandbox.write(Write::new("file"), "x").await?;
+    sandbox.call(Remove::new("file")).await?;
+    sandbox.list(List { limit: Some(1), ..List::new(".") }).await?;
     let agent = process::agent_of(sandbox)?;
     let processor = || -> Result<Duration, Error> {
         Ok(process::processor_time() + process::processor_time_of(agent)?)
@@ -310,10 +310,10 @@ async fn operations(
         for number in 0..count {
             interrupt.check()?;
             match number % 4 {
-                0 => drop(sandbox.write("file", "x", WriteOptions::default()).await?),
-                1 => drop(sandbox.read("file", ReadOptions::default()).await?),
-                2 => drop(sandbox.stat("file").await?),
-                _ => drop(sandbox.remove("file", RemoveOptions::default()).await?),
+                0 => drop(sandbox.write(Write::new("file"), "x").await?),
+                1 => drop(sandbox.read(Read::new("file"), None).await?),
+                2 => drop(sandbox.stat(Stat::new("file")).await?),
+                _ => drop(sandbox.call(Remove::new("file")).await?),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_api::files::ListOptions;
+use sandbox_api::operation::List;
 use sandbox_controller::Sandbox;
 
 use super::Scenario;
@@ -34,7 +34,7 @@ pub fn fill(folder: &Path, count: u32) -> Result<(), Error> {
 
 /// Lists the io dir, which has `count` entries.
 pub async fn list(sandbox: &Sandbox, count: u32) -> Result<(), Error> {
-    let list = sandbox.list(".", ListOptions::default()).await?;
+    let list = sandbox.list(List::new(".")).await?;
     if list.entries.len() == count as usize && !list.truncated {
         Ok(())
     } else {

@@ -1,15 +1,12 @@
 //! P10: what operations leave. A worker asks one sandbox for ten thousand of them, and looks at
 //! itself and at the agent after a thousand and at the end.
 
-use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use sandbox_api::SandboxSpec;
-use sandbox_api::files::{
-    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, WriteOptions,
-};
+use sandbox_api::operation::{Edit, Exists, List, Mkdir, Read, Remove, Rename, Stat, View, Write};
 use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -131,17 +128,17 @@ async fn repeat(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error>
 async fn round(sandbox: &Sandbox, number: u32) -> Result<(), Error> {
     let folder = format!("round-{number}");
     let (file, moved) = (format!("{folder}/file"), format!("{folder}/moved"));
-    sandbox.mkdir(&folder, MkdirOptions::default()).await?;
-    sandbox.write(&file, "some words", WriteOptions::default()).await?;
-    sandbox.edit(&file, "some", "more", NonZeroU64::MIN).await?;
-    let read = sandbox.read(&file, ReadOptions::default()).await?;
-    sandbox.view(&file, Default::default()).await?;
-    sandbox.stat(&file).await?;
-    sandbox.rename(&file, &moved, RenameOptions::default()).await?;
-    let exists = sandbox.exists(&file).await?;
-    let list = sandbox.list(&folder, ListOptions::default()).await?;
-    let all = RemoveOptions { recursive: true, ..RemoveOptions::default() };
-    let removed = sandbox.remove(&folder, all).await?;
+    sandbox.call(Mkdir::new(&folder)).await?;
+    sandbox.write(Write::new(&file), "some words").await?;
+    sandbox.call(Edit::new(&file, "some", "more")).await?;
+    let read = sandbox.read(Read::new(&file), None).await?;
+    sandbox.view(View::new(&file)).await?;
+    sandbox.stat(Stat::new(&file)).await?;
+    sandbox.call(Rename::new(&file, &moved)).await?;
+    let exists = sandbox.call(Exists::new(&file)).await?;
+    let list = sandbox.list(List::new(&folder)).await?;
+    let all = Remove { recursive: true, ..Remove::new(&folder) };
+    let removed = sandbox.call(all).await?;
     let is_right = read.content == "more words"
         && !exists.exists
         && list.entries.len() == 1

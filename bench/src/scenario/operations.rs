@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_api::files::{ReadOptions, WriteOptions};
+use sandbox_api::operation::{Exists, Read, Stat, Write};
 use sandbox_controller::Sandbox;
 
 use super::Scenario;
@@ -56,16 +56,16 @@ impl Kind {
         let started = Instant::now();
         let (bytes, took) = match self {
             Self::Read => {
-                let read = sandbox.read(FILE, ReadOptions::default()).await?;
+                let read = sandbox.read(Read::new(FILE), None).await?;
                 (read.bytes, started.elapsed())
             }
             Self::Write => {
-                let written = sandbox.write("written", content, WriteOptions::default()).await?;
+                let written = sandbox.write(Write::new("written"), content).await?;
                 (written.bytes_written, started.elapsed())
             }
-            Self::Stat => (sandbox.stat(FILE).await?.size, started.elapsed()),
+            Self::Stat => (sandbox.stat(Stat::new(FILE)).await?.size, started.elapsed()),
             Self::Exists => {
-                let found = sandbox.exists(FILE).await?;
+                let found = sandbox.call(Exists::new(FILE)).await?;
                 (if found.exists { SIZE as u64 } else { 0 }, started.elapsed())
             }
         };

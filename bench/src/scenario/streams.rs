@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_api::files::WriteOptions;
+use sandbox_api::operation::{Read, Write};
 use sandbox_api::{ByteSize, Limits, SandboxSpec};
 use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ async fn through(sandbox: &Sandbox, bytes: u64, interrupt: &Interrupt) -> Result
     let failed = |_| Error::Operation(format!("a stream of {bytes} bytes"));
 
     let started = Instant::now();
-    let mut writer = sandbox.writer(FILE, WriteOptions::default()).await?;
+    let mut writer = sandbox.writer(Write::new(FILE)).await?;
     let mut content = Content::of(bytes);
     loop {
         interrupt.check()?;
@@ -174,7 +174,7 @@ async fn through(sandbox: &Sandbox, bytes: u64, interrupt: &Interrupt) -> Result
     let written = started.elapsed().as_secs_f64();
 
     let started = Instant::now();
-    let mut reader = sandbox.reader(FILE, 0, None).await?;
+    let mut reader = sandbox.reader(Read::new(FILE)).await?;
     let mut content = Content::of(bytes);
     let mut came = vec![0; BLOCK];
     loop {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_api::files::WriteOptions;
+use sandbox_api::operation::{Read, Write};
 use sandbox_controller::Sandbox;
 
 use super::Scenario;
@@ -68,7 +68,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
 
 async fn read(sandbox: &Sandbox, content: &[u8]) -> Result<f64, Error> {
     let started = Instant::now();
-    let read = sandbox.read_bytes(FILE, 0, None).await?;
+    let read = sandbox.read_bytes(Read::new(FILE)).await?;
     let took = started.elapsed();
     if read == content {
         Ok(took.as_secs_f64())
@@ -79,6 +79,6 @@ async fn read(sandbox: &Sandbox, content: &[u8]) -> Result<f64, Error> {
 
 async fn write(sandbox: &Sandbox, content: &[u8]) -> Result<f64, Error> {
     let started = Instant::now();
-    sandbox.write("written", content, WriteOptions::default()).await?;
+    sandbox.write(Write::new("written"), content).await?;
     Ok(started.elapsed().as_secs_f64())
 }

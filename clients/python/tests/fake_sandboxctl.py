@@ -55,8 +55,12 @@ def document(status: str, result: object) -> dict:
     }
 
 
+def name_of(path: "str | dict | None") -> "str | None":
+    return path["b64"] if isinstance(path, dict) else path
+
+
 def operate(files: dict, operation: dict) -> dict:
-    path = operation.get("path_b64") or operation["path"]
+    path = name_of(operation["path"])
     match operation["operation"]:
         case "write":
             encoded = operation["encoding"] == "base64"
@@ -91,7 +95,7 @@ def call(id: int, tool: str, args: dict, stream: bool = False) -> None:
         refuse(id, "invalid_request", f"Container '{name}' not registered")
         return
     files = sandboxes.get(name, {})
-    path = args.get("path_b64") or args.get("path")
+    path = name_of(args.get("path"))
     match tool:
         case "sandbox_init":
             told = {"args": args, "pid": os.getpid(), "env": sorted(os.environ)}

@@ -1,6 +1,6 @@
 /** The files of a sandbox. */
 import { DATA, ENVELOPE, fromBase64, type Shape, shaped, unexpected } from "./core/answers.js";
-import { type Path, pathMembers, toBase64 } from "./core/bytes.js";
+import { type Path, toBase64, toContent } from "./core/bytes.js";
 import { errorOf } from "./core/errors.js";
 import { camel, snake } from "./core/names.js";
 import { expectOptions } from "./core/options.js";
@@ -271,7 +271,7 @@ export class Files {
   }
 
   #do(operation: wire.Operation["operation"], path: Path, options: object, signal: AbortSignal | undefined) {
-    const members = { operation, ...pathMembers("path", path), ...snake(options) };
+    const members = { operation, path: toContent(path, "path"), ...snake(options) };
     return this.#perform(members as wire.Operation, signal);
   }
 
@@ -287,7 +287,7 @@ export class Files {
   }
 }
 
-const pair = (from: Path, to: Path) => ({ ...pathMembers("from", from), ...pathMembers("to", to) });
+const pair = (from: Path, to: Path) => ({ from: toContent(from, "from"), to: toContent(to, "to") });
 
 async function* pieces(content: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield* content;

@@ -129,7 +129,7 @@ struct Pending {
 /// A request that opens streams.
 struct Opening<C, T> {
     params: C,
-    /// Their numbers.
+    /// The numbers of its streams. That of one alone is in the envelope.
     streams: Vec<u32>,
     /// The first chunk of the one on which the controller sends.
     chunk: Option<Chunk>,
@@ -257,7 +257,7 @@ impl Session {
     pub async fn receive<C: Call>(
         &self,
         most: u64,
-        params: impl FnOnce(u32) -> C,
+        params: C,
     ) -> Result<(Reply<C::Reply>, Incoming), CallError>
     where
         C::Reply: Send + 'static,
@@ -266,7 +266,7 @@ impl Session {
         let open = |streams: &mut Streams| {
             let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
             let number = incoming.number();
-            Opening { params: params(number), streams: vec![number], chunk: None, ends: incoming }
+            Opening { params, streams: vec![number], chunk: None, ends: incoming }
         };
         self.open(permit, None, open).await
     }
@@ -276,7 +276,7 @@ impl Session {
     pub async fn send<C: Call>(
         &self,
         content: Option<&[u8]>,
-        params: impl FnOnce(u32) -> C,
+        params: C,
     ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError>
     where
         C::Reply: Send + 'static,
@@ -288,7 +288,7 @@ impl Session {
             let chunk =
                 content.and_then(|data| streams.next_chunk(number, data, Fin::Nothing).ok()?);
             let sent = chunk.as_ref().map_or(0, |chunk| chunk.data.0.len());
-            Opening { params: params(number), streams: vec![number], chunk, ends: (outgoing, sent) }
+            Opening { params, streams: vec![number], chunk, ends: (outgoing, sent) }
         };
         let (reply, (outgoing, sent)) = self.open(permit, None, open).await?;
         Ok((reply, outgoing, sent))
@@ -382,7 +382,8 @@ impl Session {
             }
             let id = state.next_id;
             let Opening { params, streams, chunk, ends } = make(&mut state.streams);
-            let request = ToAgent::Request { id, request: params.into() };
+            let stream = if let [stream] = *streams { Some(stream) } else { None };
+            let request = ToAgent::Request { id, request: params.into(), stream };
             let chunk = chunk.map(ToAgent::Chunk);
             let line = match request.encode().and_then(|mut line| {
                 // In one write, so that the agent is woken once for both.
@@ -575,6 +576,8 @@ pub mod testing {
         pub output: WriteHalf<DuplexStream>,
         /// Its stderr.
         pub errors: mpsc::Sender<Bytes>,
+        /// The number of the stream that the last request opens; 0 if it opens none.
+        pub stream: u32,
     }
 
     /// The two ends of a container's stdio.
@@ -600,14 +603,18 @@ pub mod testing {
         let output = futures_util::stream::select(output.boxed(), errors_seen.boxed());
         let (input, output_half) = tokio::io::split(theirs);
         let attached = Attached { input: Box::pin(stdin), output: output.boxed() };
-        (attached, FakeAgent { input: BufReader::new(input), output: output_half, errors })
+        let input = BufReader::new(input);
+        (attached, FakeAgent { input, output: output_half, errors, stream: 0 })
     }
 
     impl FakeAgent {
         /// The next request; `None` if stdin is closed.
         pub async fn request(&mut self) -> Option<(u64, Request)> {
             match self.message().await? {
-                ToAgent::Request { id, request } => Some((id, request)),
+                ToAgent::Request { id, request, stream } => {
+                    self.stream = stream.unwrap_or_default();
+                    Some((id, request))
+                }
                 other => panic!("{other:?}"),
             }
         }

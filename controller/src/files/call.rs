@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sandbox_api::files::OperationStats;
-use sandbox_protocol::message::{Call, Cancel};
+use sandbox_protocol::message::Cancel;
+use sandbox_protocol::operation::{FileOperation, FileReply, OperationStats, Paths};
 use sandbox_protocol::path::GuestPath;
-use sandbox_protocol::{Base64, ErrorKind, WireError, WireString};
+use sandbox_protocol::{ErrorKind, WireError, WireString};
 use sandbox_session::{CallError, NotificationHandler, Reply};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
@@ -30,8 +30,8 @@ pub(crate) struct OperationCall {
     inner: Arc<Inner>,
     operation: &'static str,
     /// As the caller wrote it.
-    path: Vec<u8>,
-    to: Option<Vec<u8>>,
+    path: WireString,
+    to: Option<WireString>,
     started: Instant,
     /// The time spent waiting for the agent.
     waited: Duration,
@@ -40,40 +40,30 @@ pub(crate) struct OperationCall {
 }
 
 impl OperationCall {
-    pub fn new(inner: Arc<Inner>, operation: &'static str, path: &[u8]) -> Self {
+    pub fn new(inner: Arc<Inner>, operation: &'static str, (path, to): Paths<'_>) -> Self {
         let active = inner.activity.begin();
         let started = Instant::now();
-        let path = path.to_vec();
+        let (path, to) = (path.clone(), to.cloned());
         let waited = Duration::ZERO;
-        Self { inner, operation, path, to: None, started, waited, ended: false, _active: active }
-    }
-
-    /// Adds a second path.
-    pub fn to(mut self, path: &[u8]) -> Self {
-        self.to = Some(path.to_vec());
-        self
+        Self { inner, operation, path, to, started, waited, ended: false, _active: active }
     }
 
     pub const fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
 
-    /// The path as sent on the wire.
-    pub fn wire(&self) -> WireString {
-        WireString::new(&self.path)
-    }
-
-    /// The normalised path, if the path as written is valid.
-    pub fn resolved(&self) -> Option<GuestPath> {
-        self.inner.resolve(&self.path)
+    /// The normalised path, once a reply was verified.
+    pub fn resolved(&self) -> Result<GuestPath, Error> {
+        let resolved = self.inner.resolve(self.path.as_bytes());
+        resolved.ok_or_else(|| self.breach("the requested path does not resolve"))
     }
 
     /// Does the work, and ends with its result.
     pub async fn run<T: OperationStats>(
-        self,
-        work: impl AsyncFnOnce(&Self) -> Result<T, Error>,
+        mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let result = work(&self).await;
+        let result = work(&mut self).await;
         self.end(result)
     }
 
@@ -85,20 +75,20 @@ impl OperationCall {
 
     /// Ends it, with the number of bytes of content that were transferred.
     pub fn end_with<T>(mut self, bytes: Option<u64>, result: Result<T, Error>) -> Result<T, Error> {
-        self.tell(result.as_ref().err().map(Error::kind), bytes);
+        self.record_audit(result.as_ref().err().map(Error::kind), bytes);
         result
     }
 
-    fn tell(&mut self, error: Option<ErrorKind>, bytes: Option<u64>) {
+    fn record_audit(&mut self, error: Option<ErrorKind>, bytes: Option<u64>) {
         self.ended = true;
         let outcome = error.map_or(audit::OK, ErrorKind::as_str);
         let took = self.started.elapsed();
-        let normalised = |written: &[u8]| match self.inner.resolve(written) {
+        let normalised = |written: &WireString| match self.inner.resolve(written.as_bytes()) {
             Some(path) => path.as_bytes().to_vec(),
-            None => written.to_vec(),
+            None => written.as_bytes().to_vec(),
         };
         let path = normalised(&self.path);
-        let to = self.to.as_deref().map(normalised);
+        let to = self.to.as_ref().map(normalised);
         let text = String::from_utf8_lossy(&path);
         tracing::debug!(operation = self.operation, path = %text, outcome, bytes, ?took);
         self.inner.audit().record(&Event {
@@ -111,27 +101,23 @@ impl OperationCall {
         });
     }
 
-    /// Checks that the agent's answer names the requested path: anything else is a breach of the
-    /// protocol.
-    pub fn checked(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
-        self.checked_as(&self.path, path)
-    }
-
-    /// Like [`checked`](Self::checked), for the second path.
-    pub fn checked_to(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
-        self.checked_as(self.to.as_deref().unwrap_or_default(), path)
-    }
-
-    fn checked_as(
-        &self,
-        written: &[u8],
-        path: &WireString,
-    ) -> Result<(String, Option<Base64>), Error> {
-        match self.inner.resolve(written) {
-            Some(expected) if path.as_bytes() == expected.as_bytes() => {
-                Ok(path.clone().into_parts())
-            }
-            _ => Err(self.breach("an answer about another path")),
+    /// Checks that a reply is about the requested paths, both of them where there are two: anything else
+    /// is a breach of the protocol.
+    pub fn verified<R: FileReply>(&self, reply: R) -> Result<R, Error> {
+        let is_named = |written: &WireString, named: &WireString| {
+            let resolved = self.inner.resolve(written.as_bytes());
+            resolved.is_some_and(|path| path.as_bytes() == named.as_bytes())
+        };
+        let (path, to) = reply.paths();
+        let is_about_both = is_named(&self.path, path)
+            && match (&self.to, to) {
+                (Some(written), Some(named)) => is_named(written, named),
+                (written, named) => written.is_none() && named.is_none(),
+            };
+        match (is_about_both, reply.is_consistent()) {
+            (true, true) => Ok(reply),
+            (false, _) => Err(self.breach("the reply names a different path")),
+            (true, false) => Err(self.breach("the reply contradicts itself")),
         }
     }
 
@@ -140,24 +126,19 @@ impl OperationCall {
         breach(&self.inner, detail)
     }
 
-    /// Sends a request that has no notifications.
-    pub async fn ask<C: Call<Reply: Send + 'static>>(&self, request: C) -> Result<C::Reply, Error> {
-        self.ask_with(request, None).await
-    }
-
-    /// Sends a request, whose notifications `sink` handles.
-    pub async fn ask_with<C: Call<Reply: Send + 'static>>(
+    /// Sends a request, whose notifications `sink` handles, and returns its verified reply.
+    pub async fn call<O: FileOperation>(
         &self,
-        request: C,
+        request: O,
         sink: Option<Arc<dyn NotificationHandler>>,
-    ) -> Result<C::Reply, Error> {
-        let reply = self.within(self.inner.session().begin(request, sink)).await?;
-        self.answer_to(reply).answer().await
+    ) -> Result<O::Reply, Error> {
+        let reply = self.send(self.inner.session().begin(request, sink)).await?;
+        self.verified(self.pending_reply(reply).wait().await?)
     }
 
     /// Awaits the sending of a request, once the mounts are as they must be. It may wait for a permit;
     /// every request that holds one has a deadline.
-    pub async fn within<T>(
+    pub async fn send<T>(
         &self,
         request: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, Error> {
@@ -169,14 +150,14 @@ impl OperationCall {
     }
 
     /// Returns a future of the answer to a request.
-    pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> PendingReply<T> {
+    pub fn pending_reply<T: Send + 'static>(&self, reply: Reply<T>) -> PendingReply<T> {
         let runtime = Handle::current();
         PendingReply { inner: self.inner.clone(), reply: Some(reply), runtime }
     }
 
     /// Waits for one message of the agent, after `moved` bytes of content. All waits of the
     /// operation count together.
-    pub async fn in_time<T>(
+    pub async fn with_timeout<T>(
         &mut self,
         moved: u64,
         sign: impl Future<Output = T>,
@@ -185,7 +166,7 @@ impl OperationCall {
         let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
         let patience = (limit + GRACE + moving).saturating_sub(self.waited);
         let since = Instant::now();
-        let sign = within(&self.inner, patience, sign).await;
+        let sign = with_patience(&self.inner, patience, sign).await;
         self.waited += since.elapsed();
         sign
     }
@@ -194,17 +175,17 @@ impl OperationCall {
 impl Drop for OperationCall {
     fn drop(&mut self) {
         if !self.ended {
-            self.tell(Some(ErrorKind::Cancelled), None);
+            self.record_audit(Some(ErrorKind::Cancelled), None);
         }
     }
 }
 
 /// Waits for one message of the agent, for slightly longer than the time limit of an operation.
-pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
-    within(inner, inner.limits.operation_timeout + GRACE, sign).await
+async fn with_timeout<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
+    with_patience(inner, inner.limits.operation_timeout + GRACE, sign).await
 }
 
-async fn within<T>(
+async fn with_patience<T>(
     inner: &Inner,
     patience: Duration,
     sign: impl Future<Output = T>,
@@ -245,7 +226,7 @@ async fn failed(inner: &Inner, error: CallError) -> Error {
             }
         }
         CallError::Refused(source) if !ends_operations(source.kind()) => {
-            breach(inner, &format!("an error that no file operation has: {source}"))
+            breach(inner, &format!("unexpected error kind for a file operation: {source}"))
         }
         CallError::Refused(source) => Error::Operation { source },
         CallError::Over => inner.why_ended().await,
@@ -289,10 +270,10 @@ pub(super) struct PendingReply<T: Send + 'static> {
 
 impl<T: Send + 'static> PendingReply<T> {
     /// Waits for the answer.
-    pub async fn answer(mut self) -> Result<T, Error> {
+    pub async fn wait(mut self) -> Result<T, Error> {
         let inner = self.inner.clone();
         let reply = self.reply.as_mut().expect("taken only here and by the end");
-        let answer = in_time(&inner, reply.wait()).await?;
+        let answer = with_timeout(&inner, reply.wait()).await?;
         self.reply = None;
         let answer = match answer {
             Ok(answer) => answer,
@@ -312,7 +293,7 @@ impl<T: Send + 'static> Drop for PendingReply<T> {
                 _ = inner.session().call(Cancel { id: reply.id, at_once: false }).await;
                 _ = reply.wait().await;
             };
-            if in_time(&inner, cancelled).await.is_err() {
+            if with_timeout(&inner, cancelled).await.is_err() {
                 inner.abandon("a file operation did not stop after its timeout or cancel").await;
             }
         });

@@ -1,13 +1,13 @@
 //! Transfers of content: files read and written in chunks.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::{fmt, io};
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use sandbox_api::files::{WriteData, WriteOptions};
-use sandbox_protocol::message::{self, ReadReply, WriteReply};
+use sandbox_protocol::operation::{FileOperation as _, Read, ReadReply, Write, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use sandbox_session::{Fin, Incoming, Outgoing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::call::{OperationCall, PendingReply};
 use crate::error::Error;
+use crate::sandbox::Inner;
 
 /// How many bytes a writer buffers before it waits for the agent.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -34,22 +35,17 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Requests the content, and waits until it arrives or is refused.
-    pub async fn start(
-        call: OperationCall,
-        offset: u64,
-        limit: Option<u64>,
-    ) -> Result<Self, Error> {
+    pub async fn start(inner: Arc<Inner>, request: Read) -> Result<Self, Error> {
+        let call = OperationCall::new(inner, Read::NAME, request.paths());
         let inner = call.inner();
         let most = inner.limits.max_file_size.as_u64();
-        let most = limit.map_or(most, |limit| limit.min(most));
-        let path = call.wire();
-        let request = |stream| message::Read { path, offset, limit, stream };
-        let begun = call.within(inner.session().receive(most, request)).await;
+        let most = request.limit.map_or(most, |limit| limit.min(most));
+        let begun = call.send(inner.session().receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
             Err(error) => return call.end_with(None, Err(error)),
         };
-        let answer = Some(call.answer_to(reply));
+        let answer = Some(call.pending_reply(reply));
         let mut reading = Self { call, incoming, answer, first: None, bytes: 0 };
         match reading.piece().await {
             Ok(first) => Ok(Self { first, ..reading }),
@@ -69,15 +65,14 @@ impl Reading {
         if self.answer.is_none() {
             return Ok(None);
         }
-        if let Some(piece) = self.call.in_time(self.bytes, self.incoming.next()).await? {
+        if let Some(piece) = self.call.with_timeout(self.bytes, self.incoming.next()).await? {
             self.bytes += piece.len() as u64;
             return Ok(Some(piece));
         }
         let Some(answer) = self.answer.take() else { return Ok(None) };
-        let reply = answer.answer().await?;
-        self.call.checked(&reply.path)?;
+        let reply = self.call.verified(answer.wait().await?)?;
         if reply.bytes != self.bytes {
-            return Err(self.call.breach("a file of another length"));
+            return Err(self.call.breach("the reply's length does not match the data"));
         }
         Ok(None)
     }
@@ -89,7 +84,7 @@ impl Reading {
 
     /// The file's path, once some content was read.
     pub fn path(&self) -> Result<GuestPath, Error> {
-        self.call.resolved().ok_or_else(|| self.call.breach("a file at no path"))
+        self.call.resolved()
     }
 
     /// Reads the rest.
@@ -157,18 +152,15 @@ pub(super) struct Writing {
 impl Writing {
     /// Begins a write. What fits of `content`, if it is all known, is sent with the request.
     pub async fn start(
-        call: OperationCall,
-        options: WriteOptions,
+        inner: Arc<Inner>,
+        request: Write,
         content: Option<&[u8]>,
     ) -> Result<Self, Error> {
-        let inner = call.inner();
-        let path = call.wire();
-        let WriteOptions { mode, parents, atomic } = options;
-        let request = |stream| message::Write { path, mode, parents, atomic, stream };
-        let begun = call.within(inner.session().send(content, request)).await;
+        let call = OperationCall::new(inner, Write::NAME, request.paths());
+        let begun = call.send(call.inner().session().send(content, request)).await;
         match begun {
             Ok((reply, outgoing, sent)) => {
-                let answer = Some(call.answer_to(reply));
+                let answer = Some(call.pending_reply(reply));
                 Ok(Self { call, outgoing, answer, bytes: sent as u64 })
             }
             Err(error) => call.end_with(None, Err(error)),
@@ -182,7 +174,7 @@ impl Writing {
 
     async fn send(&mut self, mut content: &[u8], fin: Fin) -> Result<(), Error> {
         loop {
-            let sent = self.call.in_time(self.bytes, self.outgoing.send(content, fin)).await?;
+            let sent = self.call.with_timeout(self.bytes, self.outgoing.send(content, fin)).await?;
             let Ok(sent) = sent else { return Err(self.refused().await) };
             content = &content[sent..];
             self.bytes += sent as u64;
@@ -193,14 +185,14 @@ impl Writing {
     }
 
     /// Sends the end of the content: this changes the file.
-    pub async fn commit(&mut self) -> Result<WriteData, Error> {
+    pub async fn commit(&mut self) -> Result<WriteReply, Error> {
         self.send(&[], Fin::Nothing).await?;
         self.written().await
     }
 
     /// Sends the rest of `content`, of which the beginning was sent with the request: this changes
     /// the file.
-    pub async fn commit_rest(&mut self, content: &[u8]) -> Result<WriteData, Error> {
+    pub async fn commit_rest(&mut self, content: &[u8]) -> Result<WriteReply, Error> {
         let rest = usize::try_from(self.bytes).ok().and_then(|sent| content.get(sent..));
         if let Some(rest @ [_, ..]) = rest {
             self.send(rest, Fin::Nothing).await?;
@@ -209,27 +201,25 @@ impl Writing {
     }
 
     /// Waits for the answer.
-    async fn written(&mut self) -> Result<WriteData, Error> {
+    async fn written(&mut self) -> Result<WriteReply, Error> {
         let reply = match self.answer.take() {
-            Some(answer) => answer.answer().await?,
-            None => return Err(self.call.breach("a write that was answered twice")),
+            Some(answer) => self.call.verified(answer.wait().await?)?,
+            None => return Err(self.call.breach("duplicate reply to a write")),
         };
-        let (path, path_b64) = self.call.checked(&reply.path)?;
-        let (bytes_written, created) = (reply.bytes_written, reply.created);
-        if bytes_written != self.bytes {
-            return Err(self.call.breach("a write of another length"));
+        match reply.bytes_written == self.bytes {
+            true => Ok(reply),
+            false => Err(self.call.breach("the reply's length does not match the data")),
         }
-        Ok(WriteData { path, path_b64, bytes_written, created })
     }
 
     /// Why the write ended before everything was sent.
     async fn refused(&mut self) -> Error {
         if let Some(answer) = self.answer.take()
-            && let Err(error) = answer.answer().await
+            && let Err(error) = answer.wait().await
         {
             return error;
         }
-        self.call.breach("a write was done before its end")
+        self.call.breach("the write was acknowledged before its end")
     }
 
     /// Ends it.
@@ -246,7 +236,7 @@ pub struct FileWriter {
     pipe: DuplexStream,
     /// Signals that the content is complete. Dropped: it is not.
     whole: oneshot::Sender<()>,
-    task: AbortOnDropHandle<Result<WriteData, Error>>,
+    task: AbortOnDropHandle<Result<WriteReply, Error>>,
 }
 
 impl FileWriter {
@@ -281,7 +271,7 @@ impl FileWriter {
     ///
     /// Those of [`Sandbox::write`](crate::Sandbox::write), including errors that earlier writes
     /// met.
-    pub async fn finish(mut self) -> Result<WriteData, Error> {
+    pub async fn finish(mut self) -> Result<WriteReply, Error> {
         // If the pipe is closed, the task returns the reason.
         _ = self.pipe.shutdown().await;
         _ = self.whole.send(());

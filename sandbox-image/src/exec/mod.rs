@@ -32,13 +32,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{Command, Exec, ExecReply};
+use sandbox_protocol::operation::Way;
 use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::confine::{Layers, seccomp};
 use crate::outbox::Outbox;
 use crate::proxy::Proxy;
 use crate::stop::{StopFlag, StopReason, no_thread};
-use crate::stream::{Stream, Streams, Way};
+use crate::stream::{Stream, Streams};
 use crate::wake::Wake;
 use command::{CommandRequest, Defaults, Prepared};
 use reaper::Reaper;

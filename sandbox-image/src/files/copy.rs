@@ -3,19 +3,18 @@
 use rustix::fs::{Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{CutBy, EntryKind, WriteMode};
+use sandbox_protocol::message::{CutBy, EntryKind, List, Mkdir, Write, WriteMode};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
 use super::error::{FileError, beneath};
-use super::list::{Depth, ListOptions, ListedEntry};
+use super::list::{Depth, ListedEntry};
 use super::mounts::MountTarget;
 use super::open::{Absent, special};
 use super::open_mode::OpenMode;
 use super::remove::RemoveScope;
 use super::temporary::Existing;
 use super::watch::Watch;
-use super::write::{Overwrite, Parents, WriteOptions};
 
 /// What was copied.
 #[derive(Debug)]
@@ -90,8 +89,8 @@ impl Files {
             None => {}
         }
         let mut listed = Vec::new();
-        let every = ListOptions { depth: None, limit: None };
-        let end = self.walk(from, every, Depth::OfPaths, watch, |entry| {
+        let every = List { recursive: true, ..List::new(from) };
+        let end = self.walk(&every, Depth::OfPaths, watch, |entry| {
             match entry.kind {
                 EntryKind::File | EntryKind::Directory => listed.push(entry),
                 EntryKind::Symlink => {
@@ -123,19 +122,20 @@ impl Files {
         let mut narrow = Vec::new();
         let mut mkdir = |from: &[u8], to: Vec<u8>, parents| {
             let mode = copied_mode(self.stat(from)?.permissions);
-            let (_, created) = self.mkdir_with(&to, parents, mode | Mode::RWXU)?;
+            let request = Mkdir { parents, ..Mkdir::new(&*to) };
+            let (_, created) = self.mkdir_with(&request, mode | Mode::RWXU)?;
             if created && !mode.contains(Mode::RWXU) {
                 narrow.push((to, mode));
             }
             Ok::<_, FileError>(())
         };
-        mkdir(from, to.to_vec(), Parents::Make)?;
+        mkdir(from, to.to_vec(), true)?;
         let mut bytes = 0;
         for ListedEntry { path, kind, .. } in &listed {
             watch.check()?;
             let (from, to) = (join_written(from, path), join_written(to, path));
             match kind {
-                EntryKind::Directory => mkdir(&from, to, Parents::Require)?,
+                EntryKind::Directory => mkdir(&from, to, false)?,
                 _ => bytes += self.copy_file(&from, &to, existing, watch)?,
             }
         }
@@ -156,16 +156,11 @@ impl Files {
         let source = self.open(from, OpenMode::Read)?;
         let stat = fstat(&source.fd).map_err(|errno| FileError::system(errno, from))?;
         self.refuse_size(source.size, from)?;
-        let options = WriteOptions {
-            mode: match existing {
-                Existing::Replace => WriteMode::Overwrite,
-                Existing::Refuse => WriteMode::CreateNew,
-            },
-            absent: Absent::Accept,
-            parents: Parents::Make,
-            overwrite: Overwrite::Atomic,
+        let mode = match existing {
+            Existing::Replace => WriteMode::Overwrite,
+            Existing::Refuse => WriteMode::CreateNew,
         };
-        let mut writing = self.write(to, options)?;
+        let mut writing = self.write(Write { mode, ..Write::new(to) }, Absent::Accept)?;
         writing.permissions(copied_mode(stat.st_mode));
         writing.put_file(&source.fd, source.size, watch)?;
         Ok(writing.commit(watch)?.bytes)

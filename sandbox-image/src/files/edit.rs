@@ -7,16 +7,15 @@ use std::borrow::Cow;
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::WriteMode;
+use sandbox_protocol::message::{Edit, Write};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::FileError;
 use super::open::Absent;
-use super::read::{Range, Reading};
+use super::read::Reading;
 use super::text::Utf8Check;
 use super::watch::Watch;
-use super::write::{Overwrite, Parents, WriteOptions};
 
 /// How much of the edited text is written at once: matches may be close together.
 const WRITTEN_BYTES: usize = 128 << 10;
@@ -36,31 +35,18 @@ impl Files {
     ///
     /// [`FileError`], and the file is unchanged: `invalid_request` if `old` is empty or occurs
     /// another number of times, `encoding` if the file is not UTF-8.
-    pub fn edit(
-        &self,
-        written: &[u8],
-        old: &str,
-        new: &str,
-        count: u64,
-        watch: &Watch,
-    ) -> Result<GuestPath, FileError> {
+    pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<GuestPath, FileError> {
+        let Edit { path, old, new, count } = request;
+        let (written, count) = (path.as_bytes(), count.get());
         let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
         if old.is_empty() {
             return Err(refuse("the text to replace is empty"));
         }
-        if count == 0 {
-            return Err(refuse("the count of what to replace is 0"));
-        }
-        let options = WriteOptions {
-            mode: WriteMode::Overwrite,
-            absent: Absent::Refuse,
-            parents: Parents::Require,
-            overwrite: Overwrite::Atomic,
-        };
         // An error that forbids the write is reported first.
-        let mut writing = self.write(written, options)?;
+        let write = Write { parents: false, ..Write::new(written) };
+        let mut writing = self.write(write, Absent::Refuse)?;
         let lock = writing.lock(watch)?;
-        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
+        let mut reading = self.read(written, 0, None)?;
         let version = reading.version()?;
         let finder = Finder::new(old);
         let mut text = Text::default();
@@ -219,7 +205,7 @@ mod tests {
         let (count, new) = (300_000, "xyz");
         std::fs::write(directory.path().join("f"), "a-".repeat(count)).unwrap();
         let (files, _) = Setup::io(directory.path()).open();
-        let mut reading = files.read(b"f", Range { offset: 0, limit: None }).unwrap();
+        let mut reading = files.read(b"f", 0, None).unwrap();
         let watch = Watch::new(std::sync::Arc::default(), std::time::Duration::from_secs(60));
         let (mut edited, mut puts) = (Vec::new(), 0);
         let put = |bytes: &[u8]| {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, OFlags, statat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Cut, CutBy, EntryKind, Timestamp};
+use sandbox_protocol::message::{Cut, CutBy, EntryKind, List, Timestamp};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
@@ -21,15 +21,6 @@ use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
 use super::watch::Watch;
 use sandbox_dirfd::{Root, retry};
-
-/// The bounds of a list; the sandbox's limits also apply.
-#[derive(Debug, Clone, Copy)]
-pub struct ListOptions {
-    /// The depth; 1 is the directory itself.
-    pub depth: Option<u64>,
-    /// The most entries.
-    pub limit: Option<u64>,
-}
 
 /// An entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,12 +73,11 @@ impl Files {
     /// [`FileError`] of the directory, of a subdirectory that cannot be read, or of `each`.
     pub fn list_entries(
         &self,
-        written: &[u8],
-        options: ListOptions,
+        request: &List,
         watch: &Watch,
         each: impl FnMut(ListedEntry) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
-        self.walk(written, options, Depth::OfLists, watch, each)
+        self.walk(request, Depth::OfLists, watch, each)
     }
 
     /// The same, to another depth.
@@ -97,28 +87,28 @@ impl Files {
     /// The same.
     pub(super) fn walk(
         &self,
-        written: &[u8],
-        options: ListOptions,
-        depth: Depth,
+        request: &List,
+        reach: Depth,
         watch: &Watch,
         mut each: impl FnMut(ListedEntry) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
+        let (written, depth, limit) = (request.path.as_bytes(), request.depth(), request.limit);
         let located = self.locate_to_read(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
         };
-        if options.depth == Some(0) || options.limit == Some(0) {
-            let reason = "a list of nothing";
+        if depth == Some(0) || limit == Some(0) {
+            let reason = "`limit` and `max_depth` must be at least 1";
             return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
         }
-        let bound = match depth {
+        let bound = match reach {
             Depth::OfLists => self.list_depth,
             Depth::OfPaths => u64::MAX,
         };
-        let max_depth = options.depth.unwrap_or(u64::MAX).min(bound);
-        let limit = options.limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
+        let max_depth = depth.unwrap_or(u64::MAX).min(bound);
+        let limit = limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
         // Whether the depth is bounded by the sandbox's limit, not by the caller's.
-        let depth_is_bound = options.depth.is_none_or(|depth| depth > bound);
+        let depth_is_bound = depth.is_none_or(|depth| depth > bound);
         let mut walk = Walk {
             root,
             path: &located.path,

@@ -6,14 +6,13 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx,
 };
 use rustix::io::Errno;
-use sandbox_protocol::message::{EntryKind, Timestamp};
+use sandbox_protocol::message::{EntryKind, Mkdir, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::{FileError, beneath};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{ParentDir, make_parents};
-use super::write::Parents;
 use sandbox_dirfd::{retry, split};
 
 /// How often a mkdir is retried because the name appeared or vanished in between.
@@ -117,8 +116,8 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; nothing has changed, except that parents may have been created.
-    pub fn mkdir(&self, written: &[u8], parents: Parents) -> Result<(GuestPath, bool), FileError> {
-        self.mkdir_with(written, parents, Mode::from_raw_mode(0o777))
+    pub fn mkdir(&self, request: &Mkdir) -> Result<(GuestPath, bool), FileError> {
+        self.mkdir_with(request, Mode::from_raw_mode(0o777))
     }
 
     /// The same with a mode, as far as the umask leaves it.
@@ -128,10 +127,10 @@ impl Files {
     /// The same.
     pub(super) fn mkdir_with(
         &self,
-        written: &[u8],
-        parents: Parents,
+        request: &Mkdir,
         mode: Mode,
     ) -> Result<(GuestPath, bool), FileError> {
+        let written = request.path.as_bytes();
         let located = self.locate_to_write(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::EXIST, written));
@@ -149,7 +148,7 @@ impl Files {
             }
             let ParentDir { directory, missing, name } =
                 self.parent(&located, root, relative, written)?;
-            if parents == Parents::Require && !missing.is_empty() {
+            if !request.parents && !missing.is_empty() {
                 return Err(FileError::system(Errno::NOENT, written));
             }
             let wanted = missing.len() as u64 + 1;

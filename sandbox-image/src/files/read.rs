@@ -12,15 +12,6 @@ use super::open_mode::OpenMode;
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
-/// A range of a file.
-#[derive(Debug, Clone, Copy)]
-pub struct Range {
-    /// Its offset.
-    pub offset: u64,
-    /// The most bytes.
-    pub limit: Option<u64>,
-}
-
 /// A file that is open for reading, and the range to read.
 pub struct Reading {
     fd: OwnedFd,
@@ -55,14 +46,18 @@ impl Version {
 }
 
 impl Files {
-    /// Opens a file to read a range of it.
+    /// Opens a file to read `limit` bytes from `offset`, or all.
     ///
     /// # Errors
     ///
     /// [`FileError`]; `too_large` if the range has more than `limits.file_bytes`.
-    pub fn read(&self, written: &[u8], range: Range) -> Result<Reading, FileError> {
+    pub fn read(
+        &self,
+        written: &[u8],
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<Reading, FileError> {
         let file = self.open(written, OpenMode::Read)?;
-        let Range { offset, limit } = range;
         let left = file.size.saturating_sub(offset).min(limit.unwrap_or(u64::MAX));
         self.refuse_size(left, written)?;
         let written = written.to_vec();

@@ -9,7 +9,7 @@ use sandbox_protocol::limits::{
     MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{Cut, CutBy, EntryKind, GrepLine};
+use sandbox_protocol::message::{Cut, CutBy, EntryKind, Glob, Grep, GrepLine};
 use sandbox_protocol::path::{GLOB_SPECIAL, GuestPath, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
@@ -27,38 +27,6 @@ use sandbox_dirfd::retry;
 const READ_BYTES: usize = 256 << 10;
 /// What a line of a result costs beside its texts.
 const LINE_BYTES: usize = 64;
-
-/// What `glob` looks for.
-#[derive(Debug, Clone, Copy)]
-pub struct GlobOptions<'a> {
-    /// The pattern of the paths relative to the directory.
-    pub pattern: &'a str,
-    /// Which of them: see [`Selection`].
-    pub globs: &'a [String],
-    /// What stands before a path where it is matched with those.
-    pub prefix: &'a [u8],
-    /// Whether names that begin with a dot match.
-    pub hidden: bool,
-    /// The most paths.
-    pub limit: Option<u64>,
-}
-
-/// What `grep` looks for.
-#[derive(Debug, Clone, Copy)]
-pub struct GrepOptions<'a> {
-    /// The regular expression.
-    pub pattern: &'a str,
-    /// Which files below the directory: see [`Selection`].
-    pub globs: &'a [String],
-    /// How many lines before and after a match are returned too.
-    pub context: u64,
-    /// Whether case is ignored.
-    pub ignore_case: bool,
-    /// Whether files and directories whose names begin with a dot are searched.
-    pub hidden: bool,
-    /// The most lines that match.
-    pub limit: Option<u64>,
-}
 
 /// What a search has found.
 #[derive(Debug)]
@@ -80,23 +48,20 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; `invalid_request` for a pattern that is not a glob.
-    pub fn glob(
-        &self,
-        written: &[u8],
-        options: GlobOptions<'_>,
-        watch: &Watch,
-    ) -> Result<SearchResult<Vec<u8>>, FileError> {
-        let (pattern, only_directories) = match options.pattern.trim_end_matches('/') {
+    pub fn glob(&self, request: &Glob, watch: &Watch) -> Result<SearchResult<Vec<u8>>, FileError> {
+        let (top, prefix, below) = request.split();
+        let (written, prefix) = (&*top, prefix.as_bytes());
+        let (pattern, only_directories) = match below.trim_end_matches('/') {
             // The home, as it is written.
             "" if written.starts_with(b"~") => ("", true),
             "" => return Err(invalid("the pattern names nothing", written)),
-            pattern => (pattern, pattern.len() < options.pattern.len()),
+            pattern => (pattern, pattern.len() < below.len()),
         };
-        let glob = glob_pattern(pattern, options.hidden, written)?;
-        let selection = selection(options.globs, written)?;
-        let reach = Reach::of(pattern, options.hidden);
-        let hidden = options.hidden || glob.names_hidden;
-        let limit = self.search_limit(options.limit, written)?;
+        let glob = glob_pattern(pattern, request.hidden, written)?;
+        let selection = selection(&request.selection(), written)?;
+        let reach = Reach::of(pattern, request.hidden);
+        let hidden = request.hidden || glob.names_hidden;
+        let limit = self.search_limit(request.limit, written)?;
         let whole = |path| SearchResult { path, found: Vec::new(), files: 0, cut: None };
         // A path is looked for itself: a mount may be in a directory that is none.
         if !pattern.contains(GLOB_SPECIAL)
@@ -104,7 +69,7 @@ impl Files {
             && let Some(path) = self.mounts.meant(written)
         {
             let (_, kind) = self.exists(&join_written(written, pattern.as_bytes()))?;
-            let name = join_written(options.prefix, pattern.as_bytes());
+            let name = join_written(prefix, pattern.as_bytes());
             let (above, name) = sandbox_dirfd::split(&name);
             let is_wanted = |kind| {
                 let is_directory = kind == EntryKind::Directory;
@@ -123,7 +88,7 @@ impl Files {
                     return Visit::SKIP;
                 }
                 let path = join_written(directory, name);
-                let above = join_written(options.prefix, directory);
+                let above = join_written(prefix, directory);
                 Visit {
                     returned: glob.matches(&path) && selection.takes(&above, name, is_directory),
                     entered: is_directory
@@ -160,18 +125,14 @@ impl Files {
     ///
     /// [`FileError`] of the path itself; what cannot be read below it is left out.
     /// `invalid_request` for a pattern that is not a regular expression.
-    pub fn grep(
-        &self,
-        written: &[u8],
-        options: GrepOptions<'_>,
-        watch: &Watch,
-    ) -> Result<SearchResult<GrepLine>, FileError> {
-        let expression = expression(&options, written)?;
+    pub fn grep(&self, options: &Grep, watch: &Watch) -> Result<SearchResult<GrepLine>, FileError> {
+        let written = options.path.as_bytes();
+        let expression = expression(options, written)?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(invalid(&reason, written));
         }
-        let selection = selection(options.globs, written)?;
+        let selection = selection(&options.selection(), written)?;
         let limit = self.search_limit(options.limit, written)?;
         let context = usize::try_from(options.context).unwrap_or(usize::MAX);
         let mut search =
@@ -228,7 +189,7 @@ impl Files {
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {
         match limit {
-            Some(0) => Err(invalid("a search for nothing", written)),
+            Some(0) => Err(invalid("`limit` must be at least 1", written)),
             limit => Ok(limit.unwrap_or(u64::MAX).min(self.list_entries as u64)),
         }
     }
@@ -301,11 +262,11 @@ fn too_long(written: &[u8]) -> FileError {
     invalid(&format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
 }
 
-fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Expression, FileError> {
+fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
     if options.pattern.len() > MAX_PATTERN_BYTES {
         return Err(too_long(written));
     }
-    Expression::new(options.pattern, options.ignore_case).map_err(|cause| {
+    Expression::new(&options.pattern, options.ignore_case).map_err(|cause| {
         let reason = format!("not a regular expression: {cause}");
         invalid(&reason, options.pattern.as_bytes())
     })

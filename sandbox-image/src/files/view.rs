@@ -2,12 +2,12 @@
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::TextWindow;
+use sandbox_protocol::message::{TextWindow, View, ViewLines};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::FileError;
-use super::read::{Range, Reading};
+use super::read::Reading;
 use super::text::LineWindow;
 use super::watch::Watch;
 
@@ -21,27 +21,23 @@ pub enum Viewed {
 }
 
 impl Files {
-    /// Returns lines of a text starting at number `first`, or a whole image.
+    /// Returns lines of a text, or a whole image.
     ///
     /// # Errors
     ///
     /// [`FileError`]; `too_large` for a file over `limits.file_bytes`, `encoding` if the lines are
     /// not UTF-8, `invalid_request` if there are none.
-    pub fn view(
-        &self,
-        written: &[u8],
-        first: u64,
-        limit: Option<u64>,
-        watch: &Watch,
-    ) -> Result<Viewed, FileError> {
+    pub fn view(&self, request: &View, watch: &Watch) -> Result<Viewed, FileError> {
+        let written = request.path.as_bytes();
+        let ViewLines { offset: first, limit } = request.lines;
         let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
         if first == 0 {
             return Err(refuse("lines are counted from 1"));
         }
         if limit == Some(0) {
-            return Err(refuse("a view of no lines"));
+            return Err(refuse("`limit` must be at least 1"));
         }
-        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
+        let mut reading = self.read(written, 0, None)?;
         let mut piece = reading.next(watch)?;
         if let Some(mime_type) = image_type(&piece) {
             return Ok(Viewed::Image(mime_type, piece, reading));

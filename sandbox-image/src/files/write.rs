@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
-use sandbox_protocol::message::{Change, WriteMode};
+use sandbox_protocol::message::{Change, Write, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
@@ -42,37 +42,6 @@ const KEPT_BYTES: u64 = 64 << 10;
 /// Most content for a mount that is a single file: there is no directory beside it to collect more.
 const SINGLE_FILE_BYTES: u64 = 4 << 20;
 
-/// How a file is written.
-#[derive(Debug, Clone, Copy)]
-pub struct WriteOptions {
-    /// What to do if the file exists.
-    pub mode: WriteMode,
-    /// What to do if the file does not exist.
-    pub absent: Absent,
-    /// What to do with missing directories.
-    pub parents: Parents,
-    /// For [`WriteMode::Overwrite`].
-    pub overwrite: Overwrite,
-}
-
-/// What to do with missing parent directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parents {
-    /// Create them.
-    Make,
-    /// Return an error.
-    Require,
-}
-
-/// How an existing file is overwritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overwrite {
-    /// Replace it by a new file.
-    Atomic,
-    /// Replace its content.
-    InPlace,
-}
-
 /// The result of a write.
 #[derive(Debug)]
 pub struct Written {
@@ -91,8 +60,9 @@ pub struct Written {
 pub struct Writing<'f> {
     files: &'f Files,
     located: LocatedPath<'f>,
-    written: Vec<u8>,
-    options: WriteOptions,
+    request: Write,
+    /// What to do if the file does not exist.
+    absent: Absent,
     stage: Stage<'f>,
     bytes: u64,
     /// The size of the existing file, if it is appended to.
@@ -125,12 +95,9 @@ impl Files {
     /// # Errors
     ///
     /// Every error that can be detected now; nothing has changed.
-    pub fn write<'f>(
-        &'f self,
-        written: &[u8],
-        options: WriteOptions,
-    ) -> Result<Writing<'f>, FileError> {
-        Ok(self.begin(written, options, self.locate_to_write(written)?)?.0)
+    pub fn write(&self, request: Write, absent: Absent) -> Result<Writing<'_>, FileError> {
+        let located = self.locate_to_write(request.path.as_bytes())?;
+        Ok(self.begin(request, absent, located)?.0)
     }
 
     /// Writes a file whose content is all there.
@@ -140,15 +107,14 @@ impl Files {
     /// Those of [`write`](Self::write), [`put`](Writing::put) and [`commit`](Writing::commit).
     pub fn write_all(
         &self,
-        written: &[u8],
-        options: WriteOptions,
+        request: Write,
         content: &[u8],
         watch: &Watch,
     ) -> Result<Written, FileError> {
-        let located = self.locate_to_write(written)?;
+        let located = self.locate_to_write(request.path.as_bytes())?;
         // No other write comes between what is found and the end.
         let lock = self.mounts.path_locks().lock(&located.path, watch)?;
-        let (mut writing, found) = self.begin(written, options, located)?;
+        let (mut writing, found) = self.begin(request, Absent::Accept, located)?;
         watch.check()?;
         writing.put(content)?;
         writing.commit_locked(None, Some(found), lock, watch)
@@ -157,18 +123,19 @@ impl Files {
     /// Starts, and returns the file that is there.
     fn begin<'f>(
         &'f self,
-        written: &[u8],
-        options: WriteOptions,
+        request: Write,
+        absent: Absent,
         located: LocatedPath<'f>,
     ) -> Result<(Writing<'f>, Option<Target>), FileError> {
-        let target = find(&located, options, written)?;
-        if target.is_none() && options.absent == Absent::Refuse {
+        let (written, mode) = (request.path.as_bytes(), request.mode);
+        let target = find(&located, mode, absent, written)?;
+        if target.is_none() && absent == Absent::Refuse {
             return Err(FileError::system(Errno::NOENT, written));
         }
-        if target.is_some() && options.mode == WriteMode::CreateNew {
+        if target.is_some() && mode == WriteMode::CreateNew {
             return Err(FileError::system(Errno::EXIST, written));
         }
-        let before = match (&target, options.mode) {
+        let before = match (&target, mode) {
             (Some(target), WriteMode::Append) => target.size(),
             _ => 0,
         };
@@ -176,7 +143,7 @@ impl Files {
             MountTarget::File => Stage::Memory(Vec::new()),
             &MountTarget::Beneath(root, ref relative) => {
                 let parent = self.parent(&located, &root, relative, written)?;
-                if options.parents == Parents::Require && !parent.missing.is_empty() {
+                if !request.parents && !parent.missing.is_empty() {
                     return Err(FileError::system(Errno::NOENT, written));
                 }
                 let temporary = Temporary::new(parent.directory);
@@ -186,8 +153,8 @@ impl Files {
         let writing = Writing {
             files: self,
             located,
-            written: written.to_vec(),
-            options,
+            request,
+            absent,
             stage,
             bytes: 0,
             before,
@@ -201,10 +168,10 @@ impl Files {
 /// The regular file at a path, opened for writing; `None` if nothing exists.
 fn find(
     located: &LocatedPath<'_>,
-    options: WriteOptions,
+    mode: WriteMode,
+    absent: Absent,
     written: &[u8],
 ) -> Result<Option<Target>, FileError> {
-    let WriteOptions { mode, absent, .. } = options;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
     let fail = |errno| FileError::system(errno, written);
@@ -251,6 +218,11 @@ fn is_there(root: &Root<'_>, relative: &[u8]) -> bool {
 }
 
 impl<'f> Writing<'f> {
+    /// The path as it was given.
+    fn written(&self) -> &[u8] {
+        self.request.path.as_bytes()
+    }
+
     /// Adds content.
     ///
     /// # Errors
@@ -266,7 +238,7 @@ impl<'f> Writing<'f> {
     fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
             Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
-                .map_err(|(errno, _)| FileError::system(errno, &self.written))?,
+                .map_err(|(errno, _)| FileError::system(errno, self.written()))?,
             Stage::Memory(content) => content.extend_from_slice(bytes),
         }
         self.bytes += bytes.len() as u64;
@@ -302,7 +274,7 @@ impl<'f> Writing<'f> {
                         }
                         copied => {
                             let copied =
-                                copied.map_err(|errno| FileError::system(errno, &self.written))?;
+                                copied.map_err(|errno| FileError::system(errno, self.written()))?;
                             self.bytes += copied as u64;
                             copied
                         }
@@ -311,7 +283,7 @@ impl<'f> Writing<'f> {
                 _ => {
                     let mut buffer = vec![0; length.min(COPY_BYTES)];
                     let read = retry(|| rustix::io::pread(from, &mut buffer[..], offset));
-                    let read = read.map_err(|errno| FileError::system(errno, &self.written))?;
+                    let read = read.map_err(|errno| FileError::system(errno, self.written()))?;
                     self.store(&buffer[..read])?;
                     read
                 }
@@ -335,13 +307,13 @@ impl<'f> Writing<'f> {
         // More of it may be to come: nobody knows how large it would be.
         if size > self.files.file_bytes {
             let reason = format!("more than {}{TOO_MANY_BYTES}", size_text(self.files.file_bytes));
-            return Err(FileError::rule(ErrorKind::TooLarge, reason, &self.written));
+            return Err(FileError::rule(ErrorKind::TooLarge, reason, self.written()));
         }
         if matches!(self.stage, Stage::Memory(_)) && self.bytes + more > SINGLE_FILE_BYTES {
             let reason = format!(
                 "a mount that is a single file takes at most {SINGLE_FILE_BYTES} bytes at once"
             );
-            return Err(FileError::rule(ErrorKind::TooLarge, reason, &self.written));
+            return Err(FileError::rule(ErrorKind::TooLarge, reason, self.written()));
         }
         Ok(())
     }
@@ -388,19 +360,19 @@ impl<'f> Writing<'f> {
             watch.check()?;
             let target = match found_before.take().and_then(still_there) {
                 Some(target) => target,
-                None => find(&self.located, self.options, &self.written)?,
+                None => find(&self.located, self.request.mode, self.absent, self.written())?,
             };
             let found = target.as_ref().map(|target| Version::of(&target.stat));
             if version.is_some() && found != version {
-                return Err(FileError::changing(&self.written));
+                return Err(FileError::changing(self.written()));
             }
-            if target.is_some() && self.options.mode == WriteMode::CreateNew {
-                return Err(FileError::system(Errno::EXIST, &self.written));
+            if target.is_some() && self.request.mode == WriteMode::CreateNew {
+                return Err(FileError::system(Errno::EXIST, self.written()));
             }
-            let in_place = match (self.options.mode, self.options.overwrite) {
+            let in_place = match (self.request.mode, self.request.atomic) {
                 (WriteMode::CreateNew, _) => false,
-                (WriteMode::Append, _) | (WriteMode::Overwrite, Overwrite::InPlace) => true,
-                (WriteMode::Overwrite, Overwrite::Atomic) => {
+                (WriteMode::Append, _) | (WriteMode::Overwrite, false) => true,
+                (WriteMode::Overwrite, true) => {
                     matches!(self.stage, Stage::Memory(_))
                 }
             };
@@ -420,23 +392,23 @@ impl<'f> Writing<'f> {
                 return Ok(Written { path, bytes, created, replaced });
             }
         }
-        Err(FileError::system(Errno::AGAIN, &self.written))
+        Err(FileError::system(Errno::AGAIN, self.written()))
     }
 
     /// Puts the collected file in place; nothing is there if there is no `target`. Returns false if
     /// a file has appeared there.
     fn publish(&self, target: Option<&Target>, watch: &Watch) -> Result<bool, FileError> {
-        let fail = |errno| beneath(errno, &self.written);
+        let fail = |errno| beneath(errno, self.written());
         let (Stage::Beside(temporary), MountTarget::Beneath(root, relative)) =
             (&self.stage, &self.located.target)
         else {
             // The mount exists in full or not at all.
-            return Err(FileError::system(Errno::NOENT, &self.written));
+            return Err(FileError::system(Errno::NOENT, self.written()));
         };
         let ParentDir { directory, missing, name } =
-            self.files.parent(&self.located, root, relative, &self.written)?;
-        if !missing.is_empty() && self.options.parents == Parents::Require {
-            return Err(FileError::system(Errno::NOENT, &self.written));
+            self.files.parent(&self.located, root, relative, self.written())?;
+        if !missing.is_empty() && !self.request.parents {
+            return Err(FileError::system(Errno::NOENT, self.written()));
         }
         // Else it gets the permissions of the old file; setuid, setgid and sticky bits are not.
         let of_target = |target: &Target| Mode::from_raw_mode(target.stat.st_mode & 0o777);
@@ -472,7 +444,7 @@ impl<'f> Writing<'f> {
             Err(errno) => {
                 pending.failed();
                 self.files.quota.give_back_entries(wanted.saturating_sub(made));
-                match (errno, self.options.mode) {
+                match (errno, self.request.mode) {
                     (Errno::EXIST, WriteMode::Overwrite | WriteMode::Append) => Ok(false),
                     (errno, _) => Err(fail(errno)),
                 }
@@ -482,12 +454,12 @@ impl<'f> Writing<'f> {
 
     /// Copies the content into an existing file: appended, or in place of its content.
     fn fill(&self, target: &Target, watch: &Watch) -> Result<(), FileError> {
-        let fail = |errno| FileError::system(errno, &self.written);
-        let (size, start, change) = match self.options.mode {
+        let fail = |errno| FileError::system(errno, self.written());
+        let (size, start, change) = match self.request.mode {
             WriteMode::Append => (target.size(), target.size(), Change::Append),
             WriteMode::Overwrite | WriteMode::CreateNew => (target.size(), 0, Change::Write),
         };
-        self.files.refuse_size(start.saturating_add(self.bytes), &self.written)?;
+        self.files.refuse_size(start.saturating_add(self.bytes), self.written())?;
         // A full device fails here, before anything has changed.
         if let Err(errno) = reserve(&target.fd, start, self.bytes) {
             give_up_reserve(&target.fd, size);

@@ -125,15 +125,27 @@ impl Agent {
     }
 
     fn send(&mut self, request: impl Into<Request>) -> u64 {
+        self.send_with(request, None)
+    }
+
+    fn send_with(&mut self, request: impl Into<Request>, stream: Option<u32>) -> u64 {
         self.last_id += 1;
-        let message = ToAgent::Request { id: self.last_id, request: request.into() };
+        let message = ToAgent::Request { id: self.last_id, request: request.into(), stream };
         let line = message.encode().unwrap();
         self.raw(&line);
         self.last_id
     }
 
     fn call<C: Call>(&mut self, request: C) -> Result<C::Reply, WireError> {
-        let id = self.send(request);
+        self.call_with(request, None)
+    }
+
+    fn call_with<C: Call>(
+        &mut self,
+        request: C,
+        stream: Option<u32>,
+    ) -> Result<C::Reply, WireError> {
+        let id = self.send_with(request, stream);
         self.reply::<C>(id)
     }
 
@@ -784,7 +796,8 @@ fn agent_that_gets_any_byte_within_its_time_serves_on() {
         agent
     };
     let mut slow = silent();
-    let request = ToAgent::Request { id: 3, request: script("return 1", LONG).into() };
+    let request =
+        ToAgent::Request { id: 3, request: script("return 1", LONG).into(), stream: None };
     let line = request.encode().unwrap();
     let mut bytes = line.iter();
     let mut send = |agent: &mut Agent| agent.raw(&[*bytes.next().expect("the line is long")]);
@@ -809,7 +822,7 @@ fn requests_in_one_piece_are_answered_in_order() {
         [Request::from(hello()), Cancel { id: 77, at_once: false }.into(), Shutdown {}.into()];
     let mut lines = Vec::new();
     for (request, id) in requests.into_iter().zip(1..) {
-        lines.extend(ToAgent::Request { id, request }.encode().unwrap());
+        lines.extend(ToAgent::Request { id, request, stream: None }.encode().unwrap());
     }
     agent.raw(&lines);
     agent.reply::<Hello>(1).unwrap();
@@ -823,7 +836,8 @@ fn requests_in_one_piece_are_answered_in_order() {
 fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
-    let mut line = ToAgent::Request { id: 1, request: hello().into() }.encode().unwrap();
+    let request = ToAgent::Request { id: 1, request: hello().into(), stream: None };
+    let mut line = request.encode().unwrap();
     line = line.repeat(64);
     // The agent ends by itself, long before this is over.
     let stdin = agent.stdin.take().unwrap();

@@ -5,33 +5,21 @@ use std::os::unix::ffi::OsStrExt as _;
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     Chunk, Credit, Edit, EntryKind, Exists, List, Mkdir, Read, Remove, Rename, Stat, View,
-    ViewContent, Write, WriteMode, WriteReply,
+    ViewContent, ViewLines, Write, WriteMode, WriteReply,
 };
 use sandbox_protocol::{Base64, WireString};
 
 use super::*;
 
-fn read(path: &str, stream: u32) -> Read {
-    Read { path: path.into(), offset: 0, limit: None, stream }
-}
-
-fn write(path: &str, stream: u32) -> Write {
-    Write { path: path.into(), mode: WriteMode::Overwrite, parents: true, atomic: true, stream }
-}
-
 fn list(path: &str) -> List {
-    List { path: path.into(), max_depth: None, limit: None }
-}
-
-fn exists(path: &str) -> Exists {
-    Exists { path: path.into() }
+    List { recursive: true, ..List::new(path) }
 }
 
 impl Agent {
     /// Reads a file whole.
     fn content(&mut self, path: &str) -> Result<Vec<u8>, WireError> {
         let stream = self.incoming();
-        let answer = self.call(read(path, stream));
+        let answer = self.call_with(Read::new(path), Some(stream));
         let (window, content) = self.received.remove(&stream).unwrap();
         answer.map(|reply| {
             assert_eq!(reply.bytes, content.len() as u64);
@@ -51,7 +39,7 @@ impl Agent {
     fn begin(&mut self, path: &str) -> (u64, u32) {
         let stream = u32::try_from(self.last_id).unwrap() + 1000;
         self.sending.insert(stream, SendWindow::new(stream));
-        (self.send(write(path, stream)), stream)
+        (self.send_with(Write::new(path), Some(stream)), stream)
     }
 
     /// Sends content as far as there is credit; stops where the request is answered.
@@ -98,32 +86,30 @@ fn each_operation_is_answered_with_its_data() {
     let root = io(directory.path()).to_string();
     let at = |name: &str| WireString::from(format!("{root}/{name}"));
     let mut agent = Agent::greeted(directory.path());
-    let mkdir = |path: &str| Mkdir { path: path.into(), parents: true };
-    let made = agent.call(mkdir("sub")).unwrap();
+    let made = agent.call(Mkdir::new("sub")).unwrap();
     assert_eq!((made.path, made.created), (at("sub"), true));
-    assert!(!agent.call(mkdir("sub")).unwrap().created);
+    assert!(!agent.call(Mkdir::new("sub")).unwrap().created);
     let written = agent.put("sub/./a.txt", b"one\ntwo\nthree\n").unwrap();
     assert_eq!((written.path, written.bytes_written, written.created), (at("sub/a.txt"), 14, true));
     assert_eq!(agent.content("sub/a.txt").unwrap(), b"one\ntwo\nthree\n");
     let stream = agent.incoming();
-    let range = Read { offset: 4, limit: Some(3), ..read("sub/a.txt", stream) };
-    let ranged = agent.call(range).unwrap();
+    let range = Read { offset: 4, limit: Some(3), ..Read::new("sub/a.txt") };
+    let ranged = agent.call_with(range, Some(stream)).unwrap();
     assert_eq!((ranged.bytes, ranged.size), (3, 14));
     assert_eq!(agent.received[&stream].1, b"two");
     let stream = agent.incoming();
-    let view = |path: &str| View { path: path.into(), offset: 2, limit: Some(1), stream };
-    let ViewContent::Text(window) = agent.call(view("sub/a.txt")).unwrap().content else {
-        panic!("it is text")
-    };
+    let lines = ViewLines { offset: 2, limit: Some(1) };
+    let view = |path: &str| View { lines, ..View::new(path) };
+    let viewed = agent.call_with(view("sub/a.txt"), Some(stream));
+    let ViewContent::Text(window) = viewed.unwrap().content else { panic!("it is text") };
     assert_eq!((window.text.as_str(), window.total_lines), ("two\n", 3));
     let image = b"GIF89a and so on";
     fs::write(directory.path().join("i.gif"), image).unwrap();
-    let ViewContent::Image(shown) = agent.call(view("i.gif")).unwrap().content else {
-        panic!("it is an image")
-    };
+    let viewed = agent.call_with(view("i.gif"), Some(stream));
+    let ViewContent::Image(shown) = viewed.unwrap().content else { panic!("it is an image") };
     assert_eq!((shown.mime_type.as_str(), shown.bytes), ("image/gif", 16));
     assert_eq!(agent.received[&stream].1, image);
-    let edit = Edit { path: "sub/a.txt".into(), old: "two".into(), new: "2".into(), count: 1 };
+    let edit = Edit::new("sub/a.txt", "two", "2");
     assert_eq!(agent.call(edit.clone()).unwrap().replacements, 1);
     assert_eq!(kind(agent.call(edit)), ErrorKind::InvalidRequest);
     let id = agent.send(list("."));
@@ -138,8 +124,8 @@ fn each_operation_is_answered_with_its_data() {
     assert_eq!(kind(agent.call(rename(false))), ErrorKind::AlreadyExists);
     let renamed = agent.call(rename(true)).unwrap();
     assert_eq!((renamed.from, renamed.to), (at("sub/a.txt"), at("i.gif")));
-    assert_eq!(agent.call(exists("sub/a.txt")).unwrap().kind, None);
-    assert_eq!(agent.call(exists("sub")).unwrap().kind, Some(EntryKind::Directory));
+    assert_eq!(agent.call(Exists::new("sub/a.txt")).unwrap().kind, None);
+    assert_eq!(agent.call(Exists::new("sub")).unwrap().kind, Some(EntryKind::Directory));
     let remove = |path: &str, recursive, force| Remove { path: path.into(), recursive, force };
     fs::write(directory.path().join("sub/x"), "").unwrap();
     assert_eq!(kind(agent.call(remove("sub", false, true))), ErrorKind::NotEmpty);
@@ -167,8 +153,7 @@ fn names_that_are_not_utf8_travel_as_bytes() {
     let entry = agent.entries[&id][0].clone();
     assert_eq!(entry.name.as_bytes(), name);
     let stream = agent.incoming();
-    let by_bytes = Read { path: entry.name, ..read("", stream) };
-    let reply = agent.call(by_bytes).unwrap();
+    let reply = agent.call_with(Read::new(entry.name), Some(stream)).unwrap();
     assert_eq!(reply.path.as_bytes(), path.as_os_str().as_bytes());
     assert_eq!(agent.received[&stream].1, b"x");
     assert_eq!(kind(agent.content("n\u{fffd}.txt")), ErrorKind::NotFound);
@@ -208,9 +193,9 @@ fn content_of_any_size_moves_in_bounded_memory() {
     let before = agent.peak_memory();
     agent.put("large", &content).unwrap();
     assert!(agent.content("large").unwrap() == content);
-    let append = Write { mode: WriteMode::Append, ..write("large", 1) };
+    let append = Write { mode: WriteMode::Append, ..Write::new("large") };
     agent.sending.insert(1, SendWindow::new(1));
-    let id = agent.send(append);
+    let id = agent.send_with(append, Some(1));
     agent.feed(id, 1, &content, true);
     assert_eq!(agent.reply::<Write>(id).unwrap().bytes_written, content.len() as u64);
     assert_eq!(fs::metadata(directory.path().join("large")).unwrap().len(), 64 << 20);
@@ -228,19 +213,19 @@ fn an_operation_that_waits_keeps_nobody_waiting() {
     // Fifteen wait for content; the sixteenth is done all the same.
     assert_eq!(agent.content("f").unwrap(), b"here");
     writers.push(agent.begin("last"));
-    assert_eq!(kind(agent.call(exists("f"))), ErrorKind::Busy);
+    assert_eq!(kind(agent.call(Exists::new("f"))), ErrorKind::Busy);
     // What ends work is never refused.
     let (first, _) = writers.remove(0);
     assert!(agent.call(Cancel { id: first, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Write>(first)), ErrorKind::Cancelled);
     assert!(!agent.call(Cancel { id: first, at_once: false }).unwrap().found);
-    assert_eq!(agent.call(exists("f")).unwrap().kind, Some(EntryKind::File));
+    assert_eq!(agent.call(Exists::new("f")).unwrap().kind, Some(EntryKind::File));
     for (id, stream) in writers.drain(1..) {
         agent.feed(id, stream, b"content", true);
         assert!(agent.reply::<Write>(id).unwrap().created);
     }
-    assert_eq!(agent.call(exists("w1")).unwrap().kind, None, "it still waits");
-    assert_eq!(agent.call(exists("w2")).unwrap().kind, Some(EntryKind::File));
+    assert_eq!(agent.call(Exists::new("w1")).unwrap().kind, None, "it still waits");
+    assert_eq!(agent.call(Exists::new("w2")).unwrap().kind, Some(EntryKind::File));
     agent.send(Shutdown {});
     let (status, complaint) = agent.wait();
     assert_eq!((status.code(), complaint.as_str()), (Some(DONE), ""));
@@ -306,7 +291,7 @@ fn cancels_in_random_bursts_never_make_the_agent_refuse_a_request() {
             let id = match random(3) {
                 0 => {
                     let stream = burst.agent.incoming();
-                    burst.agent.send(read("f", stream))
+                    burst.agent.send_with(Read::new("f"), Some(stream))
                 }
                 // Waits for content that never comes.
                 _ => burst.agent.begin("never").0,
@@ -357,7 +342,7 @@ fn a_read_stops_at_its_credit_and_at_a_cancel() {
     let content = vec![7; 1 << 20];
     fs::write(directory.path().join("f"), &content).unwrap();
     let mut agent = Agent::greeted(directory.path());
-    let id = agent.send(read("f", 1));
+    let id = agent.send_with(Read::new("f"), Some(1));
     let mut window = ReceiveWindow::new(1);
     let mut received = 0;
     while received < INITIAL_CREDIT {
@@ -365,7 +350,7 @@ fn a_read_stops_at_its_credit_and_at_a_cancel() {
     }
     assert_eq!(received, INITIAL_CREDIT);
     // Nothing else comes on the stream; other answers do.
-    assert_eq!(agent.call(exists("f")).unwrap().kind, Some(EntryKind::File));
+    assert_eq!(agent.call(Exists::new("f")).unwrap().kind, Some(EntryKind::File));
     let credit = window.consumed(MAX_CHUNK_BYTES as u64);
     agent.raw(&ToAgent::Credit(credit).encode().unwrap());
     assert_eq!(agent.chunk(&mut window), MAX_CHUNK_BYTES as u64);
@@ -375,7 +360,7 @@ fn a_read_stops_at_its_credit_and_at_a_cancel() {
     // The number is free again, and late credit is for nobody.
     agent.raw(&ToAgent::Credit(Credit { stream: 1, bytes: 1 }).encode().unwrap());
     agent.received.insert(1, (ReceiveWindow::new(1), Vec::new()));
-    agent.call(read("f", 1)).unwrap();
+    agent.call_with(Read::new("f"), Some(1)).unwrap();
     assert!(agent.received[&1].1 == content);
 }
 
@@ -435,7 +420,7 @@ fn a_stream_has_one_request_and_its_rules_are_kept() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
     let (id, stream) = agent.begin("f");
-    let error = agent.call(write("g", stream)).unwrap_err();
+    let error = agent.call_with(Write::new("g"), Some(stream)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
     assert_eq!(error.message, format!("the stream {stream} is open already"));
     agent.feed(id, stream, b"", true);
@@ -447,7 +432,7 @@ fn a_stream_has_one_request_and_its_rules_are_kept() {
         (chunk(0, vec![0; MAX_CHUNK_BYTES + 1]), "has more than 65536 bytes"),
     ] {
         let mut agent = Agent::greeted(directory.path());
-        agent.send(write("f", 7));
+        agent.send_with(Write::new("f"), Some(7));
         agent.raw(&ToAgent::Chunk(breach).encode().unwrap());
         let (status, said) = agent.wait();
         assert_eq!(status.code(), Some(PROTOCOL), "{said}");
@@ -457,7 +442,7 @@ fn a_stream_has_one_request_and_its_rules_are_kept() {
     let mut agent = Agent::greeted(directory.path());
     fs::write(directory.path().join("large"), vec![0; 1 << 20]).unwrap();
     agent.received.insert(7, (ReceiveWindow::new(7), Vec::new()));
-    agent.send(read("large", 7));
+    agent.send_with(Read::new("large"), Some(7));
     agent.raw(&ToAgent::Chunk(chunk(0, full)).encode().unwrap());
     let (status, said) = agent.wait();
     assert_eq!(status.code(), Some(PROTOCOL), "{said}");
@@ -467,7 +452,7 @@ fn a_stream_has_one_request_and_its_rules_are_kept() {
 fn an_operation_out_of_time_says_so_and_one_before_hello_is_refused() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    assert_eq!(kind(agent.call(exists("f"))), ErrorKind::InvalidRequest);
+    assert_eq!(kind(agent.call(Exists::new("f"))), ErrorKind::InvalidRequest);
     let mut rules = rules(directory.path());
     rules.limits.operation_timeout_ms = 0;
     agent.greet(rules);
@@ -533,7 +518,8 @@ fn a_write_beside_a_named_file_is_listed_by_nobody_and_leaves_nothing() {
     let stream = agent.incoming();
     agent.received.remove(&stream);
     agent.sending.insert(stream, SendWindow::new(stream));
-    let append = agent.send(Write { mode: WriteMode::Append, ..write("f", stream) });
+    let append =
+        agent.send_with(Write { mode: WriteMode::Append, ..Write::new("f") }, Some(stream));
     agent.feed(append, stream, b"three", true);
     agent.reply::<Write>(append).unwrap();
     assert_eq!(agent.content("f").unwrap(), b"twothree");

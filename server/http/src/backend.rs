@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use sandbox_api::EventRecord;
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::{WriteData, WriteMode};
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::files::{WriteMode, WriteReply};
+use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState,
     ExecutionSummary, ExtendRequest, FileList, Health, SandboxList, SandboxRequest, SandboxView,
@@ -98,7 +98,7 @@ pub trait Backend: Send + Sync + 'static {
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        operation: Operation,
+        request: OperationRequest,
     ) -> Reply<'a, Used<Envelope>>;
     /// The content of a file.
     fn read_file<'a>(
@@ -113,7 +113,7 @@ pub trait Backend: Send + Sync + 'static {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         write: FileWrite<'a>,
-    ) -> Reply<'a, Used<WriteData>>;
+    ) -> Reply<'a, Used<WriteReply>>;
 
     /// What a subject has used.
     fn usage<'a>(&'a self, subject: &'a Subject) -> Reply<'a, UsageTotals>;

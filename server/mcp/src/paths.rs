@@ -1,9 +1,9 @@
 //! Paths and texts that are not what they were taken for: how models write paths, and what is there in
 //! their place.
 
-use sandbox_api::files::{ListOptions, ReadOptions};
-use sandbox_api::{Base64, Encoding};
-use serde_json::{Map, Value};
+use sandbox_api::operation::{Exists, List, Read};
+use sandbox_api::{Base64, Encoding, WireString};
+use serde_json::{Map, Value, json};
 use unicode_normalization::UnicodeNormalization as _;
 
 use crate::resources;
@@ -20,13 +20,7 @@ pub(crate) async fn understand_all(workspace: &Workspace, arguments: &mut Map<St
         let Some(Value::String(written)) = arguments.get(name) else { continue };
         let mut path = written.clone().into_bytes();
         understand(workspace, &mut path).await;
-        match String::from_utf8(path) {
-            Ok(path) => _ = arguments.insert(name.to_owned(), path.into()),
-            Err(path) => {
-                let bytes = Encoding::Base64.decode(path.into_bytes()).unwrap_or_default();
-                arguments.entry(format!("{name}_b64")).or_insert(bytes.into());
-            }
-        }
+        arguments.insert(name.to_owned(), json!(WireString::from(path)));
     }
 }
 
@@ -44,7 +38,7 @@ pub(crate) async fn understand(workspace: &Workspace, path: &mut Vec<u8>) {
         return;
     }
     let first = mount.split('/').next().unwrap_or_default();
-    let exists = workspace.with_kept(async |sandbox| sandbox.exists(first).await).await;
+    let exists = workspace.with_kept(async |sandbox| sandbox.call(Exists::new(first)).await).await;
     if exists.is_ok_and(|found| !found.exists) {
         path.insert(0, b'/');
     }
@@ -60,10 +54,13 @@ pub(crate) async fn respelt(workspace: &Workspace, path: &[u8]) -> Option<Vec<u8
         let mut entry = name.as_bytes().to_vec();
         if !name.is_ascii() {
             let listed = workspace
-                .with_kept(async |sandbox| sandbox.list(&directory, ListOptions::default()).await)
+                .with_kept(async |sandbox| sandbox.list(List::new(&*directory)).await)
                 .await
                 .ok()?;
-            let names = || listed.entries.iter().map(|entry| &*entry.name);
+            let names = || {
+                let names = listed.entries.iter().map(|entry| entry.name.as_bytes());
+                names.filter_map(|name| std::str::from_utf8(name).ok())
+            };
             if !names().any(|it| it == name) {
                 let is_same = |it: &&str| it.nfc().eq(name.nfc());
                 entry = names().find(is_same)?.as_bytes().to_vec();
@@ -91,9 +88,9 @@ pub(crate) async fn respelt_hint(
 ) -> Option<String> {
     for (name, path) in paths {
         if let Some(found) = respelt(workspace, path.as_bytes()).await {
-            let bytes = serde_json::to_string(&Base64(found)).ok()?;
+            let bytes = json!({ "b64": Base64(found) });
             return Some(format!(
-                "it is there in another Unicode normalisation: `{name}_b64: {bytes}` names it"
+                "it is there in another Unicode normalisation: `{name}: {bytes}` names it"
             ));
         }
     }
@@ -102,11 +99,9 @@ pub(crate) async fn respelt_hint(
 
 /// What a file that is not UTF-8 is, by its beginning.
 pub(crate) async fn encoding_of(workspace: &Workspace, path: &[u8]) -> Option<Encoding> {
-    let options =
-        ReadOptions { encoding: Some(Encoding::Latin1), offset: 0, limit: Some(SAMPLE_BYTES) };
-    let read = workspace.with_kept(async |sandbox| sandbox.read(path, options).await).await.ok()?;
-    // In Latin-1 each character is the byte.
-    Some(encoding_of_bytes(&read.content.chars().map(|it| it as u8).collect::<Vec<_>>()))
+    let read = Read { limit: Some(SAMPLE_BYTES), ..Read::new(path) };
+    let sample = workspace.with_kept(async |sandbox| sandbox.read_bytes(read).await).await.ok()?;
+    Some(encoding_of_bytes(&sample))
 }
 
 /// The encoding that takes these bytes: a text's, or for what is none, base64.

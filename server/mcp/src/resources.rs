@@ -9,8 +9,9 @@ use rmcp::model::{
     ListResourcesResult, MetaObject, ReadResourceResult, Resource, ResourceContents,
     ResourceTemplate,
 };
-use sandbox_api::files::{Entry, EntryKind, ListOptions, ReadOptions, StatData};
-use sandbox_api::{Encoding, ErrorKind, Failure};
+use sandbox_api::files::{Entry, EntryKind, StatData};
+use sandbox_api::operation::{List, Read, Stat};
+use sandbox_api::{Encoding, ErrorKind, Failure, WireString};
 use sandbox_controller::{Error, Sandbox};
 use serde_json::json;
 
@@ -100,14 +101,6 @@ fn protocol_error(uri: &str, failure: Failure, settings: &Settings) -> ErrorData
     }
 }
 
-/// The path of an entry in bytes.
-fn bytes(entry: &Entry) -> &[u8] {
-    match &entry.path_b64 {
-        Some(bytes) => &bytes.0,
-        None => entry.path.as_bytes(),
-    }
-}
-
 /// The order of a list: component by component, a directory before its content.
 fn order(one: &[u8], other: &[u8]) -> Ordering {
     let components = |path| <[u8]>::split(path, |byte: &u8| *byte == b'/');
@@ -131,8 +124,9 @@ pub(crate) async fn list(
     let page = page.map_err(|failure| protocol_error("", failure, workspace.settings()))?;
     let root = root(&page.root);
     let resources = page.files.iter().map(|entry| {
-        let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
-        Resource::new(uri(bytes(entry)), name).with_size(entry.size)
+        let path = entry.path.to_string_lossy();
+        let name = path.strip_prefix(&root).unwrap_or(&path);
+        Resource::new(uri(entry.path.as_bytes()), name).with_size(entry.size)
     });
     let mut result = ListResourcesResult::with_all_items(resources.collect());
     result.next_cursor = page.next.map(|path| uri(&path));
@@ -169,7 +163,7 @@ enum Pending {
 /// directories.
 async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
     let list = async |directory: &[u8], recursive| {
-        sandbox.list(directory, ListOptions { recursive, max_depth: None, limit: None }).await
+        sandbox.list(List { recursive, ..List::new(directory) }).await
     };
     let mut page = Page::default();
     let mut pending = vec![Pending::Directory(b".".to_vec())];
@@ -177,7 +171,7 @@ async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
     while let Some(next) = pending.pop() {
         let directory = match next {
             Pending::File(_) if page.files.len() == PAGE => {
-                page.next = page.files.last().map(|entry| bytes(entry).to_vec());
+                page.next = page.files.last().map(|entry| entry.path.as_bytes().to_vec());
                 break;
             }
             Pending::File(entry) => {
@@ -204,13 +198,13 @@ async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
             page.is_cut |= listed.truncated;
         }
         if page.root.is_empty() {
-            page.root.clone_from(&listed.path);
+            page.root = listed.path.to_string_lossy().into_owned();
         }
         // What is pushed last comes first.
         pending.extend(listed.entries.into_iter().rev().filter_map(|entry| match entry.kind {
-            EntryKind::File if is_after(bytes(&entry), after) => Some(Pending::File(entry)),
-            EntryKind::Directory if by_directories && has_after(bytes(&entry), after) => {
-                Some(Pending::Directory(bytes(&entry).to_vec()))
+            EntryKind::File if is_after(entry.path.as_bytes(), after) => Some(Pending::File(entry)),
+            EntryKind::Directory if by_directories && has_after(entry.path.as_bytes(), after) => {
+                Some(Pending::Directory(entry.path.into_bytes()))
             }
             _ => None,
         }));
@@ -266,19 +260,15 @@ pub(crate) async fn read(
     }
     let path = path(given).filter(|_| workspace.has_files()).ok_or_else(|| not_found(given))?;
     let read = workspace.with_kept(async |sandbox| {
-        let StatData { size, kind, .. } = sandbox.stat(&path).await?;
+        let StatData { size, kind, .. } = sandbox.stat(Stat::new(&*path)).await?;
         if kind == EntryKind::File && size > MAX_RESOURCE_BYTES {
             return Ok(None);
         }
         // It may have grown since.
-        let options = |encoding| ReadOptions {
-            encoding: Some(encoding),
-            offset: 0,
-            limit: Some(MAX_RESOURCE_BYTES),
-        };
-        match sandbox.read(&path, options(Encoding::Utf8)).await {
+        let whole = Read { limit: Some(MAX_RESOURCE_BYTES), ..Read::new(&*path) };
+        match sandbox.read(whole.clone(), Some(Encoding::Utf8)).await {
             Err(error) if error.kind() == ErrorKind::Encoding => {
-                sandbox.read(&path, options(Encoding::Base64)).await.map(Some)
+                sandbox.read(whole, Some(Encoding::Base64)).await.map(Some)
             }
             read => read.map(Some),
         }
@@ -324,19 +314,18 @@ pub(crate) async fn complete(workspace: &Workspace, value: &str) -> CompletionIn
     let listed_path = if directory.is_empty() { "." } else { directory };
     let listed = workspace
         .with_kept(async |sandbox| -> Result<_, Error> {
-            sandbox.list(listed_path, ListOptions::default()).await
+            sandbox.list(List::new(listed_path)).await
         })
         .await;
     let (entries, is_cut) =
         listed.map(|listed| (listed.entries, listed.truncated)).unwrap_or_default();
-    let found = entries.iter().filter(|entry| entry.name_b64.is_none());
-    let found = found.filter(|entry| entry.name.starts_with(prefix));
-    let mut values: Vec<String> = found
-        .map(|entry| match entry.kind {
-            EntryKind::Directory => format!("{directory}{}/", entry.name),
-            _ => format!("{directory}{}", entry.name),
-        })
-        .collect();
+    let names = entries.iter().filter_map(|entry| {
+        let name = std::str::from_utf8(entry.name.as_bytes()).ok()?;
+        Some((name, if entry.kind == EntryKind::Directory { "/" } else { "" }))
+    });
+    let found = names.filter(|(name, _)| name.starts_with(prefix));
+    let mut values: Vec<String> =
+        found.map(|(name, slash)| format!("{directory}{name}{slash}")).collect();
     let total = values.len();
     values.truncate(CompletionInfo::MAX_VALUES);
     let has_more = values.len() < total || is_cut;
@@ -350,12 +339,13 @@ pub(crate) async fn latest(
     path: &str,
     most: usize,
 ) -> Result<String, ErrorData> {
-    let options = ListOptions { recursive: true, max_depth: None, limit: None };
-    let listed = workspace.with_kept(async |sandbox| match sandbox.list(path, options).await {
+    let all = List { recursive: true, ..List::new(path) };
+    let listed = workspace.with_kept(async |sandbox| match sandbox.list(all).await {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            let StatData { path, path_b64, kind, size, modified, .. } = sandbox.stat(path).await?;
-            let name = String::new();
-            Ok((vec![Entry { name, name_b64: None, path, path_b64, kind, size, modified }], None))
+            let stat = sandbox.stat(Stat::new(path)).await?;
+            let StatData { path, kind, size, modified, .. } = stat;
+            let name = WireString::default();
+            Ok((vec![Entry { name, path, kind, size, modified }], None))
         }
         listed => listed.map(|listed| (listed.entries, listed.note)),
     });
@@ -369,7 +359,8 @@ pub(crate) async fn latest(
     });
     let mut text = String::new();
     for entry in files.iter().take(most) {
-        let name = entry.path.strip_prefix(&root).unwrap_or(&entry.path);
+        let path = entry.path.to_string_lossy();
+        let name = path.strip_prefix(&root).unwrap_or(&path);
         let time = entry.modified.and_then(sandbox_api::files::time_text).unwrap_or_default();
         _ = writeln!(text, "{time} {:>10} {name}", entry.size);
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::{
     CancelCause, DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input,
     Lifespan, SandboxSpec, SpecError, Status, Usage, Workload,
@@ -396,15 +396,19 @@ impl Workspace {
 
     /// Performs a file operation in the kept sandbox. If that dies meanwhile, this call has failed,
     /// and the next one gets another sandbox.
-    pub(crate) async fn perform(&self, operation: Operation) -> Result<Envelope, Failure> {
+    pub(crate) async fn perform(
+        &self,
+        request: impl Into<OperationRequest>,
+    ) -> Result<Envelope, Failure> {
+        let request = request.into();
         let _permit = self.operations.acquire().await.map_err(|_| cancelled())?;
         if let Some(account) = &self.account
-            && operation.stores()
+            && request.operation.stores()
         {
             account.check_stored().await?;
         }
         let sandbox = self.kept().await?;
-        Ok(sandbox.perform(operation).await)
+        Ok(sandbox.perform(request).await)
     }
 
     /// Works with the kept sandbox.

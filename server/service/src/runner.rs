@@ -8,10 +8,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 #[cfg(test)]
 use sandbox_api::ErrorKind;
-use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_api::files::WriteReply;
+use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
-    EngineKind, Envelope, ExecutionEvent, ExecutionResult, Failure, Operation, SandboxSpec,
-    Workload,
+    EngineKind, Envelope, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Workload,
 };
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
@@ -51,22 +51,13 @@ pub(crate) trait Machine: Send + Sync + 'static {
     fn keep_files(&self, to: &Path) -> Result<(), Failed>;
 
     /// Performs a file operation.
-    fn perform(&self, operation: Operation) -> BoxFuture<'_, Envelope>;
+    fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope>;
 
     /// Reads a file.
-    fn reader(
-        &self,
-        path: Vec<u8>,
-        offset: u64,
-        limit: Option<u64>,
-    ) -> BoxFuture<'_, Result<FileReader, Failed>>;
+    fn reader(&self, read: Read) -> BoxFuture<'_, Result<FileReader, Failed>>;
 
     /// Writes a file.
-    fn writer(
-        &self,
-        path: Vec<u8>,
-        options: WriteOptions,
-    ) -> BoxFuture<'_, Result<FileWriter, Failed>>;
+    fn writer(&self, write: Write) -> BoxFuture<'_, Result<FileWriter, Failed>>;
 
     /// Whether it accepts nothing any more.
     fn has_ended(&self) -> bool;
@@ -197,25 +188,16 @@ impl Machine for Sandbox {
         Ok(self.keep_io_dir(to)?)
     }
 
-    fn perform(&self, operation: Operation) -> BoxFuture<'_, Envelope> {
-        self.perform(operation).boxed()
+    fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope> {
+        self.perform(request).boxed()
     }
 
-    fn reader(
-        &self,
-        path: Vec<u8>,
-        offset: u64,
-        limit: Option<u64>,
-    ) -> BoxFuture<'_, Result<FileReader, Failed>> {
-        async move { Ok(self.reader(path, offset, limit).await?) }.boxed()
+    fn reader(&self, read: Read) -> BoxFuture<'_, Result<FileReader, Failed>> {
+        async move { Ok(self.reader(read).await?) }.boxed()
     }
 
-    fn writer(
-        &self,
-        path: Vec<u8>,
-        options: WriteOptions,
-    ) -> BoxFuture<'_, Result<FileWriter, Failed>> {
-        async move { Ok(self.writer(path, options).await?) }.boxed()
+    fn writer(&self, write: Write) -> BoxFuture<'_, Result<FileWriter, Failed>> {
+        async move { Ok(self.writer(write).await?) }.boxed()
     }
 
     fn has_ended(&self) -> bool {
@@ -228,6 +210,6 @@ impl Machine for Sandbox {
 }
 
 /// The result of a write, as it is answered.
-pub(crate) async fn finish_write(writer: FileWriter) -> Result<WriteData, Failed> {
+pub(crate) async fn finish_write(writer: FileWriter) -> Result<WriteReply, Failed> {
     Ok(writer.finish().await?)
 }

@@ -47,18 +47,6 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// The bytes of a path are sufficient: the text beside them is for people.
-    pub fn complete_paths(&mut self) {
-        for (text, bytes) in [("path", "path_b64"), ("destination", "destination_b64")] {
-            let mut members = self.0.iter();
-            let has_bytes =
-                members.any(|(key, value)| key == bytes && value.get().starts_with('"'));
-            if has_bytes && !self.0.iter().any(|(key, _)| key == text) {
-                self.0.push((text.to_owned(), empty_text()));
-            }
-        }
-    }
-
     /// Removes the member of a key, which must occur once.
     pub fn take(&mut self, tool: &str, key: &str) -> Result<&'a RawValue, ToolError> {
         let mut values = self.0.extract_if(.., |(member, _)| member == key);
@@ -68,10 +56,6 @@ impl<'a> Members<'a> {
             _ => Err(ToolError::invalid(format!("{tool}: duplicate field `{key}`"))),
         }
     }
-}
-
-fn empty_text() -> &'static RawValue {
-    serde_json::from_str(r#""""#).expect("it is JSON")
 }
 
 /// serde_json's message without its position, which is relative to a part of the line.

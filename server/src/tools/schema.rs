@@ -19,5 +19,5 @@ fn schema<T: JsonSchema>(settings: SchemaSettings) -> Value {
     // The type's own name and comment mean nothing to clients.
     schema.remove("title");
     schema.remove("description");
-    schema.into()
+    sandbox_api::schema::without_unused(schema).into()
 }

@@ -5,7 +5,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use sandbox_api::files::ReadOptions;
+use sandbox_api::operation::{Exists, Read};
 use sandbox_api::{Limits, SandboxSpec};
 use sandbox_controller::{AgentSource, Sandbox};
 use serde_json::{Value, json};
@@ -297,11 +297,12 @@ fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory(
     let rename = json!({"operation": "rename", "from": "/io/f", "to": "/io/g"});
     for (play, operation, words) in [
         // Answers.
-        ("answers-another-path", &read, "another path"),
-        ("answers-a-path-outside", &read, "another path"),
+        ("answers-another-path", &read, "a different path"),
+        ("answers-a-path-outside", &read, "a different path"),
         ("answers-as-another-operation", &stat, "malformed"),
         ("answers-as-another-operation", &rename, "malformed"),
         ("answers-with-extras", &exists, "malformed"),
+        ("contradicts-itself", &exists, "contradicts itself"),
         ("exits-in-the-middle", &read, "exit code 7"),
         ("internal-error", &stat, "the engine is gone"),
         ("error-too-long", &stat, "over the size limit"),
@@ -327,24 +328,24 @@ fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory(
         ("chunks 1001", &read, "beyond the stream's credit"),
         ("empty-chunks", &read, "an empty chunk"),
         ("empty-chunks", &view, "an empty chunk"),
-        ("answers-another-length", &read, "another length"),
+        ("answers-another-length", &read, "length does not match"),
         ("credit-for-what-comes", &read, "unknown stream"),
-        ("image-that-is-none", &view, "an image that is another one"),
+        ("image-that-is-none", &view, "image type mismatch"),
         ("text-too-long", &view, "longer than a view"),
         // Lists.
         ("pages-for-ever", &list, "more entries than were asked for"),
-        ("empty-pages", &list, "a page of nothing"),
+        ("empty-pages", &list, "empty page"),
         ("huge-names", &list, "a name that is too long"),
-        ("lists ../x", &list, "outside of its list"),
-        ("lists /etc/passwd", &list, "outside of its list"),
-        ("lists a/../b", &list, "outside of its list"),
-        ("lists a//b", &list, "outside of its list"),
-        ("lists .", &list, "outside of its list"),
-        ("lists", &list, "outside of its list"),
-        ("lists-another-number", &list, "another length"),
+        ("lists ../x", &list, "outside the directory"),
+        ("lists /etc/passwd", &list, "outside the directory"),
+        ("lists a/../b", &list, "outside the directory"),
+        ("lists a//b", &list, "outside the directory"),
+        ("lists .", &list, "outside the directory"),
+        ("lists", &list, "outside the directory"),
+        ("lists-another-number", &list, "length does not match"),
         // Content that goes.
         ("writes-nothing", &write, "before its end"),
-        ("writes-another-length", &small, "another length"),
+        ("writes-another-length", &small, "length does not match"),
         ("absurd-credit", &write, "the credit of a stream exceeds"),
         ("credit-for-no-stream", &write, "unknown stream"),
     ] {
@@ -416,7 +417,7 @@ impl ScriptedSandbox {
         eventually("its container ends", || {
             containers.iter().all(|container| !engine().is_running(container)).then_some(())
         });
-        let asked = self.library.wait(self.sandbox.exists("f"));
+        let asked = self.library.wait(self.sandbox.call(Exists::new("f")));
         assert_eq!(kind_of(asked), "agent_lost");
     }
 }
@@ -433,7 +434,7 @@ fn a_cancel_that_is_never_answered_ends_the_sandbox() {
             }
         };
         tokio::select! {
-            _ = told.sandbox.read("f", ReadOptions::default()) => panic!("something has answered"),
+            _ = told.sandbox.read(Read::new("f"), None) => panic!("something has answered"),
             () = is_heard => {}
         }
     });
@@ -443,7 +444,7 @@ fn a_cancel_that_is_never_answered_ends_the_sandbox() {
 #[test]
 fn content_beyond_what_a_reader_has_room_for_ends_the_sandbox() {
     let told = ScriptedSandbox::new("chunks-beyond-credit", Duration::from_secs(60));
-    let reader = told.library.wait(told.sandbox.reader("f", 0, None)).unwrap();
+    let reader = told.library.wait(told.sandbox.reader(Read::new("f"))).unwrap();
     // Which reads nothing.
     told.wait_for_its_end();
     drop(reader);

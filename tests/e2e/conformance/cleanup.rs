@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_api::files::WriteOptions;
+use sandbox_api::operation::{Exists, Write};
 use sandbox_api::{Outcome, SandboxSpec, Script};
 use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
@@ -172,12 +172,12 @@ fn sandboxes_outlive_a_machine_that_is_busy() {
         // A fast machine would write more than it may.
         for _ in 0..100 {
             if !is_over() {
-                let write = writing.write("large", &content, WriteOptions::default());
+                let write = writing.write(Write::new("large"), &content);
                 guest.wait(write).unwrap();
             }
         }
         while !is_over() {
-            guest.wait(writing.exists("large")).unwrap();
+            guest.wait(writing.call(Exists::new("large"))).unwrap();
         }
     });
     for sandbox in [&guest.sandbox, &writing] {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::operation::Exists;
 use sandbox_api::{ByteSize, ErrorKind, ExecutionResult, Limits, SandboxSpec, Script, Status};
 use sandbox_controller::{CancelHandle, Command, DiskReserve};
 use serde_json::json;
@@ -281,7 +282,7 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
             let names: Vec<_> = result.files_touched.files.iter().map(|it| &*it.name).collect();
             assert_eq!(names, ["d/c"]);
             // The agent's operations see the same.
-            assert!(library.wait(sandbox.exists("d/c")).unwrap().exists);
+            assert!(library.wait(sandbox.call(Exists::new("d/c"))).unwrap().exists);
             library.wait(sandbox.close()).unwrap();
         }
     }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use sandbox_api::files::{RemoveOptions, WriteOptions};
+use sandbox_api::operation::{Remove, Write};
 use sandbox_api::{
     ByteSize, CancelCause, ErrorKind, ExecutionResult, FileOp, Limits, Outcome, OutputStream,
     SandboxSpec, Script, Status, TouchedSource,
@@ -188,7 +188,7 @@ fn commands_run_at_once_beside_a_script_and_file_operations() {
     let script = "while not fs.exists('4') do end io.open('5', 'w'):close() return 'script'";
     let (run, written) = programs.wait(async {
         let run = sandbox.run(Script::new(script));
-        let write = sandbox.write("1", b"", WriteOptions::default());
+        let write = sandbox.write(Write::new("1"), b"");
         tokio::join!(run, write)
     });
     written.unwrap();
@@ -408,8 +408,8 @@ fn command_over_the_write_limit_is_ended() {
             // Too deep to be looked at, it keeps the next one from beginning until it is gone.
             let refused = programs.exec(Command::shell("touch f"));
             assert_eq!(kind(&refused), Some(ErrorKind::TooManyFiles), "{refused:?}");
-            let recursive = RemoveOptions { recursive: true, force: false };
-            programs.guest.wait(programs.guest.sandbox.remove("d", recursive)).unwrap();
+            let remove = Remove { recursive: true, ..Remove::new("d") };
+            programs.guest.wait(programs.guest.sandbox.call(remove)).unwrap();
         }
         programs.serves_on();
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use sandbox_api::files::{RemoveOptions, WriteOptions};
+use sandbox_api::operation::{Remove, Write};
 use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status};
 use sandbox_controller::{CancelHandle, Command, Error};
 use serde_json::json;
@@ -298,12 +298,12 @@ fn mount_that_is_moved_into_the_io_dir_of_an_idle_sandbox_is_seen_at_its_next_us
     fs::create_dir_all(aside.join("m")).unwrap();
     let mounted = HostMount::tmpfs(aside.join("m"));
     guest.wait(async {
-        guest.sandbox.write("before", "", WriteOptions::default()).await.unwrap();
+        guest.sandbox.write(Write::new("before"), "").await.unwrap();
         // Longer than a look is good for.
         tokio::time::sleep(Duration::from_millis(300)).await;
         fs::rename(&aside, guest.place.path("sandbox-files/aside")).unwrap();
-        let options = RemoveOptions { recursive: true, ..RemoveOptions::default() };
-        guest.sandbox.remove("aside", options).await.unwrap_err();
+        let remove = Remove { recursive: true, ..Remove::new("aside") };
+        guest.sandbox.call(remove).await.unwrap_err();
     });
     fs::rename(guest.place.path("sandbox-files/aside"), &aside).unwrap();
     mounted.assert_is_mounted();

@@ -13,8 +13,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, mknodat};
-use sandbox_api::files::{MkdirOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
-use sandbox_api::operation::Operation;
+use sandbox_api::files::WriteMode;
+use sandbox_api::operation::{Mkdir, OperationRequest, Read, Remove, Write};
 use sandbox_api::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ fn a_burst_of_cancels_leaves_room_for_the_next_script() {
     let guest = Guest::new();
     guest.place.write("sandbox-files/large", vec![b'x'; 9 << 20]);
     for round in 0..20 {
-        let reads = (0..32).map(|_| guest.sandbox.read("large", ReadOptions::default()));
+        let reads = (0..32).map(|_| guest.sandbox.read(Read::new("large"), None));
         // Earlier and later: some reads wait for a place then, some for content.
         guest.wait(give_up_all_after(1 + 40 * round, reads));
         let run = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
@@ -479,20 +479,21 @@ fn a_typed_call_gives_the_data_and_the_error_that_its_json_has() {
     let guest = Guest::new();
     guest.wait(async {
         let sandbox = &guest.sandbox;
-        let written = sandbox.write("a/b.txt", "hello", WriteOptions::default()).await.unwrap();
+        let written = sandbox.write(Write::new("a/b.txt"), "hello").await.unwrap();
         let expected = json!({"path": "/io/a/b.txt", "bytes_written": 5, "created": true});
         assert_eq!(serde_json::to_value(written).unwrap(), expected);
-        assert_eq!(sandbox.read_bytes("a/b.txt", 1, Some(3)).await.unwrap(), b"ell");
-        let error = sandbox.read("a", ReadOptions::default()).await.unwrap_err();
+        let part = Read { offset: 1, limit: Some(3), ..Read::new("a/b.txt") };
+        assert_eq!(sandbox.read_bytes(part).await.unwrap(), b"ell");
+        let error = sandbox.read(Read::new("a"), None).await.unwrap_err();
         assert_eq!(error.kind().as_str(), "is_directory");
         assert_eq!(error.to_string(), "a: Is a directory");
         assert_eq!(error.hint().as_deref(), Some("`list` shows what is in a directory"));
         assert_eq!(error.exit_code(), 1);
-        let create_new = WriteOptions { mode: WriteMode::CreateNew, ..WriteOptions::default() };
-        assert_eq!(kind_of(sandbox.write("a/b.txt", "", create_new).await), "already_exists");
-        let mkdir = sandbox.mkdir("x/y", MkdirOptions { parents: false });
+        let create_new = Write { mode: WriteMode::CreateNew, ..Write::new("a/b.txt") };
+        assert_eq!(kind_of(sandbox.write(create_new, "").await), "already_exists");
+        let mkdir = sandbox.call(Mkdir { parents: false, ..Mkdir::new("x/y") });
         assert_eq!(kind_of(mkdir.await), "not_found");
-        assert_eq!(kind_of(sandbox.remove("a", RemoveOptions::default()).await), "not_empty");
+        assert_eq!(kind_of(sandbox.call(Remove::new("a")).await), "not_empty");
     });
 }
 
@@ -512,7 +513,7 @@ fn an_operation_as_data_refuses_what_it_does_not_know() {
         (json!({"path": "a"}), "operation"),
         (json!([]), "object"),
     ] {
-        let error = Operation::from_json(&operation.to_string()).unwrap_err();
+        let error = OperationRequest::from_json(&operation.to_string()).unwrap_err();
         assert_eq!(error.kind().as_str(), "invalid_request", "{operation}");
         assert!(error.to_string().contains(named), "{operation}: {error}");
     }

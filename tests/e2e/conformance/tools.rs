@@ -367,16 +367,16 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
     let mut server = Server::new(&place);
     server.init();
     // `d\xff/f\xfe`, as the operations' documents write it.
-    let (folder, file) = (json!("ZP8="), json!("ZP8vZv4="));
+    let (folder, file) = (json!({"b64": "ZP8="}), json!({"b64": "ZP8vZv4="}));
     let absolute = json!("L3dvcmtzcGFjZS9k/y9m/g==");
     let named = json!({"path": "/workspace/d\u{fffd}/f\u{fffd}", "path_b64": absolute});
 
-    let data = server.data("sandbox_create_directory", c(json!({"path_b64": folder})));
+    let data = server.data("sandbox_create_directory", c(json!({"path": folder})));
     assert_eq!(
         (&data["created"], &data["path_b64"]),
         (&json!(true), &json!("L3dvcmtzcGFjZS9k/w=="))
     );
-    let write = c(json!({"path": "for people", "path_b64": file, "content": "x"}));
+    let write = c(json!({"path": file, "content": "x"}));
     let wrote = server.data("sandbox_write_file", write);
     assert_eq!((&wrote["path"], &wrote["path_b64"]), (&named["path"], &absolute));
     use std::os::unix::ffi::OsStrExt as _;
@@ -390,8 +390,7 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
     assert_eq!((&entries[1]["name_b64"], &entries[1]["path_b64"]), (&json!("Zv4="), &absolute));
     let given = |rest: Value| {
         let mut args = c(rest);
-        args["path"] = entries[1]["path"].clone();
-        args["path_b64"] = entries[1]["path_b64"].clone();
+        args["path"] = json!({"b64": entries[1]["path_b64"]});
         args
     };
     assert_eq!(server.data("sandbox_read_file", given(json!({})))["content"], "x");
@@ -401,14 +400,14 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
     assert_eq!((&info["name_b64"], &info["size"]), (&json!("Zv4="), &json!(1)), "{info:#}");
     let enveloped = server.data("sandbox_filesystem", given(json!({"operation": "read"})));
     assert_eq!(enveloped["data"]["content"], "x");
-    let found = server.data("sandbox_glob", c(json!({"path_b64": folder, "pattern": "*"})));
+    let found = server.data("sandbox_glob", c(json!({"path": folder, "pattern": "*"})));
     assert_eq!(found["matches"], json!([named]));
-    let found = server.data("sandbox_grep", c(json!({"path_b64": folder, "pattern": "x"})));
+    let found = server.data("sandbox_grep", c(json!({"path": folder, "pattern": "x"})));
     assert_eq!(found["lines"][0]["path_b64"], absolute, "{found:#}");
     // `d\xff/g\xff`, by the tool of its own and by the envelope.
     let copy = on_disk.with_file_name(std::ffi::OsStr::from_bytes(b"g\xff"));
     for tool in ["sandbox_copy", "sandbox_filesystem"] {
-        let mut args = json!({"destination_b64": "ZP8vZ/8="});
+        let mut args = json!({"destination": {"b64": "ZP8vZ/8="}});
         if tool == "sandbox_filesystem" {
             args["operation"] = json!("copy");
         }
@@ -425,11 +424,11 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
 
     // Names that are UTF-8 have no such members, and bytes that are a plain path are that path.
     server.data("sandbox_write_file", c(json!({"path": "plain", "content": "y"})));
-    let plain = server.data("sandbox_read_file", c(json!({"path_b64": "cGxhaW4="})));
+    let plain = server.data("sandbox_read_file", c(json!({"path": {"b64": "cGxhaW4="}})));
     assert_eq!(plain, json!({"content": "y", "encoding": "utf8"}));
-    let info = server.data("sandbox_file_info", c(json!({"path_b64": "cGxhaW4="})));
+    let info = server.data("sandbox_file_info", c(json!({"path": {"b64": "cGxhaW4="}})));
     assert!(info.get("path_b64").is_none() && info.get("name_b64").is_none(), "{info:#}");
-    let outside = c(json!({"path_b64": "Li4v/w=="}));
+    let outside = c(json!({"path": {"b64": "Li4v/w=="}}));
     assert_eq!(server.failure("sandbox_read_file", outside).0, "path_escape");
     server.end_well();
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
-use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_api::files::WriteMode;
+use sandbox_api::operation::{Edit, Exists, List, Mkdir, Read, Remove, Rename, Stat, Write};
 use sandbox_api::{ByteSize, Limits, SandboxSpec, Script};
 use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_IN_FLIGHT};
@@ -70,9 +71,9 @@ fn ten_mebibytes_go_both_ways_byte_by_byte() {
     let content: Vec<u8> = (0..10).flat_map(piece).collect();
     guest.wait(async {
         let sandbox = &guest.sandbox;
-        let written = sandbox.write("whole", &content, WriteOptions::default()).await.unwrap();
+        let written = sandbox.write(Write::new("whole"), &content).await.unwrap();
         assert_eq!(written.bytes_written, content.len() as u64);
-        let mut writer = sandbox.writer("pieces", WriteOptions::default()).await.unwrap();
+        let mut writer = sandbox.writer(Write::new("pieces")).await.unwrap();
         // Pieces of any size.
         for part in content.chunks(77_777) {
             writer.write_all(part).await.unwrap();
@@ -81,17 +82,17 @@ fn ten_mebibytes_go_both_ways_byte_by_byte() {
         writer.finish().await.unwrap();
         for name in ["whole", "pieces"] {
             assert!(fs::read(guest.place.path("sandbox-files").join(name)).unwrap() == content);
-            assert!(sandbox.read_bytes(name, 0, None).await.unwrap() == content);
+            assert!(sandbox.read_bytes(Read::new(name)).await.unwrap() == content);
             let mut read = Vec::new();
-            let mut reader = sandbox.reader(name, 5, None).await.unwrap();
+            let mut reader =
+                sandbox.reader(Read { offset: 5, limit: None, ..Read::new(name) }).await.unwrap();
             reader.read_to_end(&mut read).await.unwrap();
             assert!(read == content[5..]);
         }
-        let one_more =
-            sandbox.write("whole", [&content[..], b"x"].concat(), WriteOptions::default());
+        let one_more = sandbox.write(Write::new("whole"), [&content[..], b"x"].concat());
         assert_eq!(kind_of(one_more.await), "too_large");
         assert!(
-            sandbox.read_bytes("whole", 0, None).await.unwrap() == content,
+            sandbox.read_bytes(Read::new("whole")).await.unwrap() == content,
             "the old one, whole"
         );
     });
@@ -106,9 +107,9 @@ fn large_file_goes_both_ways_and_the_agent_holds_none_of_it() {
         let sandbox = &guest.sandbox;
         // What it takes for a megabyte, it may take.
         guest.place.write("sandbox-files/small", piece(0));
-        sandbox.read_bytes("small", 0, None).await.unwrap();
+        sandbox.read_bytes(Read::new("small")).await.unwrap();
         let before = agents_peak_kib(&guest.place);
-        let mut writer = sandbox.writer("large", WriteOptions::default()).await.unwrap();
+        let mut writer = sandbox.writer(Write::new("large")).await.unwrap();
         let mut sent = Sha256::new();
         for number in 0..usize::try_from(size).unwrap() / MIB {
             let piece = piece(number);
@@ -120,7 +121,7 @@ fn large_file_goes_both_ways_and_the_agent_holds_none_of_it() {
         }
         let written = writer.finish().await.unwrap();
         assert_eq!(written.bytes_written, size);
-        let mut reader = sandbox.reader("large", 0, None).await.unwrap();
+        let mut reader = sandbox.reader(Read::new("large")).await.unwrap();
         let (mut received, mut buffer) = (Sha256::new(), vec![0; MIB]);
         loop {
             match reader.read(&mut buffer).await.unwrap() {
@@ -155,24 +156,28 @@ fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
             let content: Vec<u8> = piece(number)[..number * 1000].to_vec();
             guest.wait(async {
                 let sandbox = &guest.sandbox;
-                sandbox.write(&name, &content, WriteOptions::default()).await.unwrap();
-                assert!(sandbox.read_bytes(&name, 0, None).await.unwrap() == content);
-                let stat = sandbox.stat(&name).await.unwrap();
-                assert_eq!((stat.path, stat.size), (format!("/io/{name}"), content.len() as u64));
-                sandbox.rename(&name, format!("{name}-done"), Default::default()).await.unwrap();
+                sandbox.write(Write::new(&name), &content).await.unwrap();
+                assert!(sandbox.read_bytes(Read::new(&name)).await.unwrap() == content);
+                let stat = sandbox.stat(Stat::new(&name)).await.unwrap();
+                assert_eq!(
+                    (stat.path, stat.size),
+                    (format!("/io/{name}").into(), content.len() as u64)
+                );
+                sandbox.call(Rename::new(&name, format!("{name}-done"))).await.unwrap();
             });
         };
         let all: Vec<_> = (0..64).map(|number| scope.spawn(move || operate(number))).collect();
         for one in all {
             one.join().unwrap();
         }
-        guest.wait(guest.sandbox.write("stop", "", WriteOptions::default())).unwrap();
+        guest.wait(guest.sandbox.write(Write::new("stop"), "")).unwrap();
         let run = run.join().unwrap();
         assert_eq!(run.outcome.status().as_str(), "ok", "{run:?}");
     });
-    let list = ListOptions { recursive: true, ..ListOptions::default() };
-    let listed = guest.wait(guest.sandbox.list(".", list)).unwrap();
-    let done = listed.entries.iter().filter(|entry| entry.name.ends_with("-done")).count();
+    let list = List { recursive: true, ..List::new(".") };
+    let listed = guest.wait(guest.sandbox.list(list)).unwrap();
+    let names = listed.entries.iter().map(|entry| entry.name.as_bytes());
+    let done = names.filter(|name| name.ends_with(b"-done")).count();
     assert_eq!(done, 64);
 }
 
@@ -198,15 +203,15 @@ fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
             let begin = async {
                 let sandbox = &guest.sandbox;
                 if has_one_thread {
-                    give_up_after(polls, sandbox.write("f", &new, WriteOptions::default())).await;
-                    give_up_after(polls, sandbox.read("large", ReadOptions::default())).await;
+                    give_up_after(polls, sandbox.write(Write::new("f"), &new)).await;
+                    give_up_after(polls, sandbox.read(Read::new("large"), None)).await;
                 }
-                let mut writer = sandbox.writer("f", WriteOptions::default()).await.unwrap();
+                let mut writer = sandbox.writer(Write::new("f")).await.unwrap();
                 writer.write_all(&new[..MIB]).await.unwrap();
-                let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
-                let mut appending = sandbox.writer("f", append).await.unwrap();
+                let append = Write { mode: WriteMode::Append, ..Write::new("f") };
+                let mut appending = sandbox.writer(append).await.unwrap();
                 appending.write_all(b"more").await.unwrap();
-                (sandbox.reader("large", 0, None).await.unwrap(), writer, appending)
+                (sandbox.reader(Read::new("large")).await.unwrap(), writer, appending)
             };
             let begun = guest.wait(async { timeout(TIMEOUT, begin).await });
             let (reader, writer, appending) = begun.expect("no place is free");
@@ -221,7 +226,10 @@ fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
                 let mut readers = Vec::new();
                 for _ in 0..MAX_IN_FLIGHT {
                     // Each with more than there is credit for: none is at its end before it is read.
-                    let part = guest.sandbox.reader("large", 0, Some(MIB as u64)).await;
+                    let part = guest
+                        .sandbox
+                        .reader(Read { offset: 0, limit: Some(MIB as u64), ..Read::new("large") })
+                        .await;
                     readers.push(part.unwrap());
                 }
                 readers
@@ -250,9 +258,9 @@ fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
         guest.place.write("sandbox-files/large", vec![7; 8 * MIB]);
         let before = names(&io_dir);
         guest.wait(async {
-            let options = WriteOptions { mode, ..WriteOptions::default() };
-            let mut writer = guest.sandbox.writer("f", options).await.unwrap();
-            let mut reader = guest.sandbox.reader("large", 0, None).await.unwrap();
+            let write = Write { mode, ..Write::new("f") };
+            let mut writer = guest.sandbox.writer(write).await.unwrap();
+            let mut reader = guest.sandbox.reader(Read::new("large")).await.unwrap();
             writer.write_all(&vec![b'n'; 2 * MIB]).await.unwrap();
             reader.read_exact(&mut [0; 1000]).await.unwrap();
             engine().kill(&guest.place.containers()[0]);
@@ -263,7 +271,7 @@ fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
             assert!(!error.to_string().contains("broke the protocol"), "{error}");
             let error = reader.read_to_end(&mut Vec::new()).await.unwrap_err();
             assert_eq!(kind_inside(&error), "agent_lost");
-            let write = guest.sandbox.write("f", "new", WriteOptions::default());
+            let write = guest.sandbox.write(Write::new("f"), "new");
             assert_eq!(kind_of(write.await), "agent_lost");
         });
         let mut left = names(&io_dir);
@@ -292,15 +300,15 @@ fn of_a_hundred_thousand_entries_the_first_are_given_in_bounded_memory() {
     guest.wait(async {
         let sandbox = &guest.sandbox;
         let before = agents_peak_kib(&guest.place);
-        let listed = sandbox.list("d", ListOptions::default()).await.unwrap();
+        let listed = sandbox.list(List::new("d")).await.unwrap();
         assert_eq!((listed.entries.len(), listed.truncated), (10_000, true));
-        assert!((0..10_000).all(|at| listed.entries[at].name == format!("{at:05}")));
+        assert!((0..10_000).all(|at| listed.entries[at].name == *format!("{at:05}")));
         if has(Feature::SharedKernel) {
             let grown = agents_peak_kib(&guest.place) - before;
             assert!(grown < 16 << 10, "{grown} KiB");
         }
-        let recursive = RemoveOptions { recursive: true, force: false };
-        assert_eq!(sandbox.remove("d", recursive).await.unwrap().entries, 100_001);
+        let remove = Remove { recursive: true, ..Remove::new("d") };
+        assert_eq!(sandbox.call(remove).await.unwrap().entries, 100_001);
     });
 }
 
@@ -313,23 +321,23 @@ fn an_operation_out_of_its_time_says_so_and_the_sandbox_goes_on() {
     }
     guest.wait(async {
         let sandbox = &guest.sandbox;
-        let recursive = ListOptions { recursive: true, ..ListOptions::default() };
-        let error = sandbox.list(".", recursive).await.unwrap_err();
+        let list = List { recursive: true, ..List::new(".") };
+        let error = sandbox.list(list).await.unwrap_err();
         assert_eq!(error.kind().as_str(), "timeout");
         assert_eq!((error.exit_code(), error.to_string().contains("1 ms")), (124, true), "{error}");
         assert!(error.hint().unwrap().contains("filesystem.timeout"));
-        let remove = RemoveOptions { recursive: true, force: false };
-        assert_eq!(kind_of(sandbox.remove("d1", remove).await), "timeout");
+        let remove = Remove { recursive: true, ..Remove::new("d1") };
+        assert_eq!(kind_of(sandbox.call(remove).await), "timeout");
         // One that is quick enough may come first, or second.
-        while let Err(error) = sandbox.exists("d0").await {
+        while let Err(error) = sandbox.call(Exists::new("d0")).await {
             assert_eq!(error.kind().as_str(), "timeout", "{error}");
         }
     });
 }
 
 async fn write(sandbox: &Sandbox, mode: WriteMode, atomic: bool) -> Result<(), Error> {
-    let options = WriteOptions { mode, atomic, parents: true };
-    sandbox.write("f", vec![b'n'; 3 * MIB], options).await.map(drop)
+    let write = Write { mode, atomic, ..Write::new("f") };
+    sandbox.write(write, vec![b'n'; 3 * MIB]).await.map(drop)
 }
 
 #[test]
@@ -348,24 +356,24 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
             assert_eq!(names(&io_dir), ["f"]);
             assert!(fs::read(io_dir.join("f")).unwrap() == old, "{mode:?}");
         }
-        let mut writer = sandbox.writer("g", WriteOptions::default()).await.unwrap();
+        let mut writer = sandbox.writer(Write::new("g")).await.unwrap();
         while writer.write_all(&[0; 4096]).await.is_ok() {}
         assert_eq!(kind_of(writer.finish().await), "disk_full");
         // What was reserved is given back.
-        sandbox.write("g", vec![0; MIB], WriteOptions::default()).await.unwrap();
-        sandbox.remove("g", RemoveOptions::default()).await.unwrap();
+        sandbox.write(Write::new("g"), vec![0; MIB]).await.unwrap();
+        sandbox.call(Remove::new("g")).await.unwrap();
         // Names can run out too.
         let mut made = 0;
         let full = loop {
-            match sandbox.write(format!("n{made}"), "", WriteOptions::default()).await {
+            match sandbox.write(Write::new(format!("n{made}")), "").await {
                 Ok(_) => made += 1,
                 Err(error) => break error,
             }
         };
         assert_eq!(full.kind().as_str(), "disk_full");
         assert_eq!(names(&io_dir).len(), 1 + made);
-        assert_eq!(kind_of(sandbox.mkdir("d/e", Default::default()).await), "disk_full");
-        let edited = sandbox.edit("f", "o", "n", std::num::NonZeroU64::MIN).await;
+        assert_eq!(kind_of(sandbox.call(Mkdir::new("d/e")).await), "disk_full");
+        let edited = sandbox.call(Edit::new("f", "o", "n")).await;
         assert!(edited.is_err());
         assert!(fs::read(io_dir.join("f")).unwrap() == old);
     });

@@ -53,6 +53,11 @@ function wellFormed(text: string): string {
   throw errorOf({ kind: "encoding", message, hint: "give bytes" });
 }
 
+function bytesOf(path: Uint8Array): Uint8Array {
+  if (path instanceof Uint8Array) return path;
+  throw new TypeError(`path: text or bytes are expected, not ${typeof path}`);
+}
+
 /** Text, or bytes as `{"b64"}`. */
 export function toContent(value: string | Uint8Array, name = ""): Content {
   if (typeof value !== "string" && !(value instanceof Uint8Array)) {
@@ -62,17 +67,6 @@ export function toContent(value: string | Uint8Array, name = ""): Content {
   return typeof value === "string" ? value : (textOf(value) ?? { b64: toBase64(value) });
 }
 
-/** The members that name a path in a request: `path`, or `path_b64` if it is not UTF-8. */
-export function pathMembers(name: string, path: Path): Record<string, string> {
-  if (typeof path === "string") return { [name]: path };
-  const plain = textOf(bytesOf(path));
-  return plain === undefined ? { [`${name}_b64`]: toBase64(path) } : { [name]: plain };
-}
-
-function bytesOf(path: Uint8Array): Uint8Array {
-  if (path instanceof Uint8Array) return path;
-  throw new TypeError(`path: text or bytes are expected, not ${typeof path}`);
-}
 
 /** Percent-encodes a path byte by byte as one segment, so that no URL parser resolves its dots. */
 export function pathSegment(path: Path): string {

@@ -510,7 +510,7 @@ export type OmittedEntry = {
   reason: OmitReason;
 };
 
-/** A file operation with all of its options, read from */
+/** A file operation with all of its options, read from `{"operation": "read", "path": "a.txt", …}`. */
 export type Operation = {
   /** The encoding of the content; null for the sandbox's default. */
   encoding?: Encoding | null;
@@ -520,17 +520,13 @@ export type Operation = {
   offset?: number;
   operation: "read";
   /** The file. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** The lines. */
   lines?: ViewOptions;
   operation: "view";
   /** The file. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** Whether every reader sees either the old file or the new one whole. */
   atomic?: boolean;
@@ -544,9 +540,7 @@ export type Operation = {
   /** Whether to create missing parent directories. */
   parents?: boolean;
   /** The file. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** The expected number of occurrences. */
   count?: number;
@@ -556,9 +550,7 @@ export type Operation = {
   old: string;
   operation: "edit";
   /** The file. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** The maximum number of entries. */
   limit?: number | null;
@@ -566,9 +558,7 @@ export type Operation = {
   max_depth?: number | null;
   operation: "list";
   /** The directory. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path?: Content;
   /** Whether to descend into subdirectories. */
   recursive?: boolean;
 } | {
@@ -580,9 +570,7 @@ export type Operation = {
   limit?: number | null;
   operation: "glob";
   /** The directory. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path?: Content;
   /** The pattern, relative to the directory. */
   pattern: string;
 } | {
@@ -600,9 +588,7 @@ export type Operation = {
   limit?: number | null;
   operation: "grep";
   /** The file, or the directory whose files are searched. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path?: Content;
   /** The regular expression. */
   pattern: string;
 } | {
@@ -610,57 +596,41 @@ export type Operation = {
   /** Whether to create missing parent directories. */
   parents?: boolean;
   /** The directory. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** Whether to ignore a nonexistent path. */
   force?: boolean;
   operation: "remove";
   /** The path to remove. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
   /** Whether to remove a directory with its contents. */
   recursive?: boolean;
 } | {
   operation: "exists";
   /** The path. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   operation: "stat";
   /** The path. */
-  path?: string;
-  /** The path's bytes, where they are not UTF-8. */
-  path_b64?: string | null;
+  path: Content;
 } | {
   /** The old path. */
-  from?: string;
-  /** Its bytes, where they are not UTF-8. */
-  from_b64?: string | null;
+  from: Content;
   operation: "rename";
   /** Whether to replace an existing file or directory at the new path. */
   overwrite?: boolean;
   /** The new path. */
-  to?: string;
-  /** Its bytes, where they are not UTF-8. */
-  to_b64?: string | null;
+  to: Content;
 } | {
   /** The source. */
-  from?: string;
-  /** Its bytes, where they are not UTF-8. */
-  from_b64?: string | null;
+  from: Content;
   operation: "copy";
   /** Whether to replace existing files, and to copy a directory into an existing one. */
   overwrite?: boolean;
   /** Whether to copy a directory with its contents. */
   recursive?: boolean;
   /** The path of the copy. */
-  to?: string;
-  /** Its bytes, where they are not UTF-8. */
-  to_b64?: string | null;
+  to: Content;
 };
 
 /** Statistics of an operation in its `Envelope`. */

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { isMainThread } from "node:worker_threads";
 import { eventOf, fromBase64, shaped, unexpected } from "../core/answers.js";
-import { type Path, pathMembers, toBase64 } from "../core/bytes.js";
+import { type Path, toBase64, toContent } from "../core/bytes.js";
 import { errorOf, NotFound, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
 import { type Limiter, Slots } from "../core/limiter.js";
@@ -102,7 +102,7 @@ export class LocalTransport implements Transport {
 
   async *download(id: string, path: Path, { signal }: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
     const { process, containerId } = this.#of(id);
-    const args = { containerId, ...pathMembers("path", path) };
+    const args = { containerId, path: toContent(path, "path") };
     const release = await this.#slots.downloads.acquire(signal);
     const chunks: Uint8Array[] = [];
     let wake = () => {};
@@ -157,7 +157,7 @@ export class LocalTransport implements Transport {
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
     const { process, containerId } = this.#of(id);
-    const args = { containerId, ...pathMembers("path", path) };
+    const args = { containerId, path: toContent(path, "path") };
     const release = await this.#slots.uploads.acquire(signal);
     let credit = WINDOW;
     let wake = () => {};

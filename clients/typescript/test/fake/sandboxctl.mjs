@@ -28,7 +28,7 @@ const failure = (kind, message) => ({
 });
 
 function operate(files, operation) {
-  const path = operation.path_b64 ?? operation.path;
+  const path = operation.path.b64 ?? operation.path;
   switch (operation.operation) {
     case "write":
       files.set(path, Buffer.from(operation.content, operation.encoding === "base64" ? "base64" : "utf8"));
@@ -113,7 +113,7 @@ function call({ id, tool, args, stream }) {
       return answer(id, document("ok", args.request));
     }
     case "sandbox_download": {
-      const content = files.get(args.path_b64 ?? args.path);
+      const content = files.get(args.path.b64 ?? args.path);
       if (!content) return refuse(id, "not_found", `${args.path}: No such file or directory`);
       const transfer = {
         credit: 8,
@@ -136,7 +136,7 @@ function call({ id, tool, args, stream }) {
     }
     case "sandbox_upload":
       if (args.path === "refused") return refuse(id, "not_allowed", "refused");
-      return void open.set(id, { pieces: [], files, path: args.path_b64 ?? args.path });
+      return void open.set(id, { pieces: [], files, path: args.path.b64 ?? args.path });
     default:
       return refuse(id, "invalid_request", `tool: ${tool}`);
   }

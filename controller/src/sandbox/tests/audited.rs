@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use sandbox_api::files::{ReadOptions, RenameOptions};
 use sandbox_api::hosts::HOST_LOOPBACK;
-use sandbox_api::operation::Operation;
+use sandbox_api::operation::{Exists, Operation, OperationRequest, Read, Rename};
 use sandbox_api::{Limits, Script};
 use sandbox_protocol::limits::FIRST_TUNNEL;
 use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
@@ -155,11 +154,11 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
     let world = greeted(async |mut agent: Scripted, _| {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
-                Request::Exists(_) => {
-                    let reply = ExistsReply { path: "/io/a".into(), kind: None };
+                Request::File(Operation::Exists(_)) => {
+                    let reply = ExistsReply { path: "/io/a".into(), exists: false, kind: None };
                     agent.agent.answer(id, reply).await;
                 }
-                Request::Rename(_) => {
+                Request::File(Operation::Rename(_)) => {
                     let error = WireError::new(ErrorKind::PathEscape, "no");
                     let line = FromAgent::encode_reply::<()>(id, Err(error)).unwrap();
                     agent.agent.send(line).await;
@@ -172,16 +171,16 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
     .audited(&file);
 
     let sandbox = world.launch().await.unwrap();
-    sandbox.exists("./a").await.unwrap();
-    sandbox.rename("a\u{1b}", "../b", RenameOptions::default()).await.unwrap_err();
+    sandbox.call(Exists::new("./a")).await.unwrap();
+    sandbox.call(Rename::new("a\u{1b}", "../b")).await.unwrap_err();
     tokio::select! {
         biased;
-        read = sandbox.read("a", ReadOptions::default()) => panic!("{read:?}"),
+        read = sandbox.read(Read::new("a"), None) => panic!("{read:?}"),
         () = tokio::task::yield_now() => {}
     }
     // Refused before anything is sent: half a byte.
     let write = r#"{"operation":"write","path":"a","content":"f","encoding":"hex"}"#;
-    let envelope = sandbox.perform(Operation::from_json(write).unwrap()).await;
+    let envelope = sandbox.perform(OperationRequest::from_json(write).unwrap()).await;
     assert!(!envelope.success);
     let id = sandbox.id().to_owned();
     drop(sandbox);

@@ -81,7 +81,7 @@ impl<'a> Program<'a> {
     async fn cancelled(&mut self) {
         loop {
             match self.agent.agent.message().await {
-                Some(ToAgent::Request { id, request: Request::Cancel(cancel) }) => {
+                Some(ToAgent::Request { id, request: Request::Cancel(cancel), .. }) => {
                     assert_eq!(cancel.id, self.id);
                     return self.agent.agent.answer(id, CancelReply { found: true }).await;
                 }

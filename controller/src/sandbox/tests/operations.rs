@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use sandbox_api::Script;
-use sandbox_api::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
+use sandbox_api::operation::{Exists, List, Operation, Read, Rename, Stat, Write};
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, Read, ReadReply,
-    Rename, RenameReply, Touched, Write, WriteReply,
+    CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, ReadReply,
+    RenameReply, Touched, WriteReply,
 };
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError};
 use serde::Serialize;
@@ -60,19 +60,11 @@ fn list_reply(id: u64, path: &str, entries: u64) -> Line {
     reply(id, ListReply { path: path.into(), entries, cut: None })
 }
 
-/// The stream that a request opens.
-const fn stream_of(request: &Request) -> u32 {
-    match request {
-        Request::Read(Read { stream, .. }) | Request::Write(Write { stream, .. }) => *stream,
-        _ => 0,
-    }
-}
-
 /// A world whose agent sends `lines` at the first request, and then nothing.
 fn says(lines: impl FnOnce(u64, u32) -> Vec<Line> + Send + 'static) -> World {
     greeted(move |mut agent: Scripted, _| async move {
-        let (id, request) = agent.agent.request().await.unwrap();
-        for line in lines(id, stream_of(&request)) {
+        let (id, _) = agent.agent.request().await.unwrap();
+        for line in lines(id, agent.agent.stream) {
             agent.agent.send(line).await;
         }
         while agent.agent.message().await.is_some() {}
@@ -87,13 +79,13 @@ async fn breach<T>(world: World, work: impl AsyncFnOnce(&Sandbox) -> Result<T, E
     let mut running = world.fake.running.subscribe();
     running.wait_for(|running| !running).await.unwrap();
     assert!(world.fake.calls().contains(&"kill"), "{error}");
-    let next = sandbox.exists("a").await.unwrap_err();
+    let next = sandbox.call(Exists::new("a")).await.unwrap_err();
     assert!(matches!(next, Error::Ended { .. }), "{next}");
     error.to_string()
 }
 
 async fn read(sandbox: &Sandbox) -> Result<String, Error> {
-    sandbox.read("a", ReadOptions::default()).await.map(|read| read.content)
+    sandbox.read(Read::new("a"), None).await.map(|read| read.content)
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,8 +94,8 @@ async fn a_read_is_its_chunks_in_order() {
         vec![chunk(stream, 0, 3, false), chunk(stream, 1, 2, true), read_reply(id, "/io/a", 5)]
     });
     let sandbox = world.launch().await.unwrap();
-    let read = sandbox.read("./a", ReadOptions::default()).await.unwrap();
-    assert_eq!((&*read.path, &*read.content, read.bytes), ("/io/a", "xxxxx", 5));
+    let read = sandbox.read(Read::new("./a"), None).await.unwrap();
+    assert_eq!((read.path, &*read.content, read.bytes), ("/io/a".into(), "xxxxx", 5));
     assert_eq!(read.mime_type, "text/plain");
 }
 
@@ -147,7 +139,10 @@ async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
 #[tokio::test(start_paused = true)]
 async fn a_read_that_brings_more_than_was_asked_for_ends_the_sandbox() {
     let world = says(|_, stream| vec![chunk(stream, 0, 4, false)]);
-    breach(world, async |sandbox: &Sandbox| sandbox.read_bytes("a", 0, Some(3)).await).await;
+    breach(world, async |sandbox: &Sandbox| {
+        sandbox.read_bytes(Read { offset: 0, limit: Some(3), ..Read::new("a") }).await
+    })
+    .await;
     // Without a limit of its own it has that of a file.
     let world = says(|_, stream| vec![chunk(stream, 0, 1001, false)]);
     let mut spec = world.spec();
@@ -160,8 +155,8 @@ async fn a_read_that_brings_more_than_was_asked_for_ends_the_sandbox() {
 async fn a_reader_that_stands_still_gives_no_credit() {
     let chunks = INITIAL_CREDIT / MAX_CHUNK_BYTES as u64;
     let world = greeted(move |mut agent: Scripted, fake| async move {
-        let (_, request) = agent.agent.request().await.unwrap();
-        let stream = stream_of(&request);
+        agent.agent.request().await.unwrap();
+        let stream = agent.agent.stream;
         for seq in 0..chunks {
             agent.agent.send(chunk(stream, seq, MAX_CHUNK_BYTES, false)).await;
         }
@@ -170,7 +165,7 @@ async fn a_reader_that_stands_still_gives_no_credit() {
         fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     });
     let sandbox = world.launch().await.unwrap();
-    let mut reader = sandbox.reader("a", 0, None).await.unwrap();
+    let mut reader = sandbox.reader(Read::new("a")).await.unwrap();
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     // Content that arrived before is still returned; then the error.
     let mut content = Vec::new();
@@ -183,8 +178,8 @@ async fn a_reader_that_stands_still_gives_no_credit() {
 #[tokio::test(start_paused = true)]
 async fn a_write_goes_as_fast_as_the_agent_takes_it() {
     let world = greeted(|mut agent: Scripted, _| async move {
-        let (id, request) = agent.agent.request().await.unwrap();
-        let stream = stream_of(&request);
+        let (id, _) = agent.agent.request().await.unwrap();
+        let stream = agent.agent.stream;
         let (mut left, mut bytes) = (INITIAL_CREDIT, 0);
         loop {
             let Some(ToAgent::Chunk(chunk)) = agent.agent.message().await else { panic!("more") };
@@ -203,10 +198,10 @@ async fn a_write_goes_as_fast_as_the_agent_takes_it() {
     });
     let sandbox = world.launch().await.unwrap();
     let content = vec![7; 1_000_000];
-    let written = sandbox.write("a", &content, WriteOptions::default()).await.unwrap();
+    let written = sandbox.write(Write::new("a"), &content).await.unwrap();
     assert_eq!(
-        (&*written.path, written.bytes_written, written.created),
-        ("/io/a", 1_000_000, true)
+        (written.path, written.bytes_written, written.created),
+        ("/io/a".into(), 1_000_000, true)
     );
     sandbox.close().await.unwrap();
 }
@@ -216,12 +211,12 @@ async fn a_write_that_is_refused_early_says_why() {
     let world = says(|id, _| vec![refusal(id, ErrorKind::TooLarge)]);
     let sandbox = world.launch().await.unwrap();
     let content = vec![7; 1_000_000];
-    let error = sandbox.write("a", &content, WriteOptions::default()).await.unwrap_err();
+    let error = sandbox.write(Write::new("a"), &content).await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::TooLarge, 120));
 
     let world = says(|id, _| vec![refusal(id, ErrorKind::DiskFull)]);
     let sandbox = world.launch().await.unwrap();
-    let mut writer = sandbox.writer("a", WriteOptions::default()).await.unwrap();
+    let mut writer = sandbox.writer(Write::new("a")).await.unwrap();
     let broken = async {
         loop {
             if let Err(error) = writer.write_all(&content).await {
@@ -262,7 +257,7 @@ async fn a_write_that_contradicts_itself_ends_the_sandbox() {
     for (what, play) in plays {
         let content = vec![7; 1_000_000];
         let error = breach(says(play), async |sandbox: &Sandbox| {
-            sandbox.write("a", &content, WriteOptions::default()).await
+            sandbox.write(Write::new("a"), &content).await
         })
         .await;
         assert!(error.contains("ended"), "{what}: {error}");
@@ -276,7 +271,7 @@ async fn a_writer_that_is_dropped_changes_nothing() {
         loop {
             match agent.agent.message().await.unwrap() {
                 ToAgent::Chunk(chunk) => assert!(!chunk.last, "it was told to be whole"),
-                ToAgent::Request { id: cancel, request: Request::Cancel(asked) } => {
+                ToAgent::Request { id: cancel, request: Request::Cancel(asked), .. } => {
                     assert_eq!(asked.id, id);
                     agent.agent.send(refusal(id, ErrorKind::Cancelled)).await;
                     agent.agent.answer(cancel, CancelReply { found: true }).await;
@@ -288,7 +283,7 @@ async fn a_writer_that_is_dropped_changes_nothing() {
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
-    let mut writer = sandbox.writer("a", WriteOptions::default()).await.unwrap();
+    let mut writer = sandbox.writer(Write::new("a")).await.unwrap();
     writer.write_all(b"half").await.unwrap();
     drop(writer);
     sandbox.close().await.unwrap();
@@ -312,14 +307,15 @@ async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_a
         }
         assert!(asked.is_empty());
         let (id, _) = agent.agent.request().await.unwrap();
-        let (path, kind) = ("/io/a".into(), None);
-        agent.agent.answer(id, ExistsReply { path, kind }).await;
+        let (path, exists, kind) = ("/io/a".into(), false, None);
+        agent.agent.answer(id, ExistsReply { path, exists, kind }).await;
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
-    let all = futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.stat("a")));
+    let all =
+        futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.stat(Stat::new("a"))));
     assert!(tokio::time::timeout(Duration::from_secs(1), all).await.is_err());
-    assert!(!sandbox.exists("a").await.unwrap().exists);
+    assert!(!sandbox.call(Exists::new("a")).await.unwrap().exists);
     sandbox.close().await.unwrap();
     assert!(!world.fake.calls().contains(&"kill"));
 }
@@ -328,12 +324,12 @@ async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_a
 async fn an_agent_that_never_answers_has_its_deadline_and_then_its_end() {
     let world = says(|_, _| Vec::new());
     let sandbox = world.launch().await.unwrap();
-    let error = sandbox.stat("a").await.unwrap_err();
+    let error = sandbox.stat(Stat::new("a")).await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Timeout, 124));
     assert!(error.to_string().contains("filesystem.timeout (5s)"), "{error}");
     // It was asked to cancel, and does not answer that either.
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
-    let error = sandbox.exists("a").await.unwrap_err();
+    let error = sandbox.call(Exists::new("a")).await.unwrap_err();
     let message = error.to_string();
     assert!(message.contains("a file operation did not stop"), "{message}");
     assert!(!message.contains("protocol"), "{message}");
@@ -342,8 +338,9 @@ async fn an_agent_that_never_answers_has_its_deadline_and_then_its_end() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_dies_in_the_middle_is_told_by_what_the_engine_saw() {
     let world = greeted(|mut agent: Scripted, fake| async move {
-        let (_, request) = agent.agent.request().await.unwrap();
-        agent.agent.send(chunk(stream_of(&request), 0, 3, false)).await;
+        agent.agent.request().await.unwrap();
+        let stream = agent.agent.stream;
+        agent.agent.send(chunk(stream, 0, 3, false)).await;
         fake.ends_with(Some(137), true);
     });
     let sandbox = world.launch().await.unwrap();
@@ -357,10 +354,10 @@ async fn a_list_is_its_pages() {
     let world =
         says(|id, _| vec![page(id, &["a", "d"]), page(id, &["d/b"]), list_reply(id, "/io", 3)]);
     let sandbox = world.launch().await.unwrap();
-    let options = ListOptions { recursive: true, ..ListOptions::default() };
-    let list = sandbox.list(".", options).await.unwrap();
-    let entries = list.entries.iter().map(|entry| (&*entry.name, &*entry.path));
-    let expected = [("a", "/io/a"), ("d", "/io/d"), ("b", "/io/d/b")];
+    let list = sandbox.list(List { recursive: true, ..List::new(".") }).await.unwrap();
+    let entries = list.entries.into_iter().map(|entry| (entry.name, entry.path));
+    let expected = [("a", "/io/a"), ("d", "/io/d"), ("b", "/io/d/b")]
+        .map(|(name, path)| (name.into(), path.into()));
     assert_eq!(entries.collect::<Vec<_>>(), expected);
 }
 
@@ -383,7 +380,7 @@ async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
     for (what, play) in plays {
         let error = breach(says(play), async |sandbox: &Sandbox| {
             let limit = Some(LIST_PAGE as u64 - 1);
-            sandbox.list(".", ListOptions { limit, ..ListOptions::default() }).await
+            sandbox.list(List { limit, ..List::new(".") }).await
         })
         .await;
         assert!(error.contains("ended"), "{what}: {error}");
@@ -394,7 +391,7 @@ async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
 async fn a_rename_is_answered_about_both_of_its_paths() {
     let answers = |to: &'static str| {
         greeted(move |mut agent: Scripted, _| async move {
-            let (id, Request::Rename(Rename { overwrite, .. })) =
+            let (id, Request::File(Operation::Rename(Rename { overwrite, .. }))) =
                 agent.agent.request().await.unwrap()
             else {
                 panic!("another request")
@@ -406,8 +403,7 @@ async fn a_rename_is_answered_about_both_of_its_paths() {
             while agent.agent.message().await.is_some() {}
         })
     };
-    let rename =
-        async |sandbox: &Sandbox| sandbox.rename("a", "~/d/b", RenameOptions::default()).await;
+    let rename = async |sandbox: &Sandbox| sandbox.call(Rename::new("a", "~/d/b")).await;
     let world = answers("/io/d/b");
     assert_eq!(rename(&world.launch().await.unwrap()).await.unwrap().to, "/io/d/b");
     breach(answers("/io/d/c"), rename).await;
@@ -418,9 +414,9 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     let world = greeted(|mut agent: Scripted, _| async move {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
-                Request::Exists(_) => {
-                    let (path, kind) = ("/io/a".into(), None);
-                    agent.agent.answer(id, ExistsReply { path, kind }).await;
+                Request::File(Operation::Exists(_)) => {
+                    let (path, exists, kind) = ("/io/a".into(), false, None);
+                    agent.agent.answer(id, ExistsReply { path, exists, kind }).await;
                 }
                 Request::Run(_) => {
                     tokio::time::sleep(Duration::from_secs(25)).await;
@@ -433,14 +429,14 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     let spec = world.spec().idle_limit(Some(Duration::from_secs(10)));
     let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
-    sandbox.exists("a").await.unwrap();
+    sandbox.call(Exists::new("a")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
     // A running script is not idle, however long it takes.
     sandbox.run(Script::new("x")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert!(*world.fake.running.borrow());
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
-    let error = sandbox.exists("a").await.unwrap_err();
+    let error = sandbox.call(Exists::new("a")).await.unwrap_err();
     assert!(error.to_string().contains("idle timeout"), "{error}");
 }
 
@@ -455,9 +451,9 @@ async fn a_sandbox_that_lost_a_mount_is_not_used_though_it_cannot_be_killed() {
     inner.mount_looks = looks_that_find(world.io.path());
     world.fake.is_dead.store(true, Ordering::Relaxed);
     let lost = |error: Error| assert!(matches!(error, Error::MountLost { .. }), "{error}");
-    lost(sandbox.exists("a").await.unwrap_err());
-    lost(sandbox.read("a", ReadOptions::default()).await.unwrap_err());
-    lost(sandbox.write("a", "1", WriteOptions::default()).await.unwrap_err());
+    lost(sandbox.call(Exists::new("a")).await.unwrap_err());
+    lost(sandbox.read(Read::new("a"), None).await.unwrap_err());
+    lost(sandbox.write(Write::new("a"), "1").await.unwrap_err());
     lost(sandbox.run(Script::new("x")).await.unwrap_err());
     lost(sandbox.ended().unwrap());
     assert!(world.fake.calls().contains(&"kill"));

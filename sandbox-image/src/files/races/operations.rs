@@ -1,27 +1,27 @@
 //! The whole-file and tree operations in the same races.
 
-use sandbox_protocol::message::{EntryKind, WriteMode};
+use sandbox_protocol::message::{Edit, EntryKind, List, Mkdir, View, Write, WriteMode};
 
-use super::super::{
-    Absent, Existing, ListOptions, Overwrite, Parents, Range, RemoveScope, Viewed, WriteOptions,
-};
+use super::super::{Absent, Existing, RemoveScope, Viewed};
 use super::*;
 
-const OVERWRITE: WriteOptions = WriteOptions {
-    mode: WriteMode::Overwrite,
-    absent: Absent::Accept,
-    parents: Parents::Make,
-    overwrite: Overwrite::Atomic,
-};
-
-fn put(files: &Files, path: &[u8], mode: WriteMode, overwrite: Overwrite) -> Result<(), FileError> {
-    let mut writing = files.write(path, WriteOptions { mode, overwrite, ..OVERWRITE })?;
+fn put(files: &Files, path: &[u8], mode: WriteMode, atomic: bool) -> Result<(), FileError> {
+    let request = Write { mode, atomic, ..Write::new(path) };
+    let mut writing = files.write(request, Absent::Accept)?;
     writing.put(b"inside")?;
     writing.commit(&watch()).map(drop)
 }
 
+fn edit(files: &Files, path: &[u8], new: &str) -> Result<(), FileError> {
+    match files.edit(&Edit::new(path, "inside", new), &watch()) {
+        // It may occur any number of times; that is not tested here.
+        Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 fn get(files: &Files, path: &[u8]) -> Result<(), FileError> {
-    let mut reading = files.read(path, Range { offset: 0, limit: None })?;
+    let mut reading = files.read(path, 0, None)?;
     while reading.left() > 0 {
         let piece = reading.next(&watch())?;
         assert!(!piece.starts_with(b"a secret"), "the secret is out");
@@ -30,15 +30,15 @@ fn get(files: &Files, path: &[u8]) -> Result<(), FileError> {
 }
 
 fn view(files: &Files, path: &[u8]) -> Result<(), FileError> {
-    if let Viewed::Text(_, window) = files.view(path, 1, None, &watch())? {
+    if let Viewed::Text(_, window) = files.view(&View::new(path), &watch())? {
         assert!(!window.text.starts_with("a secret"), "the secret is out");
     }
     Ok(())
 }
 
 fn list(files: &Files, path: &[u8]) -> Result<(), FileError> {
-    let all = ListOptions { depth: None, limit: None };
-    files.list_entries(path, all, &watch(), |entry| {
+    let all = List { recursive: true, ..List::new(path) };
+    files.list_entries(&all, &watch(), |entry| {
         assert!(!entry.path.ends_with(b"empty"), "it lists what is outside");
         assert_ne!(entry.size, SECRET.len() as u64, "it tells what is outside");
         Ok(())
@@ -90,18 +90,14 @@ fn operations_below_a_directory_that_turns_into_a_link_stay_inside() {
         symlink(&arena.outside, arena.path("link")).unwrap();
         let (a, b) = (arena.path("d"), arena.path("link"));
         let acts: [Act<'_>; 14] = [
-            ("overwrite", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::Atomic)),
-            ("in place", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::InPlace)),
-            ("append", &|| put(files, b"d/file", WriteMode::Append, Overwrite::Atomic)),
-            ("parents", &|| put(files, b"d/n/n/file", WriteMode::Overwrite, Overwrite::Atomic)),
-            ("mkdir", &|| files.mkdir(b"d/m/m", Parents::Make).map(drop)),
+            ("overwrite", &|| put(files, b"d/file", WriteMode::Overwrite, true)),
+            ("in place", &|| put(files, b"d/file", WriteMode::Overwrite, false)),
+            ("append", &|| put(files, b"d/file", WriteMode::Append, true)),
+            ("parents", &|| put(files, b"d/n/n/file", WriteMode::Overwrite, true)),
+            ("mkdir", &|| files.mkdir(&Mkdir::new(b"d/m/m")).map(drop)),
             ("read", &|| get(files, b"d/file")),
             ("view", &|| view(files, b"d/file")),
-            ("edit", &|| match files.edit(b"d/file", "inside", "i", 1, &watch()) {
-                // An append may occur twice; that is not tested here.
-                Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
-                other => other.map(drop),
-            }),
+            ("edit", &|| edit(files, b"d/file", "i")),
             ("list", &|| list(files, b"d")),
             ("exists", &|| files.exists(b"d/file").map(drop)),
             ("stat", &|| stat(files, b"d/d")),
@@ -162,21 +158,19 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
         };
         make();
         let file = b"d/file";
-        let edit = || match files.edit(file, "inside", "i", 1, &watch()) {
-            // It may occur any number of times, and the swapper changes it.
-            Err(error) if matches!(error.kind, ErrorKind::InvalidRequest | ErrorKind::Busy) => {
-                Ok(())
-            }
-            other => other.map(drop),
+        let edit = || match edit(files, file, "i") {
+            // The swapper changes it.
+            Err(error) if error.kind == ErrorKind::Busy => Ok(()),
+            other => other,
         };
         let acts: [Act<'_>; 8] = [
-            ("overwrite", &|| put(files, file, WriteMode::Overwrite, Overwrite::Atomic)),
-            ("in place", &|| put(files, file, WriteMode::Overwrite, Overwrite::InPlace)),
-            ("append", &|| put(files, file, WriteMode::Append, Overwrite::Atomic)),
+            ("overwrite", &|| put(files, file, WriteMode::Overwrite, true)),
+            ("in place", &|| put(files, file, WriteMode::Overwrite, false)),
+            ("append", &|| put(files, file, WriteMode::Append, true)),
             ("edit", &edit),
             ("read", &|| get(files, file)),
             ("view", &|| view(files, file)),
-            ("mkdir below", &|| match files.mkdir(b"d/file/x", Parents::Make) {
+            ("mkdir below", &|| match files.mkdir(&Mkdir::new(b"d/file/x")) {
                 // If it is a file no operation can succeed.
                 Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
                 other => other.map(drop),
@@ -215,8 +209,7 @@ fn operations_on_a_link_itself_never_reach_its_target() {
                 let kind = exists.note(|| files.exists(b"d/file")).unwrap().1;
                 assert!(matches!(kind, Some(EntryKind::File | EntryKind::Symlink)), "{kind:?}");
                 // Any type is in the way.
-                let made =
-                    new.note(|| put(files, b"d/file", WriteMode::CreateNew, Overwrite::Atomic));
+                let made = new.note(|| put(files, b"d/file", WriteMode::CreateNew, true));
                 assert_eq!(made, None);
                 away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse, &watch()));
                 back.note(|| {
@@ -244,24 +237,21 @@ fn a_name_that_is_everything_in_turn_is_answered_at_once_by_every_operation() {
             || everything_in_turn(arena),
             |_| {
                 for path in [&b"x"[..], b"x/file"] {
-                    for (mode, overwrite) in [
-                        (WriteMode::Overwrite, Overwrite::Atomic),
-                        (WriteMode::Overwrite, Overwrite::InPlace),
-                        (WriteMode::Append, Overwrite::Atomic),
-                        (WriteMode::CreateNew, Overwrite::Atomic),
+                    for (mode, atomic) in [
+                        (WriteMode::Overwrite, true),
+                        (WriteMode::Overwrite, false),
+                        (WriteMode::Append, true),
+                        (WriteMode::CreateNew, true),
                     ] {
-                        tally.note(|| put(files, path, mode, overwrite));
+                        tally.note(|| put(files, path, mode, atomic));
                     }
                     tally.note(|| get(files, path));
                     tally.note(|| view(files, path));
-                    tally.note(|| match files.edit(path, "inside", "inside", 1, &watch()) {
-                        Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
-                        other => other.map(drop),
-                    });
+                    tally.note(|| edit(files, path, "inside"));
                     tally.note(|| list(files, path));
                     tally.note(|| stat(files, path));
                     tally.note(|| files.exists(path));
-                    tally.note(|| files.mkdir(path, Parents::Make));
+                    tally.note(|| files.mkdir(&Mkdir::new(path)));
                     tally.note(|| files.rename_entry(path, b"y", Existing::Refuse, &watch()));
                     tally.note(|| files.rename_entry(b"y", path, Existing::Replace, &watch()));
                     tally.note(|| remove(files, path));
@@ -288,13 +278,10 @@ fn a_mount_of_one_file_is_that_file_or_refused_by_every_operation() {
         let files = &*files;
         let one = b"/one";
         let acts: [Act<'_>; 7] = [
-            ("overwrite", &|| put(files, one, WriteMode::Overwrite, Overwrite::Atomic)),
-            ("in place", &|| put(files, one, WriteMode::Overwrite, Overwrite::InPlace)),
-            ("append", &|| put(files, one, WriteMode::Append, Overwrite::Atomic)),
-            ("edit", &|| match files.edit(one, "inside", "i", 1, &watch()) {
-                Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
-                other => other.map(drop),
-            }),
+            ("overwrite", &|| put(files, one, WriteMode::Overwrite, true)),
+            ("in place", &|| put(files, one, WriteMode::Overwrite, false)),
+            ("append", &|| put(files, one, WriteMode::Append, true)),
+            ("edit", &|| edit(files, one, "i")),
             ("read", &|| get(files, one)),
             ("view", &|| view(files, one)),
             ("stat", &|| stat(files, one)),

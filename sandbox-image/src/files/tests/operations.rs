@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_protocol::WireString;
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{Cut, CutBy, EntryKind, TextWindow, WriteMode};
-
-use super::super::{
-    Absent, Existing, ListOptions, ListedEntry, Overwrite, Parents, Range, RemoveScope, Viewed,
-    Watch, WriteOptions,
+use sandbox_protocol::message::{
+    Cut, CutBy, Edit, EntryKind, List, Mkdir, TextWindow, View, ViewLines, Write, WriteMode,
 };
+
+use super::super::{Absent, Existing, ListedEntry, RemoveScope, Viewed, Watch};
 use super::*;
 use crate::stop::{StopFlag, StopReason};
 
@@ -17,27 +17,28 @@ pub(super) fn watch() -> Watch {
     Watch::new(Arc::default(), Duration::from_secs(60))
 }
 
-pub(super) const OVERWRITE: WriteOptions = WriteOptions {
-    mode: WriteMode::Overwrite,
-    absent: Absent::Accept,
-    parents: Parents::Make,
-    overwrite: Overwrite::Atomic,
-};
-pub(super) const IN_PLACE: WriteOptions =
-    WriteOptions { overwrite: Overwrite::InPlace, ..OVERWRITE };
-pub(super) const APPEND: WriteOptions = WriteOptions { mode: WriteMode::Append, ..OVERWRITE };
-pub(super) const CREATE_NEW: WriteOptions =
-    WriteOptions { mode: WriteMode::CreateNew, ..OVERWRITE };
-const WAYS: [WriteOptions; 4] = [OVERWRITE, IN_PLACE, APPEND, CREATE_NEW];
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ways {
+    pub mode: WriteMode,
+    pub atomic: bool,
+}
+
+impl Ways {
+    fn of(self, path: impl Into<WireString>) -> Write {
+        Write { mode: self.mode, atomic: self.atomic, ..Write::new(path) }
+    }
+}
+
+pub(super) const OVERWRITE: Ways = Ways { mode: WriteMode::Overwrite, atomic: true };
+pub(super) const IN_PLACE: Ways = Ways { atomic: false, ..OVERWRITE };
+pub(super) const APPEND: Ways = Ways { mode: WriteMode::Append, ..OVERWRITE };
+pub(super) const CREATE_NEW: Ways = Ways { mode: WriteMode::CreateNew, ..OVERWRITE };
+const WAYS: [Ways; 4] = [OVERWRITE, IN_PLACE, APPEND, CREATE_NEW];
 
 /// Writes in two pieces; returns whether the file was created.
-pub(super) fn put(
-    files: &Files,
-    path: &str,
-    options: WriteOptions,
-    bytes: &[u8],
-) -> Result<bool, FileError> {
-    let mut writing = files.write(path.as_bytes(), options)?;
+pub(super) fn put(files: &Files, path: &str, way: Ways, bytes: &[u8]) -> Result<bool, FileError> {
+    let mut writing = files.write(way.of(path), Absent::Accept)?;
     let (first, second) = bytes.split_at(bytes.len() / 2);
     writing.put(first)?;
     writing.put(second)?;
@@ -52,7 +53,7 @@ pub(super) fn get(
     offset: u64,
     limit: Option<u64>,
 ) -> Result<Vec<u8>, FileError> {
-    let mut reading = files.read(path.as_bytes(), Range { offset, limit })?;
+    let mut reading = files.read(path.as_bytes(), offset, limit)?;
     let mut content = Vec::new();
     while reading.left() > 0 {
         content.extend(reading.next(&watch())?);
@@ -67,11 +68,11 @@ pub(super) fn list(
     limit: Option<u64>,
 ) -> Result<(Vec<ListedEntry>, bool), FileError> {
     let mut entries = Vec::new();
-    let end =
-        files.list_entries(path.as_bytes(), ListOptions { depth, limit }, &watch(), |entry| {
-            entries.push(entry);
-            Ok(())
-        })?;
+    let request = List { recursive: true, max_depth: depth, limit, ..List::new(path) };
+    let end = files.list_entries(&request, &watch(), |entry| {
+        entries.push(entry);
+        Ok(())
+    })?;
     assert_eq!(end.entries, entries.len() as u64);
     Ok((entries, end.cut.is_some()))
 }
@@ -87,7 +88,7 @@ pub(super) fn remove(files: &Files, path: &str, scope: RemoveScope) -> Result<u6
 }
 
 pub(super) fn view(files: &Files, path: &str) -> Result<TextWindow, FileError> {
-    match files.view(path.as_bytes(), 1, None, &watch())? {
+    match files.view(&View::new(path), &watch())? {
         Viewed::Text(_, window) => Ok(window),
         Viewed::Image(mime_type, ..) => panic!("{mime_type}"),
     }
@@ -100,7 +101,8 @@ pub(super) fn edit(
     new: &str,
     count: u64,
 ) -> Result<(), FileError> {
-    files.edit(path.as_bytes(), old, new, count, &watch()).map(drop)
+    let count = count.try_into().unwrap();
+    files.edit(&Edit { count, ..Edit::new(path, old, new) }, &watch()).map(drop)
 }
 
 #[test]
@@ -116,9 +118,9 @@ fn a_read_gives_the_range_that_is_there() {
         for offset in [200_000, u64::MAX] {
             assert!(get(&files, "f", offset, None).unwrap().is_empty());
         }
-        assert_eq!(files.read(b"f", Range { offset: 7, limit: Some(0) }).unwrap().size, 200_000);
+        assert_eq!(files.read(b"f", 7, Some(0)).unwrap().size, 200_000);
         fs::File::options().append(true).open(io.join("f")).unwrap().write_all(b"x").unwrap();
-        let error = files.read(b"f", Range { offset: 0, limit: None }).map(drop).unwrap_err();
+        let error = files.read(b"f", 0, None).map(drop).unwrap_err();
         assert_eq!(error.to_string(), "f: 200001 bytes are too many (max 200000)");
         assert_eq!(error.kind, ErrorKind::TooLarge);
         assert_eq!(get(&files, "f", 1, None).unwrap().len(), 200_000);
@@ -133,7 +135,7 @@ fn a_file_that_shrinks_while_it_is_read_gives_what_is_left() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::write(io.join("f"), vec![1; 200_000]).unwrap();
-        let mut reading = files.read(b"f", Range { offset: 0, limit: None }).unwrap();
+        let mut reading = files.read(b"f", 0, None).unwrap();
         let first = reading.next(&watch()).unwrap().len();
         fs::File::options().write(true).open(io.join("f")).unwrap().set_len(100_000).unwrap();
         let second = reading.next(&watch()).unwrap().len();
@@ -175,7 +177,7 @@ fn an_atomic_overwrite_leaves_the_old_file_to_those_who_have_it() {
             assert_eq!(fs::read_to_string(io.join("other")).unwrap(), other, "{options:?}");
             let mode = fs::metadata(io.join("f")).unwrap().mode();
             assert_eq!(mode & 0o777, 0o750, "what it may is its file's");
-            if options.overwrite == Overwrite::Atomic {
+            if options.atomic {
                 assert_eq!(mode & 0o7000, 0, "what gives rights away is not passed on");
             }
             fs::remove_file(io.join("f")).unwrap();
@@ -196,7 +198,7 @@ fn a_small_file_that_is_replaced_gives_its_space_back_after_the_answer_and_a_lar
             (3, APPEND, false),
         ] {
             fs::write(io.join("f"), vec![b'x'; size]).unwrap();
-            let mut writing = files.write(b"f", options).unwrap();
+            let mut writing = files.write(options.of(b"f"), Absent::Accept).unwrap();
             writing.put(b"new").unwrap();
             let written = writing.commit(&watch()).unwrap();
             let replaced = written.replaced.map(|fd| fs::File::from(fd).metadata().unwrap());
@@ -212,9 +214,9 @@ fn nothing_changes_before_the_commit_and_nothing_is_left_without_one() {
         let (files, announced) = setup().open();
         fs::write(io.join("f"), b"old").unwrap();
         for options in [OVERWRITE, IN_PLACE, APPEND] {
-            let mut writing = files.write(b"f", options).unwrap();
+            let mut writing = files.write(options.of(b"f"), Absent::Accept).unwrap();
             writing.put(&vec![7; 300_000]).unwrap();
-            let mut fresh = files.write(b"a/b/new", options).unwrap();
+            let mut fresh = files.write(options.of(b"a/b/new"), Absent::Accept).unwrap();
             fresh.put(b"x").unwrap();
             assert_eq!(names(io), ["f"]);
             assert_eq!(fs::read(io.join("f")).unwrap(), b"old");
@@ -230,14 +232,15 @@ fn parents_are_made_where_they_may_be_and_counted() {
         let limits = Limits { entries: 3, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
         for options in WAYS {
-            let options = WriteOptions { parents: Parents::Require, ..options };
-            assert_eq!(kind(put(&files, "no/f", options, b"x")), ErrorKind::NotFound);
+            let request = Write { parents: false, ..options.of("no/f") };
+            let written = files.write(request, Absent::Accept);
+            assert_eq!(kind(written.map(drop)), ErrorKind::NotFound);
         }
         put(&files, "a/b/f", OVERWRITE, b"x").unwrap();
         put(&files, "a/b/f", OVERWRITE, b"y").unwrap();
         assert_eq!(kind(put(&files, "a/c", CREATE_NEW, b"x")), ErrorKind::TooManyFiles);
         assert_eq!(names(&io.join("a")), ["b"]);
-        assert_eq!(kind(files.mkdir(b"d", Parents::Make)), ErrorKind::TooManyFiles);
+        assert_eq!(kind(files.mkdir(&Mkdir::new(b"d"))), ErrorKind::TooManyFiles);
     });
 }
 
@@ -395,7 +398,7 @@ fn a_mount_that_is_a_single_file_is_written_in_place() {
             kind(remove(&files, "/out.txt", RemoveScope::Tree)),
             ErrorKind::PermissionDenied
         );
-        assert_eq!(kind(files.mkdir(b"/out.txt", Parents::Make)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(files.mkdir(&Mkdir::new(b"/out.txt"))), ErrorKind::AlreadyExists);
         assert_eq!(kind(list(&files, "/out.txt", None, None)), ErrorKind::NotADirectory);
     });
 }
@@ -498,15 +501,16 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         let limits = Limits { file_bytes: 200_000, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
         fs::write(io.join("f"), "line\n".repeat(20_000)).unwrap();
+        let lines = |offset, limit| View { lines: ViewLines { offset, limit }, ..View::new("f") };
         let window = view(&files, "f").unwrap();
         assert_eq!((window.output_lines, window.total_lines), (2000, 20_000));
         let footer = "[Showing lines 1-2000 of 20000. Use lines={\"offset\":2001} to continue.]";
         assert_eq!(window.footer.as_deref(), Some(footer));
-        let end = files.view(b"f", 20_000, Some(5), &watch()).unwrap();
+        let end = files.view(&lines(20_000, Some(5)), &watch()).unwrap();
         assert!(matches!(end, Viewed::Text(_, window) if window.text == "line\n"));
         let image = b"\x89PNG\r\n\x1a\n and more".repeat(9000);
         fs::write(io.join("i"), &image).unwrap();
-        let viewed = files.view(b"i", 1, None, &watch()).unwrap();
+        let viewed = files.view(&View::new("i"), &watch()).unwrap();
         assert_eq!(rest_of_image(viewed), ("image/png", image));
         fs::write(io.join("binary"), b"\0\xfe\xff").unwrap();
         let error = view(&files, "binary").unwrap_err();
@@ -515,7 +519,7 @@ fn a_view_shows_lines_or_says_that_it_is_an_image() {
         fs::write(io.join("large"), vec![b'x'; 200_001]).unwrap();
         assert_eq!(kind(view(&files, "large")), ErrorKind::TooLarge);
         for (first, limit) in [(0, None), (1, Some(0)), (20_001, None)] {
-            let refused = files.view(b"f", first, limit, &watch()).map(drop);
+            let refused = files.view(&lines(first, limit), &watch()).map(drop);
             assert_eq!(kind(refused), ErrorKind::InvalidRequest);
         }
     });
@@ -540,7 +544,7 @@ fn an_image_that_is_rewritten_while_it_is_viewed_keeps_its_type_and_its_bound() 
         let image = b"\x89PNG\r\n\x1a\n and more".repeat(9000);
         for rewritten in [&b"a text"[..], &[b'x'; 300_000]] {
             fs::write(io.join("i"), &image).unwrap();
-            let viewed = files.view(b"i", 1, None, &watch()).unwrap();
+            let viewed = files.view(&View::new("i"), &watch()).unwrap();
             // The same file, as a program rewrites it.
             fs::write(io.join("i"), rewritten).unwrap();
             let (mime_type, content) = rest_of_image(viewed);
@@ -619,13 +623,14 @@ fn a_list_is_cut_at_its_bounds_and_says_so() {
         assert_eq!((paths(&entries), truncated), (all.to_vec(), false), "as deep as asked");
         let (_, truncated) = list(&files, ".", Some(3), None).unwrap();
         assert!(truncated, "asked for more than there may be");
-        let cut_of = |options| files.list_entries(b".", options, &watch(), |_| Ok(())).unwrap().cut;
-        let every = ListOptions { depth: None, limit: None };
-        assert_eq!(cut_of(every), Some(Cut { by: CutBy::Depth, at: "b/b".into() }));
-        let four = ListOptions { limit: Some(4), ..every };
-        assert_eq!(cut_of(four), Some(Cut { by: CutBy::Entries, at: "b/c".into() }));
+        let cut_of =
+            |request: &List| files.list_entries(request, &watch(), |_| Ok(())).unwrap().cut;
+        let every = List { recursive: true, ..List::new(".") };
+        assert_eq!(cut_of(&every), Some(Cut { by: CutBy::Depth, at: "b/b".into() }));
+        let four = List { limit: Some(4), ..every.clone() };
+        assert_eq!(cut_of(&four), Some(Cut { by: CutBy::Entries, at: "b/c".into() }));
         fs::remove_dir(io.join("b/b/b")).unwrap();
-        assert_eq!(cut_of(every), None, "nothing is deeper");
+        assert_eq!(cut_of(&every), None, "nothing is deeper");
         for limit in 1..7 {
             let (entries, truncated) = list(&files, ".", Some(2), Some(limit as u64)).unwrap();
             assert_eq!((paths(&entries), truncated), (all[..limit].to_vec(), true));
@@ -737,7 +742,6 @@ fn edits_of_one_file_at_one_time_lose_nothing() {
 fn an_edit_overwrites_nothing_that_it_has_not_read() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
-        let whole = Range { offset: 0, limit: None };
         let changes: [&dyn Fn(); 4] = [
             &|| fs::write(io.join("f"), "new").unwrap(),
             &|| fs::rename(io.join("g"), io.join("f")).unwrap(),
@@ -751,9 +755,9 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
             _ = fs::remove_file(io.join("f"));
             fs::write(io.join("f"), "old!").unwrap();
             fs::write(io.join("g"), "another").unwrap();
-            let mut writing = files.write(b"f", OVERWRITE).unwrap();
+            let mut writing = files.write(OVERWRITE.of(b"f"), Absent::Accept).unwrap();
             let lock = writing.lock(&watch()).unwrap();
-            let version = files.read(b"f", whole).unwrap().version().unwrap();
+            let version = files.read(b"f", 0, None).unwrap().version().unwrap();
             writing.put(b"edited").unwrap();
             change();
             let before = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
@@ -771,10 +775,10 @@ fn waiting_operation_can_be_cancelled() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::write(io.join("f"), "old").unwrap();
-        let first = files.write(b"f", OVERWRITE).unwrap();
+        let first = files.write(OVERWRITE.of(b"f"), Absent::Accept).unwrap();
         let lock = first.lock(&watch()).unwrap();
         let brief = Watch::new(Arc::default(), Duration::from_millis(1));
-        let second = files.write(b"./f", OVERWRITE).unwrap();
+        let second = files.write(OVERWRITE.of(b"./f"), Absent::Accept).unwrap();
         assert_eq!(kind(second.commit(&brief)), ErrorKind::Timeout);
         put(&files, "g", OVERWRITE, b"x").unwrap();
         drop(lock);
@@ -786,16 +790,16 @@ fn waiting_operation_can_be_cancelled() {
 fn names_that_are_not_utf8_are_names_like_others() {
     on_both(|_, setup| {
         let (files, _) = setup().open();
-        let mut writing = files.write(b"d\xff/f\xfe", OVERWRITE).unwrap();
+        let mut writing = files.write(OVERWRITE.of(b"d\xff/f\xfe"), Absent::Accept).unwrap();
         writing.put(b"x").unwrap();
         assert_eq!(writing.commit(&watch()).unwrap().path.as_bytes(), b"/io/d\xff/f\xfe");
         let mut found = Vec::new();
-        let all = ListOptions { depth: None, limit: None };
+        let all = List { recursive: true, ..List::new(".") };
         let each = |entry: ListedEntry| {
             found.push(entry.path);
             Ok(())
         };
-        files.list_entries(b".", all, &watch(), each).unwrap();
+        files.list_entries(&all, &watch(), each).unwrap();
         assert_eq!(found, [b"d\xff".to_vec(), b"d\xff/f\xfe".to_vec()]);
         assert_eq!(files.stat(b"d\xff/f\xfe").unwrap().size, 1);
         let removed = files.remove_entry(b"d\xff", RemoveScope::Tree, Absent::Refuse, &watch());
@@ -807,19 +811,21 @@ fn names_that_are_not_utf8_are_names_like_others() {
 fn a_directory_is_made_once() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
-        let make = |path: &str, parents| files.mkdir(path.as_bytes(), parents).map(|made| made.1);
-        assert_eq!(make("a/b/c", Parents::Make), Ok(true));
-        assert_eq!(make("a/b/c/", Parents::Make), Ok(false));
-        assert_eq!(make(".", Parents::Make), Ok(false));
-        assert_eq!(make("a/d", Parents::Require), Ok(true));
-        assert_eq!(text(make("e/f", Parents::Require)), "e/f: No such file or directory");
+        let make = |path: &str, parents| {
+            files.mkdir(&Mkdir { parents, ..Mkdir::new(path) }).map(|made| made.1)
+        };
+        assert_eq!(make("a/b/c", true), Ok(true));
+        assert_eq!(make("a/b/c/", true), Ok(false));
+        assert_eq!(make(".", true), Ok(false));
+        assert_eq!(make("a/d", false), Ok(true));
+        assert_eq!(text(make("e/f", false)), "e/f: No such file or directory");
         fs::write(io.join("file"), b"").unwrap();
         symlink("a", io.join("link")).unwrap();
-        assert_eq!(kind(make("file", Parents::Make)), ErrorKind::AlreadyExists);
-        assert_eq!(kind(make("file/x", Parents::Make)), ErrorKind::NotADirectory);
-        assert_eq!(kind(make("link", Parents::Make)), ErrorKind::Symlink);
-        assert_eq!(kind(make("link/x", Parents::Make)), ErrorKind::Symlink);
-        assert_eq!(kind(make("../x", Parents::Make)), ErrorKind::PathEscape);
+        assert_eq!(kind(make("file", true)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(make("file/x", true)), ErrorKind::NotADirectory);
+        assert_eq!(kind(make("link", true)), ErrorKind::Symlink);
+        assert_eq!(kind(make("link/x", true)), ErrorKind::Symlink);
+        assert_eq!(kind(make("../x", true)), ErrorKind::PathEscape);
         assert_eq!(names(io), ["a", "file", "link"]);
         assert_eq!(announced.take(), [], "directories are no files that a run leaves");
     });
@@ -1005,7 +1011,7 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 put(&files, path, CREATE_NEW, b"x").map(drop),
                 put(&files, path, APPEND, b"x").map(drop),
                 edit(&files, path, "kept", "x", 1),
-                files.mkdir(path.as_bytes(), Parents::Make).map(drop),
+                files.mkdir(&Mkdir::new(path)).map(drop),
                 remove(&files, path, RemoveScope::Tree).map(drop),
                 files
                     .rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse, &watch())
@@ -1055,18 +1061,22 @@ fn long_operations_end_on_cancel_and_timeout() {
             (Watch::new(stopped, Duration::from_secs(60)), ErrorKind::Cancelled),
             (Watch::new(Arc::default(), Duration::ZERO), ErrorKind::Timeout),
         ] {
-            let all = ListOptions { depth: None, limit: None };
-            let whole = Range { offset: 0, limit: None };
             for result in [
-                files.read(b"d/f", whole).and_then(|mut reading| reading.next(&watch)).map(drop),
-                files.view(b"d/f", 1, None, &watch).map(drop),
-                files.edit(b"d/f", "x", "y", 1, &watch).map(drop),
-                files.list_entries(b".", all, &watch, |_| Ok(())).map(drop),
+                files.read(b"d/f", 0, None).and_then(|mut reading| reading.next(&watch)).map(drop),
+                files.view(&View::new("d/f"), &watch).map(drop),
+                files.edit(&Edit::new("d/f", "x", "y"), &watch).map(drop),
+                files.list_entries(&List::new("."), &watch, |_| Ok(())).map(drop),
                 files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &watch).map(drop),
                 files.rename_entry(b"d", b"new", Existing::Refuse, &watch).map(drop),
                 files.rename(b"d/f", b"new", &watch),
-                files.write(b"new", OVERWRITE).and_then(|new| new.commit(&watch)).map(drop),
-                files.write(b"d/f", APPEND).and_then(|new| new.commit(&watch)).map(drop),
+                files
+                    .write(OVERWRITE.of(b"new"), Absent::Accept)
+                    .and_then(|new| new.commit(&watch))
+                    .map(drop),
+                files
+                    .write(APPEND.of(b"d/f"), Absent::Accept)
+                    .and_then(|new| new.commit(&watch))
+                    .map(drop),
             ] {
                 assert_eq!(kind(result), expected);
             }

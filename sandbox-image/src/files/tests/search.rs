@@ -4,11 +4,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
-use sandbox_protocol::message::{Cut, CutBy};
+use sandbox_protocol::message::{Cut, CutBy, Glob, Grep};
+use sandbox_protocol::path::join_written;
 
 use super::operations::watch;
 use super::*;
-use crate::files::{Existing, GlobOptions, GrepOptions, RemoveScope, Watch};
+use crate::files::{Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
 fn fill(io: &Path, names: &[(&str, &[u8])]) {
@@ -20,27 +21,22 @@ fn fill(io: &Path, names: &[(&str, &[u8])]) {
 }
 
 pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
-    let options = GlobOptions { pattern, ..EVERY };
-    let found = files.glob(path.as_bytes(), options, &watch())?;
+    let request = Glob { path: path.into(), ..Glob::new(pattern) };
+    let found = files.glob(&request, &watch())?;
     assert_eq!(found.cut, None);
-    Ok(found.found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
+    Ok(written(&request, &found.found))
 }
 
-pub(super) const EVERY: GlobOptions<'_> =
-    GlobOptions { pattern: "", globs: &[], prefix: b"", hidden: false, limit: None };
-
-pub(super) const PLAIN: GrepOptions<'_> = GrepOptions {
-    pattern: "",
-    globs: &[],
-    context: 0,
-    ignore_case: false,
-    hidden: false,
-    limit: None,
-};
+/// What a glob has found, as its pattern begins.
+fn written(request: &Glob, found: &[Vec<u8>]) -> Vec<String> {
+    let directory = request.split().1.as_bytes();
+    let found = found.iter().map(|below| join_written(directory, below));
+    found.map(|path| String::from_utf8(path).unwrap()).collect()
+}
 
 /// Lines as `fs grep` prints them.
-fn grep(files: &Files, path: &str, options: GrepOptions<'_>) -> Result<Vec<String>, FileError> {
-    let found = files.grep(path.as_bytes(), options, &watch())?;
+fn grep(files: &Files, path: &str, request: &Grep) -> Result<Vec<String>, FileError> {
+    let found = files.grep(&Grep { path: path.into(), ..request.clone() }, &watch())?;
     let lines = found.found.iter().map(|line| {
         let mark = if line.context { '-' } else { ':' };
         format!("{}{mark}{}{mark}{}", line.name.to_string_lossy(), line.line, line.text)
@@ -68,11 +64,11 @@ fn glob_returns_matching_paths_in_order() {
         assert_eq!(glob(&files, "/io/s", "*.txt").unwrap(), ["c.txt"]);
         assert_eq!(glob(&files, "none", "*").unwrap(), [""; 0]);
         assert_eq!(glob(&files, "a.txt", "*").unwrap(), [""; 0]);
-        let hidden = GlobOptions { pattern: "**/*.txt", hidden: true, ..EVERY };
-        let found = files.glob(b".", hidden, &watch()).unwrap().found;
+        let hidden = Glob { hidden: true, ..Glob::new("**/*.txt") };
+        let found = files.glob(&hidden, &watch()).unwrap().found;
         assert_eq!(found.len(), 6, "{found:?}");
-        let first = GlobOptions { pattern: "**/*.txt", limit: Some(1), ..EVERY };
-        let found = files.glob(b".", first, &watch()).unwrap();
+        let first = Glob { limit: Some(1), ..Glob::new("**/*.txt") };
+        let found = files.glob(&first, &watch()).unwrap();
         assert_eq!((found.found, found.cut.is_some()), (vec![b"a.txt".to_vec()], true));
         for pattern in ["", "/", "[", "{a", &"x".repeat(5000), &"{a,".repeat(1000)] {
             let error = glob(&files, ".", pattern).unwrap_err();
@@ -114,15 +110,15 @@ fn globs_match_characters_leading_dots_and_empty_alternatives_as_shells_do() {
         assert_eq!(of("foo{,.txt}"), ["foo", "foo.txt"]);
         assert_eq!(of("a}.tx?"), ["a}.txt"]);
         for pattern in ["*.bin", "?.bin"] {
-            let options = GlobOptions { pattern, ..EVERY };
-            let found = files.glob(b".", options, &watch()).unwrap().found;
+            let options = Glob::new(pattern);
+            let found = files.glob(&options, &watch()).unwrap().found;
             assert_eq!(found, [b"\xff.bin"], "{pattern}");
         }
-        let needle = GrepOptions { pattern: "needle", globs: &["[é日]*".to_owned()], ..PLAIN };
+        let needle = Grep { globs: vec!["[é日]*".to_owned()], ..Grep::new("needle") };
         let found = ["é.txt:1:needle", "日本.md:1:needle"];
-        assert_eq!(grep(&files, ".", needle).unwrap(), found);
-        let hidden = GrepOptions { globs: &["?env".to_owned()], hidden: true, ..needle };
-        assert_eq!(grep(&files, ".", hidden).unwrap(), [".env:1:needle"]);
+        assert_eq!(grep(&files, ".", &needle).unwrap(), found);
+        let hidden = Grep { globs: vec!["?env".to_owned()], hidden: true, ..needle.clone() };
+        assert_eq!(grep(&files, ".", &hidden).unwrap(), [".env:1:needle"]);
     });
 }
 
@@ -206,10 +202,9 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         fill(io, &names.map(|name| (name, &b""[..])));
         let (files, _) = setup().open();
         let of = |pattern: &str| {
-            let options = GlobOptions { pattern, ..EVERY };
-            let found = files.glob(b".", options, &watch()).unwrap();
-            let found_paths = found.found.into_iter().map(|path| String::from_utf8(path).unwrap());
-            (found_paths.collect::<Vec<_>>(), found.cut.is_some())
+            let options = Glob::new(pattern);
+            let found = files.glob(&options, &watch()).unwrap();
+            (written(&options, &found.found), found.cut.is_some())
         };
         let whole = |paths: &[&str]| (paths.iter().map(|&it| it.to_owned()).collect(), false);
         assert_eq!(of("*.txt"), whole(&["a.txt"]));
@@ -241,16 +236,16 @@ fn search_follows_no_link_and_obeys_path_rules() {
         symlink(outside.path().join("secret.txt"), io.join("link.txt")).unwrap();
         let (files, _) = setup().open();
         assert_eq!(glob(&files, ".", "**/*.txt").unwrap(), ["a.txt", "link.txt", "no/b.txt"]);
-        let needle = GrepOptions { pattern: "needle", ..PLAIN };
-        assert_eq!(grep(&files, ".", needle).unwrap(), ["a.txt:1:needle", "no/b.txt:1:needle"]);
+        let needle = Grep::new("needle");
+        assert_eq!(grep(&files, ".", &needle).unwrap(), ["a.txt:1:needle", "no/b.txt:1:needle"]);
         for path in ["out", "link.txt", "out/secret.txt"] {
-            assert_eq!(grep(&files, path, needle).unwrap_err().kind, ErrorKind::Symlink);
+            assert_eq!(grep(&files, path, &needle).unwrap_err().kind, ErrorKind::Symlink);
         }
         assert_eq!(glob(&files, "out", "*").unwrap_err().kind, ErrorKind::Symlink);
         let (files, _) = Setup { allowed: vec![("/io/no", Access::Read)], ..setup() }.open();
         assert_eq!(glob(&files, ".", "*").unwrap_err().kind, ErrorKind::NotAllowed);
-        assert_eq!(grep(&files, ".", needle).unwrap_err().kind, ErrorKind::NotAllowed);
-        assert_eq!(grep(&files, "no", needle).unwrap(), ["b.txt:1:needle"]);
+        assert_eq!(grep(&files, ".", &needle).unwrap_err().kind, ErrorKind::NotAllowed);
+        assert_eq!(grep(&files, "no", &needle).unwrap(), ["b.txt:1:needle"]);
         let copied = files.copy(b"no/b.txt", b"c", RemoveScope::Entry, Existing::Refuse, &watch());
         assert_eq!(copied.unwrap_err().kind, ErrorKind::NotAllowed);
     });
@@ -273,35 +268,35 @@ fn grep_returns_matching_lines_and_their_context() {
             ],
         );
         let (files, _) = setup().open();
-        let two = GrepOptions { pattern: "two", ..PLAIN };
+        let two = Grep::new("two");
         let all = ["a.txt:6:two", "b.bin:1:two", "d/e.txt:1:two \u{fffd}"];
-        assert_eq!(grep(&files, ".", two).unwrap(), all);
-        let names = GrepOptions { globs: &["*.txt".to_owned()], ignore_case: true, ..two };
+        assert_eq!(grep(&files, ".", &two).unwrap(), all);
+        let names = Grep { globs: vec!["*.txt".to_owned()], ignore_case: true, ..two.clone() };
         let found = ["a.txt:2:Two", "a.txt:6:two", "d/e.txt:1:two \u{fffd}"];
-        assert_eq!(grep(&files, ".", names).unwrap(), found);
-        let paths = GrepOptions { globs: &["d/*".to_owned()], hidden: true, ..two };
-        assert_eq!(grep(&files, ".", paths).unwrap(), ["d/e.txt:1:two \u{fffd}"]);
-        let hidden = GrepOptions { hidden: true, ..two };
-        assert_eq!(grep(&files, ".", hidden).unwrap()[0], ".h/f.txt:1:two");
-        let context = GrepOptions { pattern: "^(Two|four)$", context: 1, ..PLAIN };
+        assert_eq!(grep(&files, ".", &names).unwrap(), found);
+        let paths = Grep { globs: vec!["d/*".to_owned()], hidden: true, ..two.clone() };
+        assert_eq!(grep(&files, ".", &paths).unwrap(), ["d/e.txt:1:two \u{fffd}"]);
+        let hidden = Grep { hidden: true, ..two.clone() };
+        assert_eq!(grep(&files, ".", &hidden).unwrap()[0], ".h/f.txt:1:two");
+        let context = Grep { context: 1, ..Grep::new("^(Two|four)$") };
         let found = [":2:Two", ":4:four"];
         let near = ["-1-one", ":2:Two", "-3-three", ":4:four", "-5-five"];
-        assert_eq!(grep(&files, "a.txt", context).unwrap(), near);
-        let found_alone = GrepOptions { context: 0, ..context };
-        assert_eq!(grep(&files, "a.txt", found_alone).unwrap(), found);
-        let first = files.grep(b".", GrepOptions { limit: Some(1), ..two }, &watch()).unwrap();
+        assert_eq!(grep(&files, "a.txt", &context).unwrap(), near);
+        let found_alone = Grep { context: 0, ..context.clone() };
+        assert_eq!(grep(&files, "a.txt", &found_alone).unwrap(), found);
+        let first = files.grep(&Grep { limit: Some(1), ..two.clone() }, &watch()).unwrap();
         assert_eq!((first.found.len(), first.cut.is_some()), (1, true));
         let refused = [
-            GrepOptions { pattern: "(", ..PLAIN },
-            GrepOptions { pattern: r"(a)\1", ..PLAIN },
-            GrepOptions { pattern: r"\w{1000}{1000}", ..PLAIN },
-            GrepOptions { pattern: &"(".repeat(4000), ..PLAIN },
-            GrepOptions { globs: &["[".to_owned()], ..two },
-            GrepOptions { context: 101, ..two },
-            GrepOptions { limit: Some(0), ..two },
+            Grep::new("("),
+            Grep::new(r"(a)\1"),
+            Grep::new(r"\w{1000}{1000}"),
+            Grep::new("(".repeat(4000)),
+            Grep { globs: vec!["[".to_owned()], ..two.clone() },
+            Grep { context: 101, ..two.clone() },
+            Grep { limit: Some(0), ..two.clone() },
         ];
         for options in refused {
-            let error = grep(&files, ".", options).unwrap_err();
+            let error = grep(&files, ".", &options).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{options:?}");
         }
     });
@@ -313,16 +308,16 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         let line = [vec![b'x'; 3000], b"\n".to_vec()].concat();
         fill(io, &[("a", &line.repeat(1000))]);
         let (files, _) = setup().open();
-        let options = GrepOptions { pattern: "x", ..PLAIN };
-        let found = files.grep(b"a", options, &watch()).unwrap();
+        let options = Grep { path: "a".into(), ..Grep::new("x") };
+        let found = files.grep(&options, &watch()).unwrap();
         assert!(found.cut.is_some() && found.found.len() > 400, "{}", found.found.len());
         assert!(found.found.iter().all(|line| line.cut && line.text.len() == 2048));
         let stop = Arc::new(StopFlag::default());
         stop.stop(StopReason::Cancelled);
         let stopped = Watch::new(stop, std::time::Duration::from_secs(60));
-        assert_eq!(files.grep(b"a", options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
-        let every = GlobOptions { pattern: "*", ..EVERY };
-        assert_eq!(files.glob(b".", every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
+        assert_eq!(files.grep(&options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
+        let every = Glob::new("*");
+        assert_eq!(files.glob(&every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
         let copied = files.copy(b"a", b"b", RemoveScope::Entry, Existing::Refuse, &stopped);
         assert_eq!(copied.unwrap_err().kind, ErrorKind::Cancelled);
         assert!(!io.join("b").exists());
@@ -464,12 +459,12 @@ fn directories_do_not_take_the_places_of_what_matches() {
         fill(io, &[("t/d07/a.txt", b"x"), ("t/zz.txt", b"x")]);
         let (files, _) = Setup { limits, ..setup() }.open();
         assert_eq!(glob(&files, ".", "**/*.txt").unwrap(), ["t/d07/a.txt", "t/zz.txt"]);
-        let lines = grep(&files, ".", GrepOptions { pattern: "x", ..PLAIN }).unwrap();
+        let lines = grep(&files, ".", &Grep::new("x")).unwrap();
         assert_eq!(lines, ["t/d07/a.txt:1:x", "t/zz.txt:1:x"]);
         // The shallow ones of more matches than a search returns, in order.
         fill(io, &["t/d03/b.txt", "t/d09/c.txt", "t/d14/e.txt"].map(|name| (name, &b"x"[..])));
-        let options = GlobOptions { pattern: "**/*.txt", ..EVERY };
-        let found = files.glob(b".", options, &watch()).unwrap();
+        let options = Glob::new("**/*.txt");
+        let found = files.glob(&options, &watch()).unwrap();
         let first = ["t/d03/b.txt", "t/d07/a.txt", "t/d09/c.txt", "t/zz.txt"];
         assert_eq!((found.found, found.cut.is_some()), (first.map(Vec::from).to_vec(), true));
     });
@@ -484,9 +479,9 @@ fn search_of_more_directories_than_may_wait_says_that_it_is_not_whole() {
         }
         fill(io, &[("t/a.txt", b"x"), ("t/d19/b.txt", b"x"), ("t/d20/c.txt", b"x")]);
         let (files, _) = Setup { limits, ..setup() }.open();
-        let options = GlobOptions { pattern: "**/*.txt", ..EVERY };
+        let options = Glob { path: "t".into(), ..Glob::new("**/*.txt") };
         let found = || {
-            let found = files.glob(b"t", options, &watch()).unwrap();
+            let found = files.glob(&options, &watch()).unwrap();
             (found.found.len(), found.cut.is_some())
         };
         assert_eq!(found(), (2, true));
@@ -505,33 +500,33 @@ fn search_goes_as_deep_as_paths_and_is_cut_at_the_deep_end() {
         }
         let (files, _) = setup().open();
         assert_eq!(glob(&files, ".", "**/*.java").unwrap(), ["Order.java", &deep]);
-        let order = GrepOptions { pattern: "Order", ..PLAIN };
-        let found = grep(&files, "io", order).unwrap();
+        let order = Grep::new("Order");
+        let found = grep(&files, "io", &order).unwrap();
         assert_eq!(found, [format!("{}:1:class Order{{}}", &deep[3..])]);
         // More files than a search looks at: those of shallow directories come first.
         let limits = Limits { list_entries: 4, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
-        let found = files.grep(b".", order, &watch()).unwrap();
+        let found = files.grep(&order, &watch()).unwrap();
         assert_eq!((found.files, found.found.len()), (4, 4));
         assert_eq!(found.found[0].name.as_bytes(), b"Order.java");
         let at = "node_modules/3/x.js".into();
         assert_eq!(found.cut, Some(Cut { by: CutBy::Files, at }));
-        let globs = ["!node_modules/**".to_owned()];
-        let found = files.grep(b".", GrepOptions { globs: &globs, ..order }, &watch()).unwrap();
+        let globs = vec!["!node_modules/**".to_owned()];
+        let found = files.grep(&Grep { globs: globs.clone(), ..order.clone() }, &watch()).unwrap();
         assert_eq!((found.files, found.cut), (2, None));
-        let two = GlobOptions { pattern: "**/*.j*", limit: Some(2), ..EVERY };
-        let found = files.glob(b".", two, &watch()).unwrap();
+        let two = Glob { limit: Some(2), ..Glob::new("**/*.j*") };
+        let found = files.glob(&two, &watch()).unwrap();
         assert_eq!(found.found, [&b"Order.java"[..], b"node_modules/0/x.js"]);
         let at = "node_modules/1/x.js".into();
         assert_eq!(found.cut, Some(Cut { by: CutBy::Entries, at }));
-        let options = GlobOptions { globs: &globs, ..two };
-        let found = files.glob(b".", options, &watch()).unwrap();
+        let options = Glob { globs: globs.clone(), ..two.clone() };
+        let found = files.glob(&options, &watch()).unwrap();
         assert_eq!((found.found.len(), found.cut), (2, None));
         // A pattern's own directory stands before what it finds.
-        let inner = GlobOptions { pattern: "**/*.js", prefix: b"node_modules/", ..EVERY };
         let of = |glob: &str| {
-            let options = GlobOptions { globs: &[glob.to_owned()], limit: Some(2), ..inner };
-            files.glob(b"node_modules", options, &watch()).unwrap().found.len()
+            let globs = vec![glob.to_owned()];
+            let options = Glob { globs, limit: Some(2), ..Glob::new("node_modules/**/*.js") };
+            files.glob(&options, &watch()).unwrap().found.len()
         };
         assert_eq!([of("!node_modules/**"), of("!*.ts"), of("!**/x.js")], [0, 2, 0]);
     });
@@ -542,11 +537,11 @@ fn grep_leaves_out_version_control_unless_it_begins_there() {
     on_both(|io, setup| {
         fill(io, &[(".git/a", b"x"), ("s/.svn/b", b"x"), ("CVS/c", b"x"), (".h/d", b"x")]);
         let (files, _) = setup().open();
-        let all = GrepOptions { pattern: "x", hidden: true, ..PLAIN };
-        assert_eq!(grep(&files, ".", all).unwrap(), [".h/d:1:x"]);
-        assert_eq!(grep(&files, ".git", all).unwrap(), ["a:1:x"]);
+        let all = Grep { hidden: true, ..Grep::new("x") };
+        assert_eq!(grep(&files, ".", &all).unwrap(), [".h/d:1:x"]);
+        assert_eq!(grep(&files, ".git", &all).unwrap(), ["a:1:x"]);
         let many: Vec<_> = (0..2000).map(|number| format!("!{number}")).collect();
-        let error = grep(&files, ".", GrepOptions { globs: &many, ..all }).unwrap_err();
+        let error = grep(&files, ".", &Grep { globs: many, ..all.clone() }).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
     });
 }

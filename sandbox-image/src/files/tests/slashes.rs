@@ -1,13 +1,13 @@
 //! A trailing slash: the same rule for every operation.
 
-use sandbox_protocol::message::EntryKind;
+use sandbox_protocol::message::{EntryKind, Mkdir};
 
 use super::operations::{
     APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, view, watch,
 };
 use super::search::glob;
 use super::*;
-use crate::files::{Absent, Existing, Parents, RemoveScope};
+use crate::files::{Absent, Existing, RemoveScope};
 
 const TARGETS: [&str; 5] = ["dir/", "file/", "link/", "fifo/", "none/"];
 const IS_DIRECTORY: Option<ErrorKind> = Some(ErrorKind::IsDirectory);
@@ -74,7 +74,7 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
         ("glob", |files, path| glob(files, path, "*").map(drop), None, None),
         ("exists", |files, path| files.exists(path.as_bytes()).map(drop), None, None),
         ("stat", |files, path| files.stat(path.as_bytes()).map(drop), None, NOT_FOUND),
-        ("mkdir", |files, path| files.mkdir(path.as_bytes(), Parents::Make).map(drop), None, None),
+        ("mkdir", |files, path| files.mkdir(&Mkdir::new(path)).map(drop), None, None),
         (
             "remove",
             |files, path| remove(files, path, RemoveScope::Entry).map(drop),

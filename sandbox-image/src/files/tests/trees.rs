@@ -1,13 +1,12 @@
 //! Removing and moving trees: deep ones, wide ones, and those that contain protected names.
 
 use rustix::fs::{OFlags, mkdirat, openat};
-use sandbox_protocol::message::{Cut, CutBy};
+use sandbox_protocol::message::{Cut, CutBy, Glob, Grep, List};
 
 use super::operations::{Disk, remove, watch};
-use super::search::{EVERY, PLAIN};
 use super::*;
 use crate::files::calls::counted;
-use crate::files::{Absent, Existing, GlobOptions, ListOptions, RemoveScope, Watch};
+use crate::files::{Absent, Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
 /// Creates nested directories as a command would; returns the deepest one.
@@ -283,9 +282,9 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         let deepest = chain(io, &name, 17);
         mkdirat(&deepest, "d", Mode::RWXU).unwrap();
         let top = vec![&*name; 15].join("/");
-        let every = ListOptions { depth: None, limit: None };
+        let every = List { recursive: true, ..List::new(&top) };
         let mut listed = Vec::new();
-        let end = files.list_entries(top.as_bytes(), every, &watch(), |entry| {
+        let end = files.list_entries(&every, &watch(), |entry| {
             listed.push(entry.path);
             Ok(())
         });
@@ -293,10 +292,11 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         assert_eq!((listed.as_slice(), end.entries), (&[name.clone().into_bytes()][..], 1));
         let cut = Some(Cut { by: CutBy::Name, at: name.as_str().into() });
         assert_eq!(end.cut, cut);
-        let options = GlobOptions { pattern: "**", ..EVERY };
-        let found = files.glob(top.as_bytes(), options, &watch()).unwrap();
+        let glob = Glob { path: (&top).into(), ..Glob::new("**") };
+        let found = files.glob(&glob, &watch()).unwrap();
         assert_eq!((found.found, found.cut), (listed, cut.clone()));
-        let found = files.grep(top.as_bytes(), PLAIN, &watch()).unwrap();
+        let grep = Grep { path: (&top).into(), ..Grep::new("") };
+        let found = files.grep(&grep, &watch()).unwrap();
         assert_eq!((found.files, found.cut), (0, cut));
         let copied =
             files.copy(top.as_bytes(), b"c", RemoveScope::Tree, Existing::Refuse, &watch());

@@ -8,16 +8,14 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, ScriptOperation, Timestamp, WriteMode, globs, permissions_text,
+    Cut, CutBy, Glob, Grep, List, Mkdir, ScriptOperation, Timestamp, Write, WriteMode,
+    permissions_text,
 };
-use sandbox_protocol::path::{join_written, split_glob};
+use sandbox_protocol::path::join_written;
 
 use super::arguments::{audited, path};
 use super::failure::{raise, raised};
-use crate::files::{
-    Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, ListedEntry, Overwrite,
-    Parents, Range, RemoveScope, Watch, WriteOptions,
-};
+use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
 
@@ -50,8 +48,7 @@ pub(super) fn watch(call: &Call<'_>) -> Watch {
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let whole = Range { offset: 0, limit: None };
-    let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, whole))?;
+    let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, 0, None))?;
     let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
         // Read at once or not at all: a string that is too large costs nothing.
@@ -83,16 +80,11 @@ fn write(call: &mut Call<'_>) -> Results {
             return Err(Raise::Error(message.to_owned()));
         }
     };
-    let options = WriteOptions {
-        mode,
-        absent: Absent::Accept,
-        parents: Parents::Make,
-        overwrite: Overwrite::Atomic,
-    };
+    let request = Write { mode, ..Write::new(path) };
     let watch = watch(call);
     let written = audited(call, ScriptOperation::Write, |files| {
         let content = call.string(data).unwrap_or_default();
-        files.write_all(&path, options, content, &watch).map(drop)
+        files.write_all(request, content, &watch).map(drop)
     })?;
     written.map_err(|error| raised(&error))?;
     call.push_boolean(true);
@@ -107,18 +99,16 @@ fn list(call: &mut Call<'_>) -> Results {
     let table = Slot::arg(2);
     options(call, table, "list", &["recursive", "max_depth"])?;
     let recursive = flag(call, table, "recursive")? == Some(true);
-    let depth = match (recursive, count(call, table, "max_depth", 1)?) {
-        (true, depth) => depth,
-        (false, None) => Some(1),
-        (false, Some(_)) => {
-            let message = "the option 'max_depth' is for lists that are recursive";
-            return Err(Raise::Error(message.to_owned()));
-        }
-    };
+    let max_depth = count(call, table, "max_depth", 1)?;
+    if max_depth.is_some() && !recursive {
+        let message = "the option 'max_depth' is for lists that are recursive";
+        return Err(Raise::Error(message.to_owned()));
+    }
+    let request = List { recursive, max_depth, ..List::new(&*directory) };
     let watch = watch(call);
     let mut entries = Vec::new();
     let listed = audited(call, ScriptOperation::List, |files| {
-        files.list_entries(&directory, ListOptions { depth, limit: None }, &watch, |entry| {
+        files.list_entries(&request, &watch, |entry| {
             entries.push(entry);
             Ok(())
         })
@@ -149,11 +139,9 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "mkdir")?;
     let table = Slot::arg(2);
     options(call, table, "mkdir", &["parents"])?;
-    let parents = match flag(call, table, "parents")? {
-        Some(false) => Parents::Require,
-        Some(true) | None => Parents::Make,
-    };
-    let made = audited(call, ScriptOperation::Mkdir, |files| files.mkdir(&path, parents))?;
+    let parents = flag(call, table, "parents")? != Some(false);
+    let request = Mkdir { parents, ..Mkdir::new(path) };
+    let made = audited(call, ScriptOperation::Mkdir, |files| files.mkdir(&request))?;
     let (_, created) = made.map_err(|error| raised(&error))?;
     call.push_boolean(created);
     Ok(call.results(1))
@@ -217,19 +205,17 @@ fn glob(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "glob")?;
     let table = Slot::arg(2);
     options(call, table, "glob", &["exclude", "hidden", "limit"])?;
-    let globs = globs(None, exclude(call, table)?);
-    let hidden = flag(call, table, "hidden")? == Some(true);
-    let limit = count(call, table, "limit", 1)?;
+    let request = Glob {
+        exclude: exclude(call, table)?,
+        hidden: flag(call, table, "hidden")? == Some(true),
+        limit: count(call, table, "limit", 1)?,
+        ..Glob::new(pattern)
+    };
     let watch = watch(call);
-    let (directory, below) = split_glob(&pattern);
-    let top = if directory.is_empty() { "." } else { directory };
-    let found = audited(call, ScriptOperation::Glob, |files| {
-        let prefix = directory.as_bytes();
-        let options = GlobOptions { pattern: below, globs: &globs, prefix, hidden, limit };
-        files.glob(top.as_bytes(), options, &watch)
-    })?;
+    let found = audited(call, ScriptOperation::Glob, |files| files.glob(&request, &watch))?;
     let found = found.map_err(|error| raised(&error))?;
-    let note = part(call, found.cut, limit, top.as_bytes())?;
+    let (top, directory, _) = request.split();
+    let note = part(call, found.cut, request.limit, &top)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, name) in found.found.iter().enumerate() {
         call.push_string(join_written(directory.as_bytes(), name));
@@ -251,20 +237,21 @@ fn grep(call: &mut Call<'_>) -> Results {
     let glob = option(call, table, "glob", "string", |call, value| {
         String::from_utf8(call.string(value)?.to_vec()).ok()
     })?;
-    let globs = globs(glob, exclude(call, table)?);
-    let context = count(call, table, "context", 0)?.unwrap_or(0);
-    let ignore_case = flag(call, table, "ignore_case")? == Some(true);
-    let hidden = flag(call, table, "hidden")? == Some(true);
-    let limit = count(call, table, "limit", 1)?;
-    let watch = watch(call);
     let begin: &[u8] = if top.is_empty() { b"." } else { &top };
-    let (pattern, globs) = (&*pattern, &*globs);
-    let found = audited(call, ScriptOperation::Grep, |files| {
-        let options = GrepOptions { pattern, globs, context, ignore_case, hidden, limit };
-        files.grep(begin, options, &watch)
-    })?;
+    let request = Grep {
+        path: begin.into(),
+        glob,
+        exclude: exclude(call, table)?,
+        context: count(call, table, "context", 0)?.unwrap_or(0),
+        ignore_case: flag(call, table, "ignore_case")? == Some(true),
+        hidden: flag(call, table, "hidden")? == Some(true),
+        limit: count(call, table, "limit", 1)?,
+        ..Grep::new(pattern)
+    };
+    let watch = watch(call);
+    let found = audited(call, ScriptOperation::Grep, |files| files.grep(&request, &watch))?;
     let found = found.map_err(|error| raised(&error))?;
-    let note = part(call, found.cut, limit, begin)?;
+    let note = part(call, found.cut, request.limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, line) in found.found.iter().enumerate() {
         let entry = call.push_table(0, 3);

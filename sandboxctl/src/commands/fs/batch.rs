@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::{ErrorKind, exit_code};
 use sandbox_controller::Sandbox;
 
@@ -76,9 +76,9 @@ impl Batch {
     }
 }
 
-fn operation(line: &[u8]) -> Result<Operation, String> {
+fn operation(line: &[u8]) -> Result<OperationRequest, String> {
     let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8 text".to_owned())?;
-    Operation::from_json(line).map_err(|error| error.to_string())
+    OperationRequest::from_json(line).map_err(|error| error.to_string())
 }
 
 fn refusal(number: u64, why: &str) -> Envelope {

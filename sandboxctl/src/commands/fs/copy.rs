@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use sandbox_api::files::{CopyOptions, EntryKind, OperationStats, WriteOptions};
+use sandbox_api::files::{EntryKind, OperationStats};
+use sandbox_api::operation::{self, Exists, Read, Stat, Write};
 use sandbox_controller::Sandbox;
 use serde::Serialize;
 
@@ -117,7 +118,7 @@ impl<'a> Copy<'a> {
             (From::Host { mut source, written, name }, To::Sandbox(path)) => {
                 let path = inside(sandbox, path, name.as_deref()).await?;
                 let mut progress = Progress::shown(output, source.size());
-                let mut writer = sandbox.writer(path, WriteOptions::default()).await?;
+                let mut writer = sandbox.writer(Write::new(path)).await?;
                 let what = written.to_string();
                 fill(&mut writer, &mut source, &mut progress, &what).await?;
                 let copied = writer.finish().await?;
@@ -125,7 +126,7 @@ impl<'a> Copy<'a> {
             }
             (From::Sandbox(from), To::Host { target, path }) => {
                 let mut progress = progress_of(sandbox, from, output).await?;
-                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
+                let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;
                 let what = path.display().to_string();
                 let sink = target.writer().and_then(Sink::new);
                 let sink = sink.map_err(|error| failed(&what, error))?;
@@ -138,15 +139,19 @@ impl<'a> Copy<'a> {
                 (shown(from), what, progress.bytes())
             }
             (From::Sandbox(from), To::Stdout) => {
-                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
+                let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;
                 let mut progress = Progress::hidden();
                 return pour(&mut reader, stdout()?, &mut progress, "stdout").await.map(poured);
             }
             (From::Sandbox(from), To::Sandbox(to)) => {
                 let name = last_name(from.as_bytes());
                 let to = inside(sandbox, to, name.as_deref()).await?;
-                let options = CopyOptions { recursive: self.recursive, overwrite: true };
-                let copied = sandbox.copy(from.as_bytes(), to, options).await?;
+                let copy = operation::Copy {
+                    recursive: self.recursive,
+                    overwrite: true,
+                    ..operation::Copy::new(from.as_bytes(), to)
+                };
+                let copied = sandbox.call(copy).await?;
                 entries = Some(copied.entries);
                 (shown(from), format!(":{}", copied.to), copied.bytes)
             }
@@ -162,7 +167,7 @@ async fn progress_of(sandbox: &Sandbox, path: &OsStr, output: &Output) -> Result
     if !output.shows_progress() {
         return Ok(Progress::hidden());
     }
-    let size = sandbox.stat(path.as_bytes()).await?.size;
+    let size = sandbox.stat(Stat::new(path.as_bytes())).await?.size;
     Ok(Progress::shown(output, Some(size)))
 }
 
@@ -170,8 +175,8 @@ async fn progress_of(sandbox: &Sandbox, path: &OsStr, output: &Output) -> Result
 async fn inside(sandbox: &Sandbox, path: &OsStr, name: Option<&OsStr>) -> Result<Vec<u8>, Error> {
     let mut path = path.as_bytes().to_vec();
     let Some(name) = name else { return Ok(path) };
-    let is_directory =
-        path.ends_with(b"/") || sandbox.exists(&path).await?.kind == Some(EntryKind::Directory);
+    let is_directory = path.ends_with(b"/")
+        || sandbox.call(Exists::new(&*path)).await?.kind == Some(EntryKind::Directory);
     if is_directory {
         if !path.ends_with(b"/") {
             path.push(b'/');

@@ -18,13 +18,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sandbox_api::files::{
-    GlobOptions, GrepOptions, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions,
-    ViewOptions, WriteMode, WriteOptions,
+use sandbox_api::files::WriteMode;
+use sandbox_api::operation::{
+    Edit, Envelope, Exists, Glob, Grep, List, Mkdir, Read as ReadFile, Remove, Rename, Stat, View,
+    ViewLines, Write,
 };
-use sandbox_api::operation::Envelope;
 use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
 use sandbox_controller::{Config, Controller, Sandbox};
+use sandbox_protocol::WireString;
 
 use self::batch::Batch;
 use self::copy::Copy;
@@ -34,9 +35,7 @@ use self::stream::{failed, fill, piece, pour, poured, refused, stdout, still_rea
 use super::text::LineCut;
 use super::transfer::Source;
 use super::{Context, block_on, launch};
-use crate::cli::fs::{
-    BatchArgs, EditArgs, FsArgs, FsCommand, GlobArgs, GrepArgs, LsArgs, ReadArgs, Side, WriteArgs,
-};
+use crate::cli::fs::{BatchArgs, FsArgs, FsCommand, ReadArgs, Side, WriteArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
@@ -82,16 +81,17 @@ fn stdin(command: &FsCommand) -> Option<&'static str> {
 /// What to do, with everything that it needs from the host.
 enum Work<'a> {
     Read(&'a ReadArgs),
-    Write(&'a WriteArgs, Content),
-    Edit { path: &'a OsStr, old: String, new: String, args: &'a EditArgs },
-    List(&'a LsArgs),
-    Glob(&'a GlobArgs),
-    Grep(&'a GrepArgs),
-    Mkdir(&'a OsStr, MkdirOptions),
-    Remove(&'a OsStr, RemoveOptions),
-    Exists(&'a OsStr),
-    Stat(&'a OsStr),
-    Rename(&'a OsStr, &'a OsStr, RenameOptions),
+    Write(Write, Content),
+    Edit(Edit),
+    /// With types, sizes and times.
+    List(List, bool),
+    Glob(Glob),
+    Grep(Grep),
+    Mkdir(Mkdir),
+    Remove(Remove),
+    Exists(Exists),
+    Stat(Stat),
+    Rename(Rename),
     Copy(Copy<'a>),
     Batch(Batch),
 }
@@ -111,26 +111,51 @@ impl<'a> Work<'a> {
     fn prepare(args: &'a FsArgs) -> Result<Self, Error> {
         Ok(match &args.command {
             FsCommand::Read(args) => Self::Read(args),
-            FsCommand::Write(args) => Self::Write(args, Content::of(args)?),
-            FsCommand::Edit(args) => Self::Edit {
-                path: &args.path,
+            FsCommand::Write(args) => {
+                let mode = match (args.append, args.create_new) {
+                    (true, _) => WriteMode::Append,
+                    (_, true) => WriteMode::CreateNew,
+                    _ => WriteMode::Overwrite,
+                };
+                let (path, parents, atomic) = (path(&args.path), !args.no_parents, !args.in_place);
+                Self::Write(Write { path, mode, parents, atomic }, Content::of(args)?)
+            }
+            FsCommand::Edit(args) => Self::Edit(Edit {
+                path: path(&args.path),
                 old: edited(args.old.as_deref(), args.old_file.as_deref(), "--old-file")?,
                 new: edited(args.new.as_deref(), args.new_file.as_deref(), "--new-file")?,
-                args,
-            },
-            FsCommand::Ls(args) => Self::List(args),
-            FsCommand::Glob(args) => Self::Glob(args),
-            FsCommand::Grep(args) => Self::Grep(args),
-            FsCommand::Mkdir { path, no_parents, .. } => {
-                Self::Mkdir(path, MkdirOptions { parents: !no_parents })
+                count: args.count,
+            }),
+            FsCommand::Ls(args) => {
+                let (recursive, limit) = (args.recursive, args.limit.map(Into::into));
+                let max_depth = args.max_depth.map(Into::into);
+                Self::List(List { path: path(&args.path), recursive, max_depth, limit }, args.long)
             }
-            &FsCommand::Rm { ref path, recursive, force } => {
-                Self::Remove(path, RemoveOptions { recursive, force })
+            FsCommand::Glob(args) => Self::Glob(Glob {
+                globs: args.globs.clone(),
+                hidden: args.hidden,
+                limit: args.limit.map(Into::into),
+                ..Glob::new(&*args.pattern)
+            }),
+            FsCommand::Grep(args) => Self::Grep(Grep {
+                path: path(&args.path),
+                globs: args.globs.clone(),
+                context: args.context,
+                ignore_case: args.ignore_case,
+                hidden: args.hidden,
+                limit: args.limit.map(Into::into),
+                ..Grep::new(&*args.pattern)
+            }),
+            FsCommand::Mkdir { path: directory, no_parents, .. } => {
+                Self::Mkdir(Mkdir { path: path(directory), parents: !no_parents })
             }
-            FsCommand::Exists { path } => Self::Exists(path),
-            FsCommand::Stat { path } => Self::Stat(path),
+            &FsCommand::Rm { path: ref removed, recursive, force } => {
+                Self::Remove(Remove { path: path(removed), recursive, force })
+            }
+            FsCommand::Exists { path: it } => Self::Exists(Exists { path: path(it) }),
+            FsCommand::Stat { path: it } => Self::Stat(Stat { path: path(it) }),
             &FsCommand::Mv { ref from, ref to, overwrite } => {
-                Self::Rename(from, to, RenameOptions { overwrite })
+                Self::Rename(Rename { from: path(from), to: path(to), overwrite })
             }
             FsCommand::Cp { to: Side::Stdio, .. } if args.json => {
                 return Err(Error::usage("--json", "stdout is taken by the file"));
@@ -141,6 +166,11 @@ impl<'a> Work<'a> {
             FsCommand::Batch(args) => Self::Batch(Batch::prepare(args)?),
         })
     }
+}
+
+/// A guest path, of any bytes.
+fn path(written: &OsStr) -> WireString {
+    WireString::new(written.as_bytes())
 }
 
 impl Content {
@@ -251,55 +281,19 @@ impl Session<'_> {
         let output = self.context.output;
         match work {
             Work::Read(args) => self.read(sandbox, args).await,
-            Work::Write(args, content) => self.write(sandbox, args, content).await,
-            Work::Edit { path, old, new, args } => {
-                let edited = sandbox.edit(path.as_bytes(), &old, &new, args.count).await?;
-                Report::silent(&edited)
-            }
-            Work::List(args) => {
-                let options = ListOptions {
-                    recursive: args.recursive,
-                    max_depth: args.max_depth.map(Into::into),
-                    limit: args.limit.map(Into::into),
-                };
-                let list = sandbox.list(args.path.as_bytes(), options).await?;
-                report::list(&list, args.long, output)
-            }
-            Work::Glob(args) => {
-                let options = GlobOptions {
-                    globs: args.globs.clone(),
-                    hidden: args.hidden,
-                    limit: args.limit.map(Into::into),
-                };
-                report::glob(&sandbox.glob(".", &args.pattern, options).await?, output)
-            }
-            Work::Grep(args) => {
-                let options = GrepOptions {
-                    globs: args.globs.clone(),
-                    context: args.context,
-                    ignore_case: args.ignore_case,
-                    hidden: args.hidden,
-                    limit: args.limit.map(Into::into),
-                };
-                let found = sandbox.grep(args.path.as_bytes(), &args.pattern, options).await?;
-                report::grep(&found, output)
-            }
-            Work::Mkdir(path, options) => {
-                Report::silent(&sandbox.mkdir(path.as_bytes(), options).await?)
-            }
-            Work::Remove(path, options) => {
-                let removed = sandbox.remove(path.as_bytes(), options).await?;
-                Report::silent(&removed)
-            }
-            Work::Exists(path) => {
-                let found = sandbox.exists(path.as_bytes()).await?;
+            Work::Write(write, content) => self.write(sandbox, write, content).await,
+            Work::Edit(edit) => Report::silent(&sandbox.call(edit).await?),
+            Work::List(list, long) => report::list(&sandbox.list(list).await?, long, output),
+            Work::Glob(glob) => report::glob(&sandbox.glob(glob).await?, output),
+            Work::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
+            Work::Mkdir(mkdir) => Report::silent(&sandbox.call(mkdir).await?),
+            Work::Remove(remove) => Report::silent(&sandbox.call(remove).await?),
+            Work::Exists(exists) => {
+                let found = sandbox.call(exists).await?;
                 Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
             }
-            Work::Stat(path) => report::stat(&sandbox.stat(path.as_bytes()).await?, output),
-            Work::Rename(from, to, options) => {
-                let renamed = sandbox.rename(from.as_bytes(), to.as_bytes(), options).await?;
-                Report::silent(&renamed)
-            }
+            Work::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
+            Work::Rename(rename) => Report::silent(&sandbox.call(rename).await?),
             Work::Copy(copy) => copy.perform(sandbox, output).await,
             Work::Batch(batch) => batch.perform(sandbox, output).await,
         }
@@ -307,22 +301,20 @@ impl Session<'_> {
 
     async fn read(&self, sandbox: &Sandbox, args: &ReadArgs) -> Result<Report, Error> {
         let output = self.context.output;
-        let path = args.path.as_bytes();
-        let (offset, limit) = (args.offset.unwrap_or(0), args.limit);
+        let (path, offset, limit) = (path(&args.path), args.offset.unwrap_or(0), args.limit);
         match args.lines {
             Some(lines) if self.args.json => {
                 let limit = lines.last.map(|last| last.get() - lines.first.get() + 1);
-                let options = ViewOptions { offset: lines.first.get(), limit };
-                return report::view(&sandbox.view(path, options).await?);
+                let lines = ViewLines { offset: lines.first.get(), limit };
+                return report::view(sandbox.view(View { path, lines }).await?);
             }
             _ if self.args.json || args.encoding.is_some() => {
-                let options = ReadOptions { encoding: args.encoding, offset, limit };
-                let read = sandbox.read(path, options).await?;
-                return report::read(&read, output);
+                let read = ReadFile { path, offset, limit };
+                return report::read(&sandbox.read(read, args.encoding).await?, output);
             }
             _ => {}
         }
-        let mut reader = sandbox.reader(path, offset, limit).await?;
+        let mut reader = sandbox.reader(ReadFile { path, offset, limit }).await?;
         let mut sink = stdout()?;
         let Some(lines) = args.lines else {
             let mut progress = Progress::hidden();
@@ -355,25 +347,18 @@ impl Session<'_> {
     async fn write(
         &self,
         sandbox: &Sandbox,
-        args: &WriteArgs,
+        write: Write,
         content: Content,
     ) -> Result<Report, Error> {
-        let path = args.path.as_bytes();
-        let mode = match (args.append, args.create_new) {
-            (true, _) => WriteMode::Append,
-            (_, true) => WriteMode::CreateNew,
-            _ => WriteMode::Overwrite,
-        };
-        let options = WriteOptions { mode, parents: !args.no_parents, atomic: !args.in_place };
         let written = match content {
-            Content::Bytes(bytes) => sandbox.write(path, bytes, options).await?,
+            Content::Bytes(bytes) => sandbox.write(write, bytes).await?,
             Content::Text(source, encoding) => {
                 let text = text_of(source, encoding, self.settings).await?;
-                sandbox.write_text(path, &text, Some(encoding), options).await?
+                sandbox.write_text(write, &text, Some(encoding)).await?
             }
             Content::Stream(mut source) => {
                 let mut progress = Progress::shown(self.context.output, source.size());
-                let mut writer = sandbox.writer(path, options).await?;
+                let mut writer = sandbox.writer(write).await?;
                 fill(&mut writer, &mut source, &mut progress, "stdin").await?;
                 writer.finish().await?
             }

@@ -1,5 +1,6 @@
 //! The result of an operation: data for JSON, text for people.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use sandbox_api::files::{
@@ -8,7 +9,7 @@ use sandbox_api::files::{
 };
 use sandbox_api::operation::OperationOutput;
 use sandbox_controller::Error as ControllerError;
-use sandbox_protocol::Base64;
+use sandbox_protocol::WireString;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -61,8 +62,7 @@ pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
 }
 
 /// `view`, which is used only with JSON.
-pub fn view(view: &ViewData) -> Result<Report, Error> {
-    let mut view = view.clone();
+pub fn view(mut view: ViewData) -> Result<Report, Error> {
     if let ViewData::Text(TextView { footer: Some(footer), .. }) = &mut view {
         *footer = in_flags(footer);
     }
@@ -96,7 +96,7 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
 pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
     let mut text = Vec::new();
     for path in &found.matches {
-        push_name(&mut text, &path.name, path.name_b64.as_ref(), output);
+        push_name(&mut text, &path.name, output);
         text.push(b'\n');
     }
     let report = Report::silent(found)?.text(text);
@@ -108,15 +108,15 @@ pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
 pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
     let mut text = Vec::new();
     let has_context = found.lines.iter().any(|line| line.context);
-    let mut last: Option<(&str, u64)> = None;
+    let mut last: Option<(&WireString, u64)> = None;
     for line in &found.lines {
         let follows =
-            last.is_none_or(|(path, number)| (path, number + 1) == (&*line.path, line.line));
+            last.is_none_or(|(path, number)| (path, number + 1) == (&line.path, line.line));
         if has_context && !follows {
             text.extend_from_slice(b"--\n");
         }
         last = Some((&line.path, line.line));
-        push_name(&mut text, &line.name, line.name_b64.as_ref(), output);
+        push_name(&mut text, &line.name, output);
         let mark = if line.context { '-' } else { ':' };
         let shown = match output.stdout_is_terminal() {
             true => escaped_line(&line.text),
@@ -136,25 +136,23 @@ fn cut_off(shown: u64, what: &str, note: Option<&str>) -> Option<String> {
 }
 
 /// A name as it is, or with control characters escaped for a terminal.
-fn push_name(text: &mut Vec<u8>, name: &str, exact: Option<&Base64>, output: &Output) {
+fn push_name(text: &mut Vec<u8>, name: &WireString, output: &Output) {
     match output.stdout_is_terminal() {
-        true => text.extend_from_slice(escaped_line(name).as_bytes()),
-        false => text.extend_from_slice(bytes(name, exact)),
+        true => text.extend_from_slice(escaped_line(&name.to_string_lossy()).as_bytes()),
+        false => text.extend_from_slice(name.as_bytes()),
     }
 }
 
 /// For a terminal: names with control characters escaped.
 fn lines_of(list: &ListData) -> String {
-    list.entries.iter().map(|entry| format!("{}\n", escaped_line(shown(list, entry)))).collect()
+    list.entries.iter().map(|entry| format!("{}\n", escaped_line(&shown(list, entry)))).collect()
 }
 
 /// For a pipe: names unchanged.
 fn bytes_of(list: &ListData) -> Vec<u8> {
-    let base = bytes(&list.path, list.path_b64.as_ref());
     let mut text = Vec::new();
     for entry in &list.entries {
-        let path = bytes(&entry.path, entry.path_b64.as_ref());
-        text.extend_from_slice(below(base, path));
+        text.extend_from_slice(below(list.path.as_bytes(), entry.path.as_bytes()));
         text.push(b'\n');
     }
     text
@@ -169,16 +167,15 @@ fn table_of(list: &ListData) -> String {
                 entry.kind.as_str().to_owned(),
                 entry.size.to_string(),
                 to_the_second(entry.modified),
-                escaped_line(shown(list, entry)).into_owned(),
+                escaped_line(&shown(list, entry)).into_owned(),
             ]
         })
         .collect();
     table(["TYPE", "SIZE", "MODIFIED", "NAME"], &rows, None)
 }
 
-fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a str {
-    // A lossy base is not a prefix of a lossy path if it ends in the middle of a character.
-    std::str::from_utf8(below(list.path.as_bytes(), entry.path.as_bytes())).unwrap_or(&entry.name)
+fn shown<'a>(list: &ListData, entry: &'a Entry) -> Cow<'a, str> {
+    String::from_utf8_lossy(below(list.path.as_bytes(), entry.path.as_bytes()))
 }
 
 /// A path relative to the directory above it.
@@ -189,10 +186,6 @@ fn below<'a>(base: &[u8], path: &'a [u8]) -> &'a [u8] {
     }
 }
 
-fn bytes<'a>(text: &'a str, base64: Option<&'a Base64>) -> &'a [u8] {
-    base64.map_or(text.as_bytes(), |base64| &base64.0)
-}
-
 /// `stat`: one line each.
 pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
     let mut text = String::new();
@@ -201,7 +194,7 @@ pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
         false => format!("{name} ({number})"),
     };
     let lines = [
-        ("path", stat.path.clone()),
+        ("path", stat.path.to_string_lossy().into_owned()),
         ("type", stat.kind.as_str().to_owned()),
         ("size", stat.size.to_string()),
         ("permissions", format!("{} ({})", stat.permissions, stat.mode)),
@@ -235,19 +228,15 @@ mod tests {
     use sandbox_api::files::EntryKind;
 
     fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
-        let name = path.rsplit('/').next().unwrap().to_owned();
+        let name = path.rsplit('/').next().unwrap().into();
         let modified = Some(Timestamp { seconds: 1_790_000_000, nanoseconds: 5 });
-        Entry { name, name_b64: None, path: path.to_owned(), path_b64: None, kind, size, modified }
+        Entry { name, path: path.into(), kind, size, modified }
     }
 
     fn some_list() -> ListData {
-        let odd = Entry {
-            path_b64: Some(Base64(b"/io/odd\xff".to_vec())),
-            ..entry("/io/odd\u{fffd}", EntryKind::Other, 0)
-        };
+        let odd = Entry { path: b"/io/odd\xff".into(), ..entry("/io/odd", EntryKind::Other, 0) };
         ListData {
-            path: "/io".to_owned(),
-            path_b64: None,
+            path: "/io".into(),
             entries: vec![
                 entry("/io/a\nerror: forged", EntryKind::File, 3),
                 entry("/io/dir", EntryKind::Directory, 4096),

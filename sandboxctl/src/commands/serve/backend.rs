@@ -7,8 +7,8 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use hyper::body::Bytes;
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::{WriteData, WriteOptions};
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::files::WriteReply;
+use sandbox_api::operation::{Envelope, OperationRequest, Read, Write};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionList, ExecutionRequest, ExecutionState, ExtendRequest, FileList,
     Health, SandboxList, SandboxRequest, SandboxView, Subject, UsageTotals,
@@ -267,11 +267,11 @@ impl Backend for ServiceBackend {
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        operation: Operation,
+        request: OperationRequest,
     ) -> Reply<'a, Used<Envelope>> {
         async move {
             let SandboxHandle { id, generation } = sandbox;
-            let done = self.service.perform(subject, &id, generation, operation).await;
+            let done = self.service.perform(subject, &id, generation, request).await;
             done.map(used).map_err(refusal)
         }
         .boxed()
@@ -285,7 +285,7 @@ impl Backend for ServiceBackend {
     ) -> Reply<'a, Used<BoxStream<'static, Result<Bytes, Refusal>>>> {
         async move {
             let SandboxHandle { id, generation } = sandbox;
-            let reader = self.service.read_file(subject, &id, generation, path, 0, None).await;
+            let reader = self.service.read_file(subject, &id, generation, Read::new(path)).await;
             let UseOutcome { value, generation, restarted } = reader.map_err(refusal)?;
             Ok(Used { value: content(value), generation, restarted })
         }
@@ -297,13 +297,12 @@ impl Backend for ServiceBackend {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         write: FileWrite<'a>,
-    ) -> Reply<'a, Used<WriteData>> {
+    ) -> Reply<'a, Used<WriteReply>> {
         async move {
             let SandboxHandle { id, generation } = sandbox;
             let FileWrite { path, mode, bytes, mut content } = write;
-            let options = WriteOptions { mode, ..WriteOptions::default() };
-            let service = &self.service;
-            let writer = service.write_file(subject, &id, generation, path, options, bytes).await;
+            let write = Write { mode, ..Write::new(path) };
+            let writer = self.service.write_file(subject, &id, generation, write, bytes).await;
             let mut writer = writer.map_err(refusal)?;
             while let Some(piece) = content.next().await {
                 // Dropped without its end, nothing is written.

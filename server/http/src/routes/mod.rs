@@ -10,8 +10,8 @@ mod sandboxes;
 mod server;
 
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::WriteData;
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::files::WriteReply;
+use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
     SandboxList, SandboxRequest, SandboxView, UsageTotals,
@@ -172,7 +172,7 @@ fn sandboxes() -> Vec<Route> {
         )
         .describe("An operation that fails is answered 200 with `success: false` and its error.")
         .query::<GenerationParams>()
-        .json_body::<Operation>(Limit::Request, sandboxes::example_operation)
+        .json_body::<OperationRequest>(Limit::Request, sandboxes::example_operation)
         .answers::<Envelope>(200, "The result of the operation.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", RESTARTED)
@@ -197,7 +197,7 @@ fn sandboxes() -> Vec<Route> {
         .headers(new_file_header)
         .query::<GenerationParams>()
         .bytes_body()
-        .answers::<WriteData>(200, "The file is written.")
+        .answers::<WriteReply>(200, "The file is written.")
         .header("Sandbox-Generation", "The generation that was used.")
         .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox()

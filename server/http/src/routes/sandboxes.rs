@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use sandbox_api::files::WriteMode;
-use sandbox_api::operation::Operation;
+use sandbox_api::operation::{OperationRequest, Published};
 use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRequest};
 use sandbox_api::{ErrorKind, ProblemKind};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ pub(super) async fn operate(
     caller: Caller,
     Id(id): Id,
     Params(GenerationParams { generation }): Params<GenerationParams>,
-    request: Json<Operation>,
+    request: Json<OperationRequest>,
 ) -> Result<Response> {
     let sandbox = SandboxHandle { id, generation };
     let used = app.backend().operate(&caller.subject, sandbox, request.value).await?;
@@ -127,7 +127,7 @@ pub(super) async fn write(
         }
         _ => refusal,
     })?;
-    let response = json_response(StatusCode::OK, &used.value);
+    let response = json_response(StatusCode::OK, &Published(used.value));
     Ok(of_generation(response, used.generation, used.restarted))
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_api::files::{WriteData, WriteMode};
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::files::{WriteMode, WriteReply};
+use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState,
     ExecutionSummary, ExtendRequest, FileEntry, FileKind, FileList, Health, HealthCheck,
@@ -397,10 +397,11 @@ impl Backend for Fake {
         &'a self,
         subject: &'a Subject,
         sandbox: SandboxHandle,
-        operation: Operation,
+        request: OperationRequest,
     ) -> Reply<'a, Used<Envelope>> {
         ready(self.seen(subject, &sandbox, |_| {
-            let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
+            let name = request.operation.name();
+            let failure = Failure::new(ErrorKind::NotFound, name, None);
             used(Envelope::failed(Duration::from_millis(3), failure))
         }))
     }
@@ -421,7 +422,7 @@ impl Backend for Fake {
         subject: &'a Subject,
         sandbox: SandboxHandle,
         write: FileWrite<'a>,
-    ) -> Reply<'a, Used<WriteData>> {
+    ) -> Reply<'a, Used<WriteReply>> {
         Box::pin(async move {
             let FileWrite { path, mode, bytes: announced, mut content } = write;
             if mode == WriteMode::CreateNew && path == b"taken" {
@@ -434,8 +435,7 @@ impl Backend for Fake {
                 bytes += piece?.len() as u64;
             }
             assert!(announced.is_none_or(|announced| announced == bytes));
-            let path = String::from_utf8_lossy(path).into_owned();
-            Ok(used(WriteData { path, path_b64: None, bytes_written: bytes, created: true }))
+            Ok(used(WriteReply { path: path.into(), bytes_written: bytes, created: true }))
         })
     }
 

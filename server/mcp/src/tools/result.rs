@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
-use sandbox_api::{ErrorKind, Failure, FileOp, FilesTouched, Operation, RefusedHost, TouchedFile};
-use serde_json::{Value, json};
+use sandbox_api::files::{ImageView, ViewData};
+use sandbox_api::operation::View;
+use sandbox_api::{Encoding, ErrorKind, Failure, FileOp, FilesTouched, RefusedHost, TouchedFile};
+use serde_json::Value;
 
 use crate::outputs::Kept;
 use crate::resources::uri_below;
@@ -125,16 +127,11 @@ pub(super) async fn attach(
         if file.bytes.saturating_mul(4) / 3 + 256 > room as u64 {
             continue;
         }
-        let path = json!({ "operation": "view", "path": file.name, "path_b64": file.name_b64 });
-        let Ok(view) = Operation::from_json(&path.to_string()) else { continue };
-        let Ok(Some(data)) = workspace.perform(view).await.map(|envelope| envelope.data) else {
-            continue;
-        };
-        let Ok(mut data) = serde_json::from_str::<Value>(data.get()) else { continue };
-        if let (Value::String(content), Some(mime_type)) =
-            (data["content"].take(), data["mime_type"].as_str())
-            && content.len() + 256 <= room
-        {
+        let view = View::new(file.path());
+        let viewed = workspace.with_kept(async |sandbox| sandbox.view(view).await).await;
+        let Ok(ViewData::Image(ImageView { content, mime_type, .. })) = viewed else { continue };
+        let content = Encoding::Base64.decode(content.0).unwrap_or_default();
+        if content.len() + 256 <= room {
             room -= content.len() + 256;
             result.content.push(ContentBlock::image(content, mime_type));
         }

@@ -2,9 +2,10 @@
 //! reads, and as short as they can be: models pay for each byte of the list of tools.
 
 use rmcp::model::JsonObject;
+use sandbox_api::OperationRequest;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The schema of what a tool takes. Some models' interfaces refuse a choice at the top: which members
 /// exclude each other is said by their descriptions, and checked when they are read.
@@ -14,6 +15,25 @@ pub(super) fn input<T: JsonSchema>() -> JsonObject {
         schema.remove(word);
     }
     schema
+}
+
+/// The schema of what an operation takes, beside its name.
+pub(super) fn operation(name: &str) -> JsonObject {
+    let mut schema = schema::<OperationRequest>(SchemaSettings::draft2020_12());
+    let variants = schema.remove("oneOf").and_then(|it| it.as_array().cloned());
+    let is_it = |variant: &Value| variant["properties"]["operation"]["const"] == name;
+    let Some(Value::Object(mut variant)) = variants.into_iter().flatten().find(is_it) else {
+        return schema;
+    };
+    variant.remove("description");
+    properties(&mut variant).remove("operation");
+    if let Some(Value::Array(required)) = variant.get_mut("required") {
+        required.retain(|name| name != "operation");
+        if required.is_empty() {
+            variant.remove("required");
+        }
+    }
+    variant
 }
 
 /// The schema of what a tool gives: its members and their types. What they mean, their names say, and the
@@ -79,6 +99,12 @@ fn simplify(value: &mut Value) {
             if object.remove("contentEncoding").is_some() {
                 object.remove("pattern");
             }
+            // A name: text, or its bytes.
+            if let Some(bytes) = value_of_bytes(object) {
+                object.remove("oneOf");
+                object.insert("type".to_owned(), json!(["string", "object"]));
+                object.insert("properties".to_owned(), json!({ "b64": bytes }));
+            }
             if let Some(words) = words(object) {
                 object.remove("oneOf");
                 object.insert("type".to_owned(), "string".into());
@@ -89,6 +115,11 @@ fn simplify(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(simplify),
         _ => {}
     }
+}
+
+/// The schema of the bytes, if a schema is that of a name.
+fn value_of_bytes(schema: &JsonObject) -> Option<Value> {
+    schema.get("oneOf")?.pointer("/1/properties/b64").cloned()
 }
 
 /// The words, if a schema is a choice of them.

@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_api::files::WriteReply;
+use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::service::Subject;
-use sandbox_api::{Envelope, ErrorKind, Failure, Operation, operation_hint};
+use sandbox_api::{Envelope, ErrorKind, Failure, operation_hint};
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -83,7 +84,7 @@ impl KeptWriter {
     ///
     /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
     /// [`ServiceError::SandboxGone`] if the sandbox was removed meanwhile.
-    pub async fn finish(self) -> Result<UseOutcome<WriteData>, ServiceError> {
+    pub async fn finish(self) -> Result<UseOutcome<WriteReply>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
         let value = written.map_err(|failed| self.in_use.failed(failed))?;
         self.in_use.grew(self.written);
@@ -127,18 +128,15 @@ impl Service {
         subject: &Subject,
         sandbox: &str,
         generation: Option<u64>,
-        operation: Operation,
+        request: OperationRequest,
     ) -> Result<UseOutcome<Envelope>, ServiceError> {
-        let bytes = match &operation {
-            Operation::Write(write) => write.content.len() as u64,
-            _ => 0,
-        };
-        let _room = match operation.stores() {
+        let bytes = request.content.as_ref().map_or(0, |content| content.len() as u64);
+        let _room = match request.operation.stores() {
             true => Some(self.core.make_room(subject, bytes).await?),
             false => None,
         };
         let in_use = self.begin_use(subject, sandbox, generation).await?;
-        let envelope = in_use.machine().perform(operation).await;
+        let envelope = in_use.machine().perform(request).await;
         match (envelope.success, in_use.gone()) {
             (false, Some(gone)) => return Err(gone),
             (false, None) => {}
@@ -147,7 +145,7 @@ impl Service {
         Ok(done(envelope, &in_use))
     }
 
-    /// Reads a file of a kept sandbox: `limit` bytes from `offset`, or up to its end.
+    /// Reads a file of a kept sandbox, or a range of it.
     ///
     /// # Errors
     ///
@@ -157,12 +155,10 @@ impl Service {
         subject: &Subject,
         sandbox: &str,
         generation: Option<u64>,
-        path: &[u8],
-        offset: u64,
-        limit: Option<u64>,
+        read: Read,
     ) -> Result<UseOutcome<KeptReader>, ServiceError> {
         let in_use = self.begin_use(subject, sandbox, generation).await?;
-        let reader = in_use.machine().reader(path.to_vec(), offset, limit).await;
+        let reader = in_use.machine().reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
         let UseOutcome { value: (), generation, restarted } = done((), &in_use);
         Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
@@ -178,22 +174,21 @@ impl Service {
         subject: &Subject,
         sandbox: &str,
         generation: Option<u64>,
-        path: &[u8],
-        options: WriteOptions,
+        write: Write,
         bytes: Option<u64>,
     ) -> Result<KeptWriter, ServiceError> {
         let core = self.core.clone();
         let most = core.kept.find(subject, sandbox)?.spec()?.limits.max_file_size.as_u64();
         if bytes.is_some_and(|bytes| bytes > most) {
             // Nothing of it is waited for.
-            let (path, most) = (String::from_utf8_lossy(path), size_text(most));
+            let (path, most) = (write.path.to_string_lossy(), size_text(most));
             let message = format!("{path}: more than {most}{TOO_MANY_BYTES}");
             let hint = operation_hint(ErrorKind::TooLarge);
             return Err(ServiceError::Sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;
-        let writer = in_use.machine().writer(path.to_vec(), options).await;
+        let writer = in_use.machine().writer(write).await;
         let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }

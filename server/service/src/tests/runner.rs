@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sandbox_api::files::WriteOptions;
+use sandbox_api::operation::{Operation, OperationRequest, Read, Write};
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
     Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
-    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Operation, Outcome, OutputStream,
+    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream,
     ResultBody, SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
 };
 use sandbox_controller::CancelHandle;
@@ -244,28 +244,23 @@ impl Machine for FakeMachine {
         Ok(())
     }
 
-    fn perform(&self, operation: Operation) -> BoxFuture<'_, Envelope> {
+    fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope> {
         async move {
-            if let Operation::Exists(_) = operation {
+            if let Operation::Exists(_) = request.operation {
                 let failed = self.closed().await;
                 return Envelope::failed(Duration::ZERO, *failed.failure);
             }
-            let failure = Failure::new(ErrorKind::NotFound, operation.name(), None);
+            let failure = Failure::new(ErrorKind::NotFound, request.operation.name(), None);
             Envelope::failed(Duration::ZERO, failure)
         }
         .boxed()
     }
 
-    fn reader(
-        &self,
-        _: Vec<u8>,
-        _: u64,
-        _: Option<u64>,
-    ) -> BoxFuture<'_, Result<FileReader, Failed>> {
+    fn reader(&self, _: Read) -> BoxFuture<'_, Result<FileReader, Failed>> {
         async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
     }
 
-    fn writer(&self, _: Vec<u8>, _: WriteOptions) -> BoxFuture<'_, Result<FileWriter, Failed>> {
+    fn writer(&self, _: Write) -> BoxFuture<'_, Result<FileWriter, Failed>> {
         async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
     }
 

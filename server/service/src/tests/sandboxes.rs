@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
-use sandbox_api::Operation;
+use sandbox_api::operation::{OperationRequest, Write};
 use sandbox_api::service::{KeptSpec, SandboxRequest, SandboxStatus, SandboxView};
 
 use super::*;
@@ -12,7 +12,7 @@ fn request(name: Option<&str>) -> SandboxRequest {
     SandboxRequest { name: name.map(str::to_owned), ..SandboxRequest::default() }
 }
 
-fn stat() -> Operation {
+fn stat() -> OperationRequest {
     serde_json::from_str(r#"{"operation":"stat","path":"a"}"#).unwrap()
 }
 
@@ -315,8 +315,8 @@ fn file_that_is_announced_as_too_large_is_refused_before_it_comes() {
         serde_json::from_value(serde_json::json!({ "file_bytes": 1 << 20 })).unwrap();
     let id = world.create(small).unwrap().sandbox.id;
     let write = |bytes| {
-        let options = sandbox_api::files::WriteOptions::default();
-        let writing = world.service().write_file(me(), &id, None, b"big", options, Some(bytes));
+        let write = Write::new("big");
+        let writing = world.service().write_file(me(), &id, None, write, Some(bytes));
         world.block_on(writing).unwrap_err().failure()
     };
     let refused = write((1 << 20) + 1);

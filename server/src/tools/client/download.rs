@@ -1,5 +1,6 @@
 //! `sandbox_download`: a file of any size, in chunks.
 
+use sandbox_api::operation::Read;
 use sandbox_controller::Error;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -7,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::super::error::ToolError;
 use super::super::exchange::{CallMessage, Exchange, MAX_CHUNK_BYTES};
-use super::super::files::operation::{FileArguments as _, file_arguments};
+use super::super::files::operation::file_arguments;
 use super::super::stop::Stop;
 use super::super::tool::{Context, Tool, Work};
 use super::sandbox_ref::SandboxRef;
@@ -49,10 +50,10 @@ impl Tool for Download {
         mut exchange: Exchange,
     ) -> Result<Work<DownloadData>, ToolError> {
         let place = SandboxRef::find(context, &args.container_id)?;
-        let path = args.path().to_vec();
+        let read = Read::new(args.path);
         Ok(stop.or(async move {
             let sandbox = place.ready().await?;
-            let reader = sandbox.reader(path, 0, None).await;
+            let reader = sandbox.reader(read).await;
             let mut reader = reader.map_err(|error| place.failure(error))?;
             let mut bytes = 0;
             loop {

@@ -1,6 +1,6 @@
 //! `sandbox_operation`: a file operation as the API has it.
 
-use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::operation::{Envelope, OperationRequest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ pub(in crate::tools) struct OperateArgs {
     /// The sandbox, by the name that sandbox_init gave it
     pub container_id: String,
     /// The operation, as of POST /v1/sandboxes/{id}/operations
-    pub operation: Operation,
+    pub operation: OperationRequest,
 }
 
 impl Arguments for OperateArgs {

@@ -1,12 +1,13 @@
 //! `sandbox_upload`: a file of any size, in chunks.
 
-use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_api::files::WriteReply;
+use sandbox_api::operation::{Published, Write};
 use tokio::io::AsyncWriteExt as _;
 
 use super::super::args::yes;
 use super::super::error::ToolError;
 use super::super::exchange::{CallMessage, CutOff, Exchange};
-use super::super::files::operation::{FileArguments as _, file_arguments};
+use super::super::files::operation::file_arguments;
 use super::super::stop::Stop;
 use super::super::tool::{Context, Tool, Work};
 use super::sandbox_ref::SandboxRef;
@@ -26,13 +27,13 @@ impl Tool for Upload {
     const DESCRIPTION: &'static str = "Write a file of any size, whole or not at all, in chunks \
         after the call. For programs that speak the line protocol.";
     type Args = UploadArgs;
-    type Data = WriteData;
+    type Data = Published<WriteReply>;
 
     fn begin(
         args: UploadArgs,
         context: &Context,
         stop: Stop,
-    ) -> Result<Work<WriteData>, ToolError> {
+    ) -> Result<Work<Self::Data>, ToolError> {
         Self::begin_with(args, context, stop, Exchange::closed())
     }
 
@@ -41,13 +42,12 @@ impl Tool for Upload {
         context: &Context,
         stop: Stop,
         mut exchange: Exchange,
-    ) -> Result<Work<WriteData>, ToolError> {
+    ) -> Result<Work<Self::Data>, ToolError> {
         let place = SandboxRef::find(context, &args.container_id)?;
-        let options = WriteOptions { parents: args.parents, ..WriteOptions::default() };
-        let path = args.path().to_vec();
+        let write = Write { parents: args.parents, ..Write::new(args.path) };
         Ok(stop.or(async move {
             let sandbox = place.ready().await?;
-            let writer = sandbox.writer(path, options).await;
+            let writer = sandbox.writer(write).await;
             let mut writer = writer.map_err(|error| place.failure(error))?;
             loop {
                 // Dropped without its end, nothing is written.
@@ -63,7 +63,7 @@ impl Tool for Upload {
                 exchange.send(CallMessage::More(1)).await;
             }
             let written = writer.finish().await;
-            Ok(written.map_err(|error| place.failure(error))?.into())
+            Ok(Published(written.map_err(|error| place.failure(error))?).into())
         }))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sandbox_api::operation::Published;
 use serde_json::{Value, json};
 
 use super::super::args::Members;
@@ -89,7 +90,7 @@ impl<T: FileTool> AnyOperation for Operation<T> {
         Ok(Box::pin(async move {
             let OperationOutput { data, truncated, note, bytes_written, items, held } =
                 work.await?;
-            let data: Json = Box::new(data);
+            let data: Json = Box::new(Published(data));
             Ok(OperationOutput { data, truncated, note, bytes_written, items, held })
         }))
     }

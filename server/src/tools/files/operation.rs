@@ -7,8 +7,9 @@ use futures_util::future::BoxFuture;
 use sandbox_api::Encoding;
 use sandbox_api::GuestPath;
 use sandbox_api::files::EntryKind;
+use sandbox_api::operation::Published;
 use sandbox_controller::{Error, Sandbox};
-use sandbox_protocol::Base64;
+use sandbox_protocol::WireString;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -64,20 +65,16 @@ macro_rules! file_arguments {
             pub container_id: String,
             #[doc = $path]
             $(#[serde(default = $default)])?
-            pub path: String,
-            /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-            #[serde(default, rename = "path_b64")]
-            #[schemars(with = "Option<String>")]
-            pub path_b64: Option<sandbox_protocol::Base64>,
+            #[schemars(schema_with = "crate::tools::files::operation::path_schema")]
+            pub path: sandbox_protocol::WireString,
             $($(#[$attribute])* pub $field: $type,)*
         }
 
         impl crate::tools::tool::Arguments for $name {
             fn decode(
                 tool: &str,
-                mut members: crate::tools::args::Members<'_>,
+                members: crate::tools::args::Members<'_>,
             ) -> Result<Self, crate::tools::error::ToolError> {
-                members.complete_paths();
                 members.decode(tool)
             }
 
@@ -88,21 +85,21 @@ macro_rules! file_arguments {
 
         impl crate::tools::files::operation::FileArguments for $name {
             fn path(&self) -> &[u8] {
-                crate::tools::files::operation::path_bytes(&self.path, self.path_b64.as_ref())
+                self.path.as_bytes()
             }
         }
     };
 }
 pub(in crate::tools) use file_arguments;
 
-/// A path that is given as text, or as bytes.
-pub(in crate::tools) fn path_bytes<'a>(text: &'a str, bytes: Option<&'a Base64>) -> &'a [u8] {
-    bytes.map_or(text.as_bytes(), |bytes| &bytes.0)
+/// The schema of a path, in the place where it is: parts of these schemas are moved.
+pub(in crate::tools) fn path_schema(generator: &mut SchemaGenerator) -> Schema {
+    WireString::json_schema(generator)
 }
 
 /// The mounted directory, where a path may be left out.
-pub(super) fn here() -> String {
-    ".".to_owned()
+pub(super) fn here() -> WireString {
+    ".".into()
 }
 
 /// The result of an operation.
@@ -192,17 +189,17 @@ impl<T: FileTool> Tool for T {
     const NAME: &'static str = T::NAME;
     const DESCRIPTION: &'static str = T::DESCRIPTION;
     type Args = T::Args;
-    type Data = T::Data;
+    type Data = Published<T::Data>;
 
     fn is_read_only(_args: &T::Args) -> bool {
         !T::CHANGES_FILES
     }
 
-    fn begin(args: T::Args, context: &Context, stop: Stop) -> Result<Work<T::Data>, ToolError> {
+    fn begin(args: T::Args, context: &Context, stop: Stop) -> Result<Work<Self::Data>, ToolError> {
         let work = begin::<T>(args, context)?;
         Ok(stop.or(async move {
             let OperationOutput { data, truncated, note, held, .. } = work.await?;
-            let mut output = Output { held, ..data.into() };
+            let mut output = Output { held, ..Published(data).into() };
             output.metadata.push_some("truncated", truncated);
             output.metadata.push_some("note", note);
             Ok(output)

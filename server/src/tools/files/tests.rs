@@ -1,18 +1,13 @@
 //! The arguments of the file tools.
 
-use super::copy::Copy;
-use super::create_directory::{CreateDirectory, CreateDirectoryArgs};
-use super::delete::{Delete, DeleteArgs};
-use super::exists::Exists;
-use super::file_info::FileInfo;
+use sandbox_protocol::WireString;
+
 use super::filesystem::Filesystem;
-use super::glob::Glob;
-use super::grep::Grep;
-use super::list_directory::{ListDirectory, ListDirectoryArgs};
 use super::operation::{ContentEncoding, FileArguments, FileTool};
-use super::read_file::{ReadFile, ReadFileArgs};
-use super::table::OPERATIONS;
-use super::write_file::{WriteFile, WriteFileArgs};
+use super::table::{
+    Copy, CreateDirectory, CreateDirectoryArgs, Delete, DeleteArgs, Exists, FileInfo, Glob, Grep,
+    ListDirectory, ListDirectoryArgs, OPERATIONS, ReadFile, ReadFileArgs, WriteFile, WriteFileArgs,
+};
 use crate::tools::tool::{Tool, decode};
 
 fn args<T: Tool>(json: &str) -> Result<T::Args, String> {
@@ -68,13 +63,12 @@ fn enveloped(json: &str) -> String {
 fn file_arguments_default_as_the_table_says() {
     let c = || "c".to_owned();
     let path = r#"{"containerId": "c", "path": "a"}"#;
-    let a = || "a".to_owned();
+    let a = || WireString::from("a");
     assert_eq!(
         args::<ReadFile>(path).unwrap(),
         ReadFileArgs {
             container_id: c(),
             path: a(),
-            path_b64: None,
             encoding: ContentEncoding::Utf8,
             offset: 0,
             limit: None,
@@ -85,7 +79,6 @@ fn file_arguments_default_as_the_table_says() {
         WriteFileArgs {
             container_id: c(),
             path: a(),
-            path_b64: None,
             content: "x".into(),
             encoding: ContentEncoding::Utf8,
             create_parent_dirs: true,
@@ -96,7 +89,6 @@ fn file_arguments_default_as_the_table_says() {
         ListDirectoryArgs {
             container_id: c(),
             path: a(),
-            path_b64: None,
             recursive: false,
             limit: None,
             max_depth: None,
@@ -104,36 +96,38 @@ fn file_arguments_default_as_the_table_says() {
     );
     assert_eq!(
         args::<CreateDirectory>(path).unwrap(),
-        CreateDirectoryArgs { container_id: c(), path: a(), path_b64: None, recursive: true }
+        CreateDirectoryArgs { container_id: c(), path: a(), recursive: true }
     );
     assert_eq!(
         args::<Delete>(path).unwrap(),
-        DeleteArgs { container_id: c(), path: a(), path_b64: None, recursive: false, force: false }
+        DeleteArgs { container_id: c(), path: a(), recursive: false, force: false }
     );
 }
 
 #[test]
-fn a_path_is_given_as_text_or_as_bytes_and_the_bytes_count() {
+fn a_path_is_given_as_text_or_as_bytes() {
     for Decoded { operation, alone } in every_operation() {
         let content = own_members(operation);
-        for text in ["", r#", "path": "a\ufffd""#] {
-            let rest = format!(r#""containerId": "c", "path_b64": "Yf8="{text}{content}}}"#);
-            let (path, read) = alone(&format!("{{{rest}"));
-            assert_eq!(path, b"a\xff");
-            assert_eq!(enveloped(&format!(r#"{{"operation": "{operation}", {rest}"#)), read);
-        }
+        let rest = format!(r#""containerId": "c", "path": {{"b64": "Yf8="}}{content}}}"#);
+        let (path, read) = alone(&format!("{{{rest}"));
+        assert_eq!(path, b"a\xff");
+        assert_eq!(enveloped(&format!(r#"{{"operation": "{operation}", {rest}"#)), read);
     }
-    let copy = |to: &str| args::<Copy>(&format!(r#"{{"containerId": "c", "path": "a", {to}}}"#));
-    let copied = format!("{:?}", copy(r#""destination_b64": "Yf8=""#).unwrap());
-    assert!(copied.contains(r#"destination: "", destination_b64: Some("#), "{copied}");
-    assert!(copy(r#""destination_b64": null"#).unwrap_err().contains("`destination`"));
-    let refusal = |json: &str| args::<Exists>(json).unwrap_err();
-    for wrong in ["1", r#""Yf8""#, r#""a b""#] {
-        let message = refusal(&format!(r#"{{"containerId": "c", "path_b64": {wrong}}}"#));
-        assert!(message.contains("`path_b64`"), "{message}");
+    let copy = |to: &str| {
+        args::<Copy>(&format!(r#"{{"containerId": "c", "path": "a", "destination": {to}}}"#))
+    };
+    let copied = format!("{:?}", copy(r#"{"b64": "Yf8="}"#).unwrap());
+    assert!(copied.contains("destination: \"a\u{fffd}\""), "{copied}");
+    assert!(copy("null").unwrap_err().contains("`destination`"));
+    let refusal = |path: &str| {
+        let json = format!(r#"{{"containerId": "c", "path": {path}}}"#);
+        args::<Exists>(&json).unwrap_err()
+    };
+    for wrong in ["1", "null", r#"{"b64": 1}"#, r#"{"b64": "Yf8"}"#, r#"{"b64": "a b"}"#, "{}"] {
+        let message = refusal(wrong);
+        assert!(message.contains("`path") || message.contains("`b64`"), "{message}");
     }
-    let neither = refusal(r#"{"containerId": "c", "path_b64": null}"#);
-    assert!(neither.contains("`path`"), "{neither}");
+    assert!(refusal(r#""a", "path_b64": "Yf8=""#).contains("`path_b64`"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use sandbox_api::operation::Write;
 use serde_json::{Value, json};
 
 use super::{plant_oddities, special_files};
@@ -108,7 +109,7 @@ fn names_of_any_bytes_go_both_ways() {
     guest.wait(async {
         for byte in (1..=255_u8).filter(|byte| ![b'/', b'.'].contains(byte)) {
             let name = [b'n', byte, b'\xff'];
-            guest.sandbox.write(name, [byte], Default::default()).await.unwrap();
+            guest.sandbox.write(Write::new(&name), [byte]).await.unwrap();
             let path = guest.place.path("sandbox-files").join(OsStr::from_bytes(&name));
             assert_eq!(fs::read(path).unwrap(), [byte]);
         }
@@ -120,26 +121,24 @@ fn names_of_any_bytes_go_both_ways() {
         // A name as text is lossy; its bytes lead back to the file.
         let (path, path_b64) = (&entry["path"], &entry["path_b64"]);
         assert!(entry["name_b64"].is_string(), "{entry:#}");
-        let read =
-            json!({"operation": "read", "path": path, "path_b64": path_b64, "encoding": "base64"});
-        let data = guest.data(read);
+        let exact = json!({"b64": path_b64});
+        let data = guest.data(json!({"operation": "read", "path": exact, "encoding": "base64"}));
         assert_eq!((&data["path"], &data["path_b64"]), (path, path_b64));
     }
     // The lossy text alone is another name.
     let lossy = json!({"operation": "exists", "path": entries[0]["path"]});
     assert_eq!(guest.data(lossy)["exists"], false);
-    let (first, first_b64) = (&entries[0]["path"], &entries[0]["path_b64"]);
-    let with_both =
-        |operation: &str| json!({"operation": operation, "path": first, "path_b64": first_b64});
+    let first_b64 = &entries[0]["path_b64"];
     for operation in ["stat", "exists", "view", "remove"] {
-        let envelope = guest.perform(&with_both(operation));
+        let by_bytes = json!({"operation": operation, "path": {"b64": first_b64}});
+        let envelope = guest.perform(&by_bytes);
         // One byte alone may be no text.
         if envelope["error"]["kind"] != "encoding" {
             assert_eq!(envelope["data"]["path_b64"], *first_b64, "{envelope:#}");
         }
     }
-    let (last, last_b64) = (&entries[252]["path"], &entries[252]["path_b64"]);
-    let rename = json!({"operation": "rename", "from": last, "from_b64": last_b64, "to": "text"});
+    let last_b64 = &entries[252]["path_b64"];
+    let rename = json!({"operation": "rename", "from": {"b64": last_b64}, "to": "text"});
     let data = guest.data(rename);
     assert_eq!((&data["from_b64"], &data["to"]), (last_b64, &json!("/io/text")));
     assert_eq!(data.get("to_b64"), None);

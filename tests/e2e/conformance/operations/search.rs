@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use sandbox_api::files::{CopyOptions, GlobOptions, GrepOptions};
+use sandbox_api::operation::{Copy, Glob, Grep};
 use sandbox_api::{Limits, Outcome, Script};
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn guest() -> Guest {
 fn search_and_copy_give_the_same_data_typed_and_as_json() {
     let guest = guest();
     let sandbox = &guest.sandbox;
-    let found = guest.wait(sandbox.glob(".", "src/**/*.rs", GlobOptions::default())).unwrap();
+    let found = guest.wait(sandbox.glob(Glob::new("src/**/*.rs"))).unwrap();
     let data = guest.data(json!({"operation": "glob", "pattern": "src/**/*.rs"}));
     assert_eq!(data, serde_json::to_value(&found).unwrap());
     assert_eq!(
@@ -55,8 +55,8 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
         let none = guest.data(json!({"operation": "glob", "pattern": pattern}));
         assert_eq!(none["matches"], json!([]), "{pattern}");
     }
-    let options = GrepOptions { ignore_case: true, context: 1, ..GrepOptions::default() };
-    let found = guest.wait(sandbox.grep("src", "todo", options)).unwrap();
+    let grep = Grep { path: "src".into(), ignore_case: true, context: 1, ..Grep::new("todo") };
+    let found = guest.wait(sandbox.grep(grep)).unwrap();
     let data = guest.data(json!({
         "operation": "grep", "pattern": "todo", "path": "src", "ignore_case": true, "context": 1,
     }));
@@ -72,10 +72,9 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
     );
     let one = guest.data(json!({"operation": "grep", "pattern": "todo", "limit": 1}));
     assert_eq!((&one["matches"], &one["truncated"]), (&json!(1), &json!(true)));
-    let copied = guest
-        .wait(sandbox.copy("src", "copy", CopyOptions { recursive: true, overwrite: false }))
-        .unwrap();
-    assert_eq!((copied.entries, &*copied.to), (6, "/io/copy"));
+    let copy = Copy { recursive: true, ..Copy::new("src", "copy") };
+    let copied = guest.wait(sandbox.call(copy)).unwrap();
+    assert_eq!((copied.entries, copied.to), (6, "/io/copy".into()));
     assert_eq!(guest.place.read("sandbox-files/copy/lib/a.rs"), "// TODO: all\nfn a() {}\n");
     let again = json!({"operation": "copy", "from": "src", "to": "copy", "recursive": true});
     assert_eq!(guest.kind(again.clone()), "already_exists");
@@ -90,7 +89,7 @@ fn search_and_copy_give_the_same_data_typed_and_as_json() {
     ] {
         assert_eq!(guest.kind(operation.clone()), kind, "{operation}");
     }
-    let gone = guest.wait(sandbox.grep("none", "x", GrepOptions::default()));
+    let gone = guest.wait(sandbox.grep(Grep { path: "none".into(), ..Grep::new("x") }));
     assert_eq!(kind_of(gone), "not_found");
 }
 
@@ -143,8 +142,8 @@ fn search_goes_as_deep_as_paths_and_leaves_out_what_is_excluded() {
         (&one["lines"][0]["name"], &one["note"]),
         (&json!("node_modules/p/Order.java"), &json!(note))
     );
-    let copy = CopyOptions { recursive: true, overwrite: false };
-    assert_eq!(guest.wait(guest.sandbox.copy("io", "copy", copy)).unwrap().entries, 12);
+    let copy = Copy { recursive: true, ..Copy::new("io", "copy") };
+    assert_eq!(guest.wait(guest.sandbox.call(copy)).unwrap().entries, 12);
 }
 
 #[test]

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeAlias
 from .. import results
 from .._core.answers import Answer, base64_bytes
 from .._core.names import worded
-from .._core.requests import Path, path_members, text_bytes
+from .._core.requests import Path, path_of, text_bytes
 from .._core.waiting import AsyncPieces
-from .._core.wire import OperationName
+from .._core.wire import Content, OperationName
 from ..errors import LimitExceeded, error_of
 from ..results import Copied, Created, Edited, Globbed, Grepped, Json, Listed, Moved, Removed, Stat, Written
 from .transport import AsyncTransport
@@ -201,7 +201,7 @@ class AsyncFiles:
 
     async def _do(self, operation: OperationName, path: Path, **options: Any) -> Answer:
         given = {name: value for name, value in options.items() if value is not None}
-        return await self._perform({"operation": operation, **path_members("path", path), **given})
+        return await self._perform({"operation": operation, "path": path_of(path), **given})
 
     async def _perform(self, operation: Json) -> Answer:
         envelope = Answer(await self._opened().operation(operation))
@@ -214,5 +214,5 @@ def _globs(exclude: str | Sequence[str]) -> list[str]:
     return [exclude] if isinstance(exclude, str) else [*exclude]
 
 
-def _both(source: Path, target: Path) -> dict[str, str]:
-    return {**path_members("from", source), **path_members("to", target)}
+def _both(source: Path, target: Path) -> dict[str, Content]:
+    return {"from": path_of(source), "to": path_of(target)}

@@ -23,7 +23,7 @@ __all__ = [
     "command_request",
     "encoded",
     "path_bytes",
-    "path_members",
+    "path_of",
     "script_request",
     "spec_of",
     "text_bytes",
@@ -92,13 +92,9 @@ def path_bytes(path: Path) -> bytes:
     return path if isinstance(path, bytes) else text_bytes(path, "surrogateescape")
 
 
-def path_members(name: str, path: Path) -> dict[str, str]:
-    """The members that name a path in a request: `path`, or `path_b64` if it is not UTF-8."""
-    raw = path_bytes(path)
-    try:
-        return {name: raw.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(raw).decode()}
+def path_of(path: Path) -> wire.Content:
+    """A path in a request: text, or bytes as `{"b64"}`."""
+    return _content(path_bytes(path))
 
 
 def _content(value: object, name: str = "") -> wire.Content:
@@ -184,7 +180,7 @@ def command_request(
     if env:
         what["env"] = _contents(env, "env")
     if cwd is not None:
-        what["cwd"] = _content(path_bytes(cwd))
+        what["cwd"] = path_of(cwd)
     if stdin is not None:
         what["stdin"] = _content(stdin, "stdin")
     request = _common(secrets, limits, timeout)

@@ -766,10 +766,8 @@ class OperationRead(TypedDict):
     offset: NotRequired[int]
     """The offset of the first byte."""
     operation: Literal["read"]
-    path: NotRequired[str]
+    path: Content
     """The file."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationView(TypedDict):
@@ -777,10 +775,8 @@ class OperationView(TypedDict):
     lines: NotRequired[ViewOptions]
     """The lines."""
     operation: Literal["view"]
-    path: NotRequired[str]
+    path: Content
     """The file."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationWrite(TypedDict):
@@ -796,10 +792,8 @@ class OperationWrite(TypedDict):
     operation: Literal["write"]
     parents: NotRequired[bool]
     """Whether to create missing parent directories."""
-    path: NotRequired[str]
+    path: Content
     """The file."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationEdit(TypedDict):
@@ -811,10 +805,8 @@ class OperationEdit(TypedDict):
     old: str
     """The text to replace."""
     operation: Literal["edit"]
-    path: NotRequired[str]
+    path: Content
     """The file."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationList(TypedDict):
@@ -824,10 +816,8 @@ class OperationList(TypedDict):
     max_depth: NotRequired[Union[int, None]]
     """The maximum depth."""
     operation: Literal["list"]
-    path: NotRequired[str]
+    path: NotRequired[Content]
     """The directory."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
     recursive: NotRequired[bool]
     """Whether to descend into subdirectories."""
 
@@ -841,10 +831,8 @@ class OperationGlob(TypedDict):
     limit: NotRequired[Union[int, None]]
     """The maximum number of paths."""
     operation: Literal["glob"]
-    path: NotRequired[str]
+    path: NotRequired[Content]
     """The directory."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
     pattern: str
     """The pattern, relative to the directory."""
 
@@ -864,10 +852,8 @@ class OperationGrep(TypedDict):
     limit: NotRequired[Union[int, None]]
     """The maximum number of matching lines."""
     operation: Literal["grep"]
-    path: NotRequired[str]
+    path: NotRequired[Content]
     """The file, or the directory whose files are searched."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
     pattern: str
     """The regular expression."""
 
@@ -877,10 +863,8 @@ class OperationMkdir(TypedDict):
     operation: Literal["mkdir"]
     parents: NotRequired[bool]
     """Whether to create missing parent directories."""
-    path: NotRequired[str]
+    path: Content
     """The directory."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationRemove(TypedDict):
@@ -888,10 +872,8 @@ class OperationRemove(TypedDict):
     force: NotRequired[bool]
     """Whether to ignore a nonexistent path."""
     operation: Literal["remove"]
-    path: NotRequired[str]
+    path: Content
     """The path to remove."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
     recursive: NotRequired[bool]
     """Whether to remove a directory with its contents."""
 
@@ -899,30 +881,24 @@ class OperationRemove(TypedDict):
 class OperationExists(TypedDict):
     """Tests whether a path exists."""
     operation: Literal["exists"]
-    path: NotRequired[str]
+    path: Content
     """The path."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 class OperationStat(TypedDict):
     """Returns the metadata of a path."""
     operation: Literal["stat"]
-    path: NotRequired[str]
+    path: Content
     """The path."""
-    path_b64: NotRequired[Union[str, None]]
-    """The path's bytes, where they are not UTF-8."""
 
 
 OperationRename = TypedDict(
     "OperationRename",
     {
-        "from": "NotRequired[str]",
-        "from_b64": "NotRequired[Union[str, None]]",
+        "from": "Content",
         "operation": "Literal[\"rename\"]",
         "overwrite": "NotRequired[bool]",
-        "to": "NotRequired[str]",
-        "to_b64": "NotRequired[Union[str, None]]",
+        "to": "Content",
     },
 )
 """Moves or renames."""
@@ -931,13 +907,11 @@ OperationRename = TypedDict(
 OperationCopy = TypedDict(
     "OperationCopy",
     {
-        "from": "NotRequired[str]",
-        "from_b64": "NotRequired[Union[str, None]]",
+        "from": "Content",
         "operation": "Literal[\"copy\"]",
         "overwrite": "NotRequired[bool]",
         "recursive": "NotRequired[bool]",
-        "to": "NotRequired[str]",
-        "to_b64": "NotRequired[Union[str, None]]",
+        "to": "Content",
     },
 )
 """Copies a file or a directory."""

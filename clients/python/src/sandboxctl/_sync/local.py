@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .._core.answers import Answer, base64_bytes
 from .._core.channel import Channel
 from .._core.process import CHUNK_WINDOW, Call, Process, shared_process
-from .._core.requests import Path, Spec, path_members
+from .._core.requests import Path, Spec, path_of
 from .._core.waiting import Pieces, pieces, result, settled
 from ..errors import NotFound, SandboxError, SandboxGone
 from ..results import Json
@@ -149,7 +149,7 @@ class LocalTransport:
         pass
 
     def _transfer(self, tool: str, path: Path) -> Call:
-        arguments = {"containerId": self._name, **path_members("path", path)}
+        arguments = {"containerId": self._name, "path": path_of(path)}
         return self._open().call(tool, arguments, channel=Channel())
 
     def _open(self) -> Process:

@@ -1,7 +1,7 @@
 //! The definition of a tool for a file operation, and how a call of one runs.
 
 use rmcp::model::{CallToolResult, JsonObject};
-use sandbox_api::{Encoding, ErrorKind, Failure, Operation};
+use sandbox_api::{Encoding, ErrorKind, Failure, OperationRequest};
 use schemars::JsonSchema;
 use serde_json::Value;
 
@@ -25,12 +25,11 @@ pub(in crate::tools) trait FileTool: 'static {
     const HINTS: Hints;
     /// Whether it can change which files there are.
     const CHANGES_LIST: bool = false;
-    type Args: JsonSchema;
     type Data: JsonSchema;
 
     /// The schema of its arguments.
     fn input() -> JsonObject {
-        schema::input::<Self::Args>()
+        schema::operation(Self::OPERATION)
     }
 
     /// The schema of its structured result.
@@ -66,7 +65,7 @@ impl<T: FileTool> McpTool for T {
     const NAME: &'static str = T::NAME;
     const TITLE: &'static str = T::TITLE;
     const IN_FRESH_CONTAINER: bool = false;
-    type Args = T::Args;
+    type Args = OperationRequest;
     type Data = T::Data;
 
     fn is_offered(server: ServerTraits<'_>) -> bool {
@@ -100,7 +99,7 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
     paths::understand_all(workspace, &mut arguments).await;
     let named = paths::named(&arguments);
     let operation = operation::<T>(arguments)?;
-    let word = operation.name();
+    let word = operation.operation.name();
     let envelope = tokio::select! {
         biased;
         () = token.cancelled() => {
@@ -147,12 +146,12 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
 }
 
 /// Arguments as an operation.
-fn operation<T: FileTool>(mut arguments: JsonObject) -> Result<Operation, Failure> {
+fn operation<T: FileTool>(mut arguments: JsonObject) -> Result<OperationRequest, Failure> {
     let word = T::select(&mut arguments)?;
     if arguments.insert("operation".to_owned(), word.into()).is_some() {
         return Err(invalid(format!("{}: unknown field `operation`", T::NAME)));
     }
-    Operation::from_object(arguments).map_err(|error| {
+    OperationRequest::from_object(arguments).map_err(|error| {
         // The caller knows the tool's name, not the operation's.
         let message = error.to_string();
         let message = message.strip_prefix(word).unwrap_or(&message);
@@ -171,7 +170,7 @@ mod tests {
     fn operation<T: FileTool>(arguments: Value) -> Result<&'static str, String> {
         let Value::Object(arguments) = arguments else { panic!("no object") };
         let operation = super::operation::<T>(arguments);
-        operation.map(|it| it.name()).map_err(|failure| failure.message)
+        operation.map(|it| it.operation.name()).map_err(|failure| failure.message)
     }
 
     #[test]
@@ -181,7 +180,7 @@ mod tests {
         let bytes = json!({ "path": "a", "encoding": "base64", "offset": 3 });
         assert_eq!(operation::<ReadFile>(bytes).unwrap(), "read");
         assert_eq!(operation::<ListDirectory>(json!({})).unwrap(), "list");
-        assert_eq!(operation::<Remove>(json!({ "path_b64": "Yf8=" })).unwrap(), "remove");
+        assert_eq!(operation::<Remove>(json!({ "path": { "b64": "Yf8=" } })).unwrap(), "remove");
     }
 
     #[test]

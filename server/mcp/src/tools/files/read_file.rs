@@ -2,7 +2,6 @@
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::files::{ReadData, ViewData};
-use sandbox_api::operation::{Read, View};
 use sandbox_api::{Encoding, ErrorKind, Failure};
 use serde_json::{Value, json};
 
@@ -24,13 +23,12 @@ impl FileTool for ReadFile {
         file. For work on many or large files, one execute_script is faster.";
     const OPERATION: &'static str = "view";
     const HINTS: Hints = Hints::READ_ONLY;
-    type Args = View;
     type Data = ViewData;
 
     /// The fields of `view`, and beside them those of `read` that it has not.
     fn input() -> JsonObject {
-        let mut view = schema::input::<View>();
-        let mut read = schema::input::<Read>();
+        let mut view = schema::operation("view");
+        let mut read = schema::operation("read");
         let read = schema::properties(&mut read);
         for name in ["encoding", "offset", "limit"] {
             if let Some(property) = read.remove(name) {
