@@ -3,7 +3,7 @@
 //! Paths are relative to the directory that contains them. If one is not UTF-8, `path` is lossy,
 //! and `path_b64` has its bytes.
 
-use sandbox_protocol::Base64;
+use sandbox_protocol::{Base64, WireString};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -289,9 +289,7 @@ impl DiffChange {
 /// A path as documents have it.
 #[must_use]
 pub fn spelt(path: &[u8]) -> (String, Option<Base64>) {
-    let text = String::from_utf8_lossy(path).into_owned();
-    let is_exact = text.as_bytes() == path;
-    (text, (!is_exact).then(|| Base64(path.to_vec())))
+    WireString::new(path).into_parts()
 }
 
 fn exact<'a>(path: &'a str, bytes: Option<&'a Base64>) -> &'a [u8] {

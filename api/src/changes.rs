@@ -1,10 +1,9 @@
 //! What a run changed in its io dir, and whether the change was committed.
 
-use std::borrow::Cow;
-
-use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::named::named;
 
 /// When the changes of a run are committed to its io dir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
@@ -52,38 +51,35 @@ pub enum ChangesSchema {
     V1,
 }
 
-/// A change of one path: its state after the run, and before it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Change {
-    /// Relative to the io dir; lossy where it is not UTF-8.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// What happened to it.
-    pub op: ChangeOp,
-    /// What it is now; what it was, if it was removed.
-    #[serde(rename = "type")]
-    pub kind: ChangeType,
-    /// The size of a file, and of a link's target; null for anything else and what was removed.
-    pub bytes: Option<u64>,
-    /// The SHA-256 of a file's content or a link's target, in hexadecimal digits.
-    #[schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
-    pub sha256: Option<String>,
-    /// The permission bits, such as `0644`; null if it was removed, and for links, which have none.
-    #[schemars(extend("pattern" = "^[0-7]{4}$"))]
-    pub mode: Option<String>,
-    /// The media type that the name of a file suggests.
-    pub mime: Option<String>,
-    /// Where a link leads, as it is written in it; never followed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
-    /// The path that it had before, if it is certainly the same file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// What it was before; null if it did not exist.
-    pub before: Option<Before>,
+named! {
+    /// A change of one path: its state after the run, and before it.
+    pub struct Change {
+        /// Relative to the io dir; lossy where it is not UTF-8.
+        path / path_b64: "The path's bytes, where they are not UTF-8.",
+        /// What happened to it.
+        op: ChangeOp,
+        /// What it is now; what it was, if it was removed.
+        [serde(rename = "type")]
+        kind: ChangeType,
+        /// The size of a file, and of a link's target; null for anything else and what was removed.
+        bytes: Option<u64>,
+        /// The SHA-256 of a file's content or a link's target, in hexadecimal digits.
+        [schemars(extend("pattern" = "^[0-9a-f]{64}$"))]
+        sha256: Option<String>,
+        /// The permission bits, such as `0644`; null if it was removed, and for links, which have none.
+        [schemars(extend("pattern" = "^[0-7]{4}$"))]
+        mode: Option<String>,
+        /// The media type that the name of a file suggests.
+        mime: Option<String>,
+        /// Where a link leads, as it is written in it; never followed.
+        [serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<String>,
+        /// The path that it had before, if it is certainly the same file.
+        [serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// What it was before; null if it did not exist.
+        before: Option<Before>,
+    }
 }
 
 /// What a path was before a run.
@@ -165,26 +161,9 @@ impl ChangeManifest {
     /// Leaves out these paths and what is below them.
     pub fn leave_out(&mut self, paths: &[Vec<u8>]) {
         let is_at_or_below = |change: &Change, path: &Vec<u8>| {
-            let rest = change.path_bytes().strip_prefix(&**path);
+            let rest = change.path.as_bytes().strip_prefix(&**path);
             rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         self.changes.retain(|it| !paths.iter().any(|path| is_at_or_below(it, path)));
-    }
-}
-
-impl Change {
-    /// The bytes of its path.
-    #[must_use]
-    pub fn path_bytes(&self) -> &[u8] {
-        self.path_b64.as_ref().map_or(self.path.as_bytes(), |exact| &exact.0)
-    }
-}
-
-/// A path as text, and as bytes where the text is not exact.
-#[must_use]
-pub fn path_forms(path: &[u8]) -> (String, Option<Base64>) {
-    match String::from_utf8_lossy(path) {
-        Cow::Borrowed(text) => (text.to_owned(), None),
-        Cow::Owned(text) => (text, Some(Base64(path.to_vec()))),
     }
 }

@@ -18,6 +18,7 @@ mod json;
 mod language;
 mod limits;
 mod message_id;
+mod named;
 mod network;
 mod notes;
 pub mod operation;

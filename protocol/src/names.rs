@@ -1,8 +1,8 @@
 //! Names in public results: text always, and beside it the bytes where the text is not exact.
 //!
 //! Inside, a path or a name is a [`WireString`](crate::WireString), which is `{"b64": …}` in JSON where
-//! it is not UTF-8. What is given to callers has `"path": "a\ufffd", "path_b64": "Yf8="` in its place.
-//! Nothing else writes or reads that form.
+//! it is not UTF-8. What is given to callers has `"path": "a\ufffd", "path_b64": "Yf8="` in its place:
+//! results of operations get it here, when they become JSON; documents by the macro `named!` of the API.
 
 use serde_json::{Map, Value};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
 use sandbox_protocol::message::{Confinement, TestCase};
-use sandbox_protocol::{Base64, ErrorKind, WireString, message};
+use sandbox_protocol::{ErrorKind, WireString, message};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,7 @@ use crate::changes::Changes;
 use crate::engine_kind::EngineKind;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
+use crate::named::named;
 use crate::network::Network;
 use crate::notes::Note;
 use crate::outcome::Outcome;
@@ -291,10 +292,12 @@ impl FilesTouched {
     /// Merges a scan with observed changes, which include files that were created and removed
     /// again.
     pub fn with(mut self, observed: Self) -> Self {
-        let known: HashSet<Vec<u8>> = self.files.iter().map(|file| file.path().to_vec()).collect();
-        let others = observed.files.into_iter().filter(|file| !known.contains(file.path()));
+        let known: HashSet<Vec<u8>> =
+            self.files.iter().map(|file| file.name.as_bytes().to_vec()).collect();
+        let others =
+            observed.files.into_iter().filter(|file| !known.contains(file.name.as_bytes()));
         self.files.extend(others);
-        self.files.sort_by(|one, other| one.path().cmp(other.path()));
+        self.files.sort_by(|one, other| one.name.cmp(&other.name));
         self.truncated |= observed.truncated;
         self
     }
@@ -311,33 +314,22 @@ pub enum TouchedSource {
     Scan,
 }
 
-/// A file that a run changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TouchedFile {
-    /// Relative to the io dir; lossy where it is not UTF-8.
-    pub name: String,
-    /// The name's bytes, where they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name_b64: Option<Base64>,
-    /// The kind of change.
-    pub op: FileOp,
-    /// Its current size; 0 if it was removed.
-    pub bytes: u64,
+named! {
+    /// A file that a run changed.
+    pub struct TouchedFile {
+        /// Relative to the io dir; lossy where it is not UTF-8.
+        name / name_b64: "The name's bytes, where they are not UTF-8.",
+        /// The kind of change.
+        op: FileOp,
+        /// Its current size; 0 if it was removed.
+        bytes: u64,
+    }
 }
 
 impl TouchedFile {
     /// A change of the file at this path, relative to the io dir.
     pub fn new(path: &[u8], op: FileOp, bytes: u64) -> Self {
-        let name = String::from_utf8_lossy(path).into_owned();
-        let is_exact = name.as_bytes() == path;
-        let name_b64 = (!is_exact).then(|| Base64(path.to_vec()));
-        Self { name, name_b64, op, bytes }
-    }
-
-    /// The bytes of its path.
-    pub fn path(&self) -> &[u8] {
-        self.name_b64.as_ref().map_or(self.name.as_bytes(), |exact| &exact.0)
+        Self { name: path.into(), op, bytes }
     }
 }
 

@@ -1,27 +1,24 @@
 //! Files of executions, usage, health, and the end of a service.
 
-use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::time::Time;
+use crate::named::named;
 
-/// A file or directory that an execution left.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FileEntry {
-    /// Relative to the io dir; lossy where it is not UTF-8.
-    pub path: String,
-    /// The path's bytes, where they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
-    /// What it is.
-    #[serde(rename = "type")]
-    pub kind: FileKind,
-    /// The size of a file; 0 for anything else.
-    pub bytes: u64,
-    /// When it was last modified; null where that is unknown.
-    pub modified: Option<Time>,
+named! {
+    /// A file or directory that an execution left.
+    pub struct FileEntry {
+        /// Relative to the io dir; lossy where it is not UTF-8.
+        path / path_b64: "The path's bytes, where they are not UTF-8.",
+        /// What it is.
+        [serde(rename = "type")]
+        kind: FileKind,
+        /// The size of a file; 0 for anything else.
+        bytes: u64,
+        /// When it was last modified; null where that is unknown.
+        modified: Option<Time>,
+    }
 }
 
 /// What a [`FileEntry`] is.

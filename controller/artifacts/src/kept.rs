@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Stat, readlinkat};
 use sandbox_api::artifacts::ArtifactMode;
-use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
+use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType};
 use sandbox_dirfd::{
     HoleAllowance, KnownFiles, ScanCoverage, SparseReader, Visit, WalkBounds, hex, join, walk,
 };
@@ -195,11 +195,9 @@ fn change(
     progress: &mut Progress,
     proceed: Proceed<'_>,
 ) -> Result<Change, Error> {
-    let (text, path_b64) = path_forms(path);
     let mode = Some(format!("{:04o}", stat.st_mode & 0o7777));
     let mut change = Change {
-        path: text,
-        path_b64,
+        path: path.into(),
         op: ChangeOp::Created,
         kind: ChangeType::Other,
         bytes: None,
@@ -264,13 +262,13 @@ mod tests {
         let shown: Vec<_> = manifest
             .changes
             .iter()
-            .map(|it| (it.path.as_str(), it.kind, it.bytes, it.target.as_deref()))
+            .map(|it| (it.path.as_bytes(), it.kind, it.bytes, it.target.as_deref()))
             .collect();
         let expected = [
-            ("d", ChangeType::Directory, None, None),
-            ("d/a.txt", ChangeType::File, Some(6), None),
-            ("link", ChangeType::Symlink, Some(11), Some("/etc/passwd")),
-            ("manifest.json", ChangeType::File, Some(4), None),
+            (&b"d"[..], ChangeType::Directory, None, None),
+            (b"d/a.txt", ChangeType::File, Some(6), None),
+            (b"link", ChangeType::Symlink, Some(11), Some("/etc/passwd")),
+            (b"manifest.json", ChangeType::File, Some(4), None),
         ];
         assert_eq!(shown, expected);
         assert!(!manifest.truncated);

@@ -18,7 +18,7 @@ pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
         it.kind == ChangeType::File && matches!(it.op, ChangeOp::Created | ChangeOp::Modified)
     });
     let subjects = files.filter_map(|it| {
-        let path = it.path_b64.as_ref().map_or(it.path.as_bytes(), |path| &path.0);
+        let path = it.path.as_bytes();
         Some(Subject::file(path, it.sha256.clone()?))
     });
     subjects.collect()

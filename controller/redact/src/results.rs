@@ -1,10 +1,7 @@
 //! Secrets in what is reported of a script or a command.
 
-use sandbox_api::artifacts::spelt;
 use sandbox_api::changes::Changes;
-use sandbox_api::{
-    ExecutionResult, Failure, FilesTouched, Network, Note, Outcome, ScriptError, TouchedFile,
-};
+use sandbox_api::{ExecutionResult, Failure, FilesTouched, Network, Note, Outcome, ScriptError};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -35,10 +32,7 @@ impl Redactions {
     pub fn files(&self, touched: &mut FilesTouched) {
         let Some(patterns) = self.patterns() else { return };
         for file in &mut touched.files {
-            let name = patterns.bytes(file.path()).into_owned();
-            if name != file.path() {
-                *file = TouchedFile::new(&name, file.op, file.bytes);
-            }
+            file.name = patterns.bytes(file.name.as_bytes()).into_owned().into();
         }
     }
 
@@ -47,11 +41,7 @@ impl Redactions {
         let Some(patterns) = self.patterns() else { return };
         changes.conflicts.iter_mut().for_each(|path| patterns.text(path));
         for change in &mut changes.manifest.changes {
-            let exact = change.path_b64.as_ref().map_or(change.path.as_bytes(), |path| &path.0);
-            let path = patterns.bytes(exact).into_owned();
-            if path != exact {
-                (change.path, change.path_b64) = spelt(&path);
-            }
+            change.path = patterns.bytes(change.path.as_bytes()).into_owned().into();
             let texts = [&mut change.target, &mut change.from];
             texts.into_iter().flatten().for_each(|text| patterns.text(text));
         }

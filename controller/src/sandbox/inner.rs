@@ -233,7 +233,7 @@ impl Inner {
     pub fn record_changes(&self, run_id: &str, changes: &FilesTouched) {
         let Some(mount) = self.io_mount() else { return };
         for file in &changes.files {
-            let path = [mount.as_bytes(), b"/", file.path()].concat();
+            let path = [mount.as_bytes(), b"/", file.name.as_bytes()].concat();
             self.audit().record(&Event {
                 by: By::Script,
                 path: Some(&path),

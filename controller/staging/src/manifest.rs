@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use sandbox_api::changes::{Before, Change, ChangeManifest, ChangeOp, ChangeType, path_forms};
+use sandbox_api::changes::{Before, Change, ChangeManifest, ChangeOp, ChangeType};
 use sandbox_dirfd::Root;
 
 use crate::changed::{Changed, Digest, target};
@@ -33,7 +33,6 @@ impl Comparison {
 }
 
 fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
-    let (text, path_b64) = path_forms(path);
     let kind = change.kind();
     let is_link = |stamp: Stamp| stamp.kind() == ChangeType::Symlink;
     let before = change.before.map(|before| Before {
@@ -48,8 +47,7 @@ fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
         _ => None,
     };
     Change {
-        path: text,
-        path_b64,
+        path: path.into(),
         op: change.op,
         kind,
         bytes: change.now.and_then(bytes),

@@ -332,10 +332,11 @@ proptest! {
         let new = look(&stage.path());
         let compared = stage.compare().unwrap();
         let manifest = stage.manifest(&compared, usize::MAX);
-        let found: Vec<_> = manifest.changes.iter().map(|it| (it.path.clone(), it.op)).collect();
+        let found: Vec<_> = manifest.changes.iter().map(|it| (it.path.to_string(), it.op)).collect();
         assert_eq!(found, expected(&old, &new));
         for change in &manifest.changes {
-            assert_is(change, old.get(&change.path), new.get(&change.path));
+            let path = change.path.to_string();
+            assert_is(change, old.get(&path), new.get(&path));
         }
         assert_eq!(look(&place.io()), old, "nothing is committed yet");
 
@@ -381,8 +382,8 @@ fn directory_in_a_replaced_directory_has_nothing_of_the_old_one() {
         fs::create_dir_all(stage.path().join("a/b")).unwrap();
         let compared = stage.compare().unwrap();
         let manifest = stage.manifest(&compared, usize::MAX);
-        let found: Vec<_> = manifest.changes.iter().map(|it| (&*it.path, it.op)).collect();
-        assert_eq!(found, [("a/b/old", ChangeOp::Removed)], "{method:?}");
+        let found: Vec<_> = manifest.changes.iter().map(|it| (it.path.as_bytes(), it.op)).collect();
+        assert_eq!(found, [(&b"a/b/old"[..], ChangeOp::Removed)], "{method:?}");
         assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
         drop(stage);
         assert_eq!(look(&place.io()).keys().collect::<Vec<_>>(), ["a", "a/b"], "{method:?}");
@@ -564,7 +565,7 @@ fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_
     let compared = stage.compare().unwrap();
     let manifest = stage.manifest(&compared, 10);
     assert_eq!(manifest.changes.len(), 1);
-    assert_eq!(manifest.changes[0].path_bytes(), odd.as_bytes());
+    assert_eq!(manifest.changes[0].path.as_bytes(), odd.as_bytes());
     assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
     assert_eq!(fs::read(place.io().join(odd)).unwrap(), b"changed");
     assert!(place.io().join(".sandboxctl-stage-0123").exists());
@@ -1329,7 +1330,7 @@ fn manifest_of_a_partial_commit_has_what_the_io_dir_has_now() {
         kept.sort();
         assert_eq!(kept, [&b"d"[..], b"e/f", b"m"], "{method:?}");
         manifest.leave_out(&kept);
-        let paths: Vec<_> = manifest.changes.iter().map(|change| &*change.path).collect();
+        let paths: Vec<_> = manifest.changes.iter().map(|it| it.path.to_string()).collect();
         assert_eq!(paths, ["d-kept", "z"], "{method:?}: of {before}");
         assert_eq!(fs::metadata(io.join("m")).unwrap().mode() & 0o777, 0o751, "it is another one");
         assert_eq!(fs::metadata(io.join("m-moved")).unwrap().mode() & 0o777, 0o755);
@@ -1443,7 +1444,7 @@ fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
         let manifest = run.manifest(&compared, 10);
         let [change] = &manifest.changes[..] else { panic!("{manifest:?}") };
         let before = change.before.as_ref().unwrap().mode.as_deref();
-        assert_eq!((&*change.path, change.op), (".", ChangeOp::Mode));
+        assert_eq!((change.path.as_bytes(), change.op), (&b"."[..], ChangeOp::Mode));
         assert_eq!((change.mode.as_deref(), before), (Some("0700"), Some("0755")));
         assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
         assert_eq!(fs::metadata(place.io()).unwrap().mode() & 0o777, 0o700);

@@ -285,7 +285,7 @@ fn files_listing(files: &FileList, width: Option<usize>) -> String {
                 FileKind::Symlink => "link".to_owned(),
                 FileKind::Other => "other".to_owned(),
             };
-            [render::escaped_line(&file.path).into_owned(), size]
+            [render::escaped_line(&file.path.to_string_lossy()).into_owned(), size]
         })
         .collect();
     let mut text = render::table(["PATH", "SIZE"], &rows, width);

@@ -1,5 +1,7 @@
 //! Prints the changed files.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sandbox_api::{FileOp, TouchedFile};
@@ -26,7 +28,7 @@ pub fn print(
         return;
     };
     for file in files.iter().take(FILES_SHOWN) {
-        let path = io_dir.join(&file.name);
+        let path = io_dir.join(OsStr::from_bytes(file.name.as_bytes()));
         let path = path.strip_prefix(here).unwrap_or(&path).display();
         output.progress(&match file.op {
             FileOp::Write => format!("wrote {path} ({})", render::size(file.bytes)),

@@ -19,7 +19,6 @@ use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
 use sandbox_api::{ErrorKind, Failure};
 use sandbox_controller::artifacts::{ArchiveFormat, Error, KeptFiles};
 use sandbox_dirfd::{FreeSpace, Root, Visit, WalkBounds, create_private_dir, remove_tree, walk};
-use sandbox_protocol::WireString;
 use sandbox_protocol::path::{MAX_COMPONENT_BYTES, MAX_PATH_BYTES};
 
 use crate::error::ServiceError;
@@ -281,8 +280,7 @@ fn entry(path: &[u8], stat: &Stat) -> FileEntry {
         FileKind::File => u64::try_from(stat.st_size).unwrap_or(0),
         _ => 0,
     };
-    let (path, path_b64) = WireString::new(path).into_parts();
-    FileEntry { path, path_b64, kind, bytes, modified: Some(modified(stat)) }
+    FileEntry { path: path.into(), kind, bytes, modified: Some(modified(stat)) }
 }
 
 fn modified(stat: &Stat) -> Time {
@@ -332,7 +330,7 @@ mod tests {
     fn files_are_listed_and_read_and_no_link_is_followed() {
         let (_dir, files) = files();
         let list = files.list("e1").unwrap();
-        let shown: Vec<_> = list.files.iter().map(|it| (it.path.as_str(), it.kind)).collect();
+        let shown: Vec<_> = list.files.into_iter().map(|it| (it.path, it.kind)).collect();
         let expected = [
             ("d", FileKind::Directory),
             ("d/a.txt", FileKind::File),
@@ -340,7 +338,7 @@ mod tests {
             ("link", FileKind::Symlink),
             ("up", FileKind::Symlink),
         ];
-        assert_eq!(shown, expected);
+        assert_eq!(shown, expected.map(|(path, kind)| (path.into(), kind)));
         let mut open = files.open_file("e1", b"d/a.txt").unwrap();
         let mut content = String::new();
         open.file.read_to_string(&mut content).unwrap();

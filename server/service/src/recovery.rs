@@ -193,7 +193,6 @@ impl Core {
             let files = files.into_iter().filter(|file| file.kind != FileKind::Directory);
             let touched = files.map(|file| TouchedFile {
                 name: file.path,
-                name_b64: file.path_b64,
                 op: FileOp::Write,
                 bytes: file.bytes,
             });

@@ -279,7 +279,8 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
             assert_eq!((*cwd, *content), ("/io", "c"));
             assert!(taken.parse::<u64>().unwrap() <= LIMIT, "{taken}");
             assert_eq!((result.outcome.status(), result.io_dir.as_deref()), (Status::Ok, None));
-            let names: Vec<_> = result.files_touched.files.iter().map(|it| &*it.name).collect();
+            let names: Vec<_> =
+                result.files_touched.files.iter().map(|it| it.name.to_string()).collect();
             assert_eq!(names, ["d/c"]);
             // The agent's operations see the same.
             assert!(library.wait(sandbox.call(Exists::new("d/c"))).unwrap().exists);

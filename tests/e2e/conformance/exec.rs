@@ -146,7 +146,7 @@ fn changes_of_commands_and_of_scripts_that_run_them_are_listed() {
     assert_eq!(status(&result), (Status::Ok, 0), "{result:?}");
     let files = |files: &sandbox_api::FilesTouched| -> Vec<(String, FileOp, u64)> {
         assert_eq!((files.source, files.truncated), (TouchedSource::Scan, false));
-        files.files.iter().map(|file| (file.name.clone(), file.op, file.bytes)).collect()
+        files.files.iter().map(|file| (file.name.to_string(), file.op, file.bytes)).collect()
     };
     let expected =
         [("changed", FileOp::Write, 3), ("d/e/f", FileOp::Write, 2), ("gone", FileOp::Remove, 0)];

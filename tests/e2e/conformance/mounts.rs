@@ -214,7 +214,7 @@ fn mount_that_appears_ends_the_script_and_is_reported() {
     assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
     // Nothing of it is lost.
     assert_eq!(result.logs().len(), 1, "{result:?}");
-    let touched: Vec<_> = result.files_touched.files.iter().map(|file| &*file.name).collect();
+    let touched: Vec<_> = result.files_touched.files.iter().map(|file| &file.name).collect();
     assert_eq!(touched, ["begun"], "{result:?}");
     assert_eq!(guest.kind(json!({"operation": "read", "path": "begun"})), "policy");
 }

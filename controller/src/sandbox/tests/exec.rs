@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_api::{
     ExecutionResult, FileOp, NoteKind, OutputStream, Pull, RootFs, SandboxSpec, Script, Sign,
-    TouchedSource,
+    TouchedFile, TouchedSource,
 };
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
@@ -753,8 +753,9 @@ async fn changes_of_a_program_are_found_by_a_scan() {
     std::fs::write(world.io.path().join("same"), "1").unwrap();
     let result = launch(&world, with_programs(&world)).await.run(Command::new("x")).await.unwrap();
     let files = &result.files_touched;
-    let seen: Vec<_> = files.files.iter().map(|it| (&*it.name, it.op, it.bytes)).collect();
-    assert_eq!(seen, [("gone", FileOp::Remove, 0), ("made", FileOp::Write, 3)]);
+    let file = |name: &str, op, bytes| TouchedFile { name: name.into(), op, bytes };
+    let expected = [file("gone", FileOp::Remove, 0), file("made", FileOp::Write, 3)];
+    assert_eq!(files.files, expected);
     assert!(!files.truncated);
 }
 
@@ -880,8 +881,9 @@ async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
     let result = sandbox.run(Script::new("x")).await.unwrap();
     assert_eq!(result.outcome.status(), Status::Ok);
     assert_eq!(result.files_touched.source, TouchedSource::Scan);
-    let names: Vec<_> = result.files_touched.files.iter().map(|it| (&*it.name, it.op)).collect();
-    assert_eq!(names, [("announced", FileOp::Remove), ("by-a-program", FileOp::Write)]);
+    let names = result.files_touched.files.iter().map(|it| (it.name.to_string(), it.op));
+    let expected = [("announced", FileOp::Remove), ("by-a-program", FileOp::Write)];
+    assert!(names.eq(expected.map(|(name, op)| (name.to_owned(), op))));
     let result = sandbox.run(Script::new("x")).await.unwrap();
     assert_eq!(result.outcome.status(), Status::Limit);
     assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::WriteLimit);

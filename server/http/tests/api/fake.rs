@@ -283,8 +283,7 @@ impl Backend for Fake {
 
     fn files<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, FileList> {
         let file = FileEntry {
-            path: "out.csv".to_owned(),
-            path_b64: None,
+            path: "out.csv".into(),
             kind: FileKind::File,
             bytes: CONTENT.len() as u64,
             modified: None,

@@ -119,7 +119,8 @@ pub(super) async fn attach(
     let length = serde_json::to_vec(&result).map_or(MAX_EVENT_BYTES, |json| json.len());
     let mut room = MAX_EVENT_BYTES.saturating_sub(length);
     let is_image = |file: &&TouchedFile| {
-        let ending = file.name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        let name = file.name.to_string_lossy();
+        let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         ending.is_some_and(|ending| IMAGES.contains(&&*ending))
     };
     for file in exist.filter(is_image).take(MAX_IMAGES) {
@@ -127,7 +128,7 @@ pub(super) async fn attach(
         if file.bytes.saturating_mul(4) / 3 + 256 > room as u64 {
             continue;
         }
-        let view = View::new(file.path());
+        let view = View::new(file.name.clone());
         let viewed = workspace.with_kept(async |sandbox| sandbox.view(view).await).await;
         let Ok(ViewData::Image(ImageView { content, mime_type, .. })) = viewed else { continue };
         let content = Encoding::Base64.decode(content.0).unwrap_or_default();
@@ -144,16 +145,12 @@ fn links<'a>(
 ) -> impl Iterator<Item = ContentBlock> {
     let mut bytes = 0;
     let link = move |file: &TouchedFile| {
-        let name = match &file.name_b64 {
-            Some(bytes) => &*bytes.0,
-            None => file.name.as_bytes(),
-        };
-        let uri = uri_below(mount_path, name);
+        let uri = uri_below(mount_path, file.name.as_bytes());
+        let name = file.name.to_string_lossy();
         // A character may take six bytes of JSON.
-        bytes += uri.len() + 6 * file.name.len() + 100;
-        (bytes <= MAX_LINK_BYTES).then(|| {
-            ContentBlock::resource_link(Resource::new(uri, &*file.name).with_size(file.bytes))
-        })
+        bytes += uri.len() + 6 * name.len() + 100;
+        (bytes <= MAX_LINK_BYTES)
+            .then(|| ContentBlock::resource_link(Resource::new(uri, name).with_size(file.bytes)))
     };
     files.take(MAX_LINKS).map_while(link)
 }

@@ -183,7 +183,7 @@ fn listed(change: &Change) -> String {
     let word = |value: Value| value.as_str().unwrap().to_owned();
     let kind = word(serde_json::to_value(change.kind).unwrap());
     let op = word(serde_json::to_value(change.op).unwrap());
-    let path = OsStr::from_bytes(change.path_bytes());
+    let path = OsStr::from_bytes(change.path.as_bytes());
     let after = (change.bytes, change.sha256.clone(), change.mode.clone());
     let before = change.before.clone().map(|it| (it.bytes, it.sha256, it.mode));
     format!("{path:?} {op} {kind} {after:?} {:?} before {before:?}", change.target)
