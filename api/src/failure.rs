@@ -1,6 +1,6 @@
 //! Failures as plain data, for result documents, databases and brokers.
 
-use sandbox_protocol::limits::TOO_MANY_BYTES;
+use sandbox_protocol::limits::{ONLY_EMPTY, TOO_MANY_BYTES};
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
 use schemars::JsonSchema;
@@ -124,6 +124,7 @@ pub fn failure_hint(error: &WireError) -> Option<String> {
     match error.kind() {
         // Of a directory with too many entries: no setting allows more.
         ErrorKind::TooLarge if !error.message.contains(TOO_MANY_BYTES) => None,
+        ErrorKind::NotEmpty if error.message.contains(ONLY_EMPTY) => None,
         // The content itself is wrong: in another encoding it would be other bytes.
         ErrorKind::Encoding if [Encoding::Base64, Encoding::Hex].iter().any(is_digits) => None,
         kind => operation_hint(kind),
@@ -166,6 +167,8 @@ mod tests {
         ] {
             assert_eq!(hint(ErrorKind::TooLarge, message), None);
         }
+        let not_empty = |more| hint(ErrorKind::NotEmpty, &format!("d: Directory not empty{more}"));
+        assert!(not_empty("").is_some() && not_empty(ONLY_EMPTY).is_none());
         let of_a_file = hint(ErrorKind::TooLarge, "f: 11 MiB are too many (max 10 MiB)").unwrap();
         assert!(of_a_file.contains("--max-file-size"), "{of_a_file}");
         for encoding in [Encoding::Base64, Encoding::Hex] {

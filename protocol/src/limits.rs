@@ -169,6 +169,8 @@ const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
 /// Stands in the message of `too_large` if a file or a range of it is meant.
 pub const TOO_MANY_BYTES: &str = " are too many";
+/// Stands in the message of `not_empty` if a directory was to be replaced, not removed.
+pub const ONLY_EMPTY: &str = "; only an empty one is replaced";
 
 /// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
 /// whole.

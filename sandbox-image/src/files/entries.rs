@@ -9,6 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::ONLY_EMPTY;
 use sandbox_protocol::message::Change;
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, join_written};
 
@@ -175,7 +176,11 @@ impl Files {
         };
         let is_directory = kind == FileType::Directory;
         if !is_directory && target.wants_directory {
-            return Err(fail(Errno::NOTDIR));
+            let Some(_) = replaced else { return Err(fail(Errno::NOTDIR)) };
+            let error = FileError::system(Errno::ISDIR, to);
+            let there = [to, source.path.name()].concat();
+            let there = String::from_utf8_lossy(&there);
+            return Err(FileError { reason: format!("{}: name {there}", error.reason), ..error });
         }
         if replaced.is_some() && existing == Existing::Refuse {
             return Err(FileError::system(Errno::EXIST, to));
@@ -185,15 +190,17 @@ impl Files {
             // Two names of the same file: POSIX changes nothing, so there is nothing to announce.
             return Ok((source.path, target.path));
         }
-        let moved = if is_directory {
+        let (moved, longest) = if is_directory {
             self.files_below(&old, &source.path, "rename", from, watch)?
         } else {
-            vec![Vec::new()]
+            (vec![Vec::new()], 0)
         };
         let paths = moved
             .iter()
             .map(|below| Ok((descend(&source.path, below)?, descend(&target.path, below)?)));
-        let paths = paths.collect::<Result<Vec<_>, Errno>>().map_err(|_| {
+        let paths = paths.collect::<Result<Vec<_>, Errno>>();
+        let paths = paths.ok().filter(|_| target.path.as_bytes().len() + longest <= MAX_PATH_BYTES);
+        let paths = paths.ok_or_else(|| {
             let reason = format!("a path in it would be longer than {MAX_PATH_BYTES} bytes");
             FileError { reason, ..FileError::system(Errno::NAMETOOLONG, to) }
         })?;
@@ -250,13 +257,18 @@ impl Files {
                 // These errors name what is in the way.
                 let is_of_target =
                     matches!(errno, Errno::EXIST | Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY);
-                Err(FileError::system(errno, if is_of_target { to } else { from }))
+                let mut error = FileError::system(errno, if is_of_target { to } else { from });
+                if error.kind == ErrorKind::NotEmpty {
+                    error.reason.push_str(ONLY_EMPTY);
+                }
+                Err(error)
             }
         }
     }
 
     /// Searches a directory that is to be moved or removed, and returns its entries that are not
-    /// directories, by relative path. One walk with one open directory: it goes back up by `..`.
+    /// directories, by relative path, and the length of the longest path of all its entries, with a
+    /// slash before it. One walk with one open directory: it goes back up by `..`.
     ///
     /// # Errors
     ///
@@ -269,7 +281,7 @@ impl Files {
         verb: &str,
         written: &[u8],
         watch: &Watch,
-    ) -> Result<Vec<Vec<u8>>, FileError> {
+    ) -> Result<(Vec<Vec<u8>>, usize), FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fail = |errno| beneath(errno, written);
         let opened = entry.root.child(entry.directory.as_fd(), entry.name, flags);
@@ -277,6 +289,7 @@ impl Files {
         let mut levels: Vec<LookedLevel> = Vec::new();
         let mut below = Vec::new();
         let mut files = Vec::new();
+        let mut longest = 0;
         let mut seen = 0;
         loop {
             watch.check()?;
@@ -298,6 +311,7 @@ impl Files {
                 if seen > self.list_entries {
                     return Err(Errno::OVERFLOW);
                 }
+                longest = longest.max(1 + inner.len());
                 if !is_directory {
                     files.push(inner);
                 } else if depth < LOOKED_DEPTH {
@@ -318,12 +332,12 @@ impl Files {
             levels.push(level);
             while levels.last().is_some_and(|level| level.inner.is_empty()) {
                 levels.pop();
-                let Some(above) = levels.last() else { return Ok(files) };
+                let Some(above) = levels.last() else { return Ok((files, longest)) };
                 here = above.reach_from(&here).map_err(fail)?;
                 below.truncate(split(&below).0.len());
             }
             let Some(name) = levels.last_mut().and_then(|level| level.inner.pop()) else {
-                return Ok(files);
+                return Ok((files, longest));
             };
             count_call(1);
             here = entry.root.child(here.as_fd(), &name, flags).map_err(fail)?;

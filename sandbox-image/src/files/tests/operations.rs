@@ -970,7 +970,7 @@ fn a_rename_that_may_not_replace_does_not() {
         for (from, to, message) in [
             ("b", "e", "e: Is a directory"),
             ("e", "b", "b: Not a directory"),
-            ("e", "full", "full: Directory not empty"),
+            ("e", "full", "full: Directory not empty; only an empty one is replaced"),
             ("full", "full/in", "full: Invalid argument"),
             ("no", "b", "no: No such file or directory"),
             ("b", "no/b", "no/b: No such file or directory"),

@@ -308,6 +308,19 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
 }
 
 #[test]
+fn a_directory_is_not_moved_to_where_a_directory_in_it_has_no_path() {
+    on_both(|io, setup| {
+        drop(chain(io, "t", 1));
+        drop(chain(&io.join("t"), &"d".repeat(255), 15));
+        let (files, _) = setup().open();
+        let refused = files.rename(b"t", "n".repeat(255).as_bytes(), &watch());
+        assert_eq!(kind(refused), ErrorKind::InvalidPath);
+        assert_eq!(names(io), ["t"]);
+        files.rename(b"t", "n".repeat(200).as_bytes(), &watch()).unwrap();
+    });
+}
+
+#[test]
 fn a_directory_that_an_overlay_moves_in_part_stays_announced_and_the_error_says_so() {
     if !is_root() {
         // Only root can mount a file system here.
