@@ -156,8 +156,20 @@ fn operation<T: FileTool>(mut arguments: JsonObject) -> Result<OperationRequest,
         let message = error.to_string();
         let message = message.strip_prefix(word).unwrap_or(&message);
         let message = message.strip_prefix(": ").unwrap_or(message);
+        let message = with_fields::<T>(message).unwrap_or_else(|| message.to_owned());
         invalid(format!("{}: {message}", T::NAME))
     })
+}
+
+/// The refusal of an unknown argument with all arguments that the tool takes: some take those of
+/// several operations.
+fn with_fields<T: FileTool>(message: &str) -> Option<String> {
+    let (unknown, _) = message.split_once(", expected ")?;
+    let (path, field) = unknown.split_once(": unknown field ")?;
+    let mut input = T::input();
+    let fields = schema::properties(&mut input).keys().map(|name| format!("`{name}`"));
+    let fields = fields.collect::<Vec<_>>().join(", ");
+    (field.trim_matches('`') == path).then(|| format!("{unknown}, expected one of {fields}"))
 }
 
 #[cfg(test)]
@@ -200,6 +212,10 @@ mod tests {
         ] {
             let error = result.unwrap_err();
             assert!(error.starts_with(expected), "{error}");
+        }
+        let error = operation::<ReadFile>(json!({ "path": "a", "x": 1 })).unwrap_err();
+        for field in ["path", "lines", "encoding", "offset", "limit"] {
+            assert!(error.contains(&format!("`{field}`")), "{error}");
         }
     }
 
