@@ -10,7 +10,7 @@
 //!
 //! Every size is in bytes, every time in milliseconds.
 
-mod configure;
+pub(crate) mod configure;
 mod egress;
 mod exec;
 mod secret;
@@ -31,6 +31,7 @@ pub use crate::operation::{
     WriteReply, permissions_text,
 };
 
+use crate::operation::FileOperation;
 use crate::{Base64, ErrorKind, WireString};
 
 /// A request's parameters, with the method and the type of the answer.
@@ -100,6 +101,17 @@ macro_rules! requests {
             }
         )+
     };
+}
+
+impl<O: FileOperation> From<O> for Request {
+    fn from(operation: O) -> Self {
+        Self::File(operation.into())
+    }
+}
+
+impl<O: FileOperation> Call for O {
+    type Reply = O::Reply;
+    const IS_CONTROL: bool = false;
 }
 
 requests! {

@@ -20,7 +20,6 @@ pub use self::results::{
     ViewContent, WriteMode, permissions_text,
 };
 use crate::WireString;
-use crate::message::{Call, Request};
 use crate::path::{join_written, split_glob};
 
 /// The direction of the stream that an operation opens.
@@ -49,9 +48,11 @@ enum Trait {
 pub type Paths<'a> = (&'a WireString, Option<&'a WireString>);
 
 /// A request that is performed on files.
-pub trait FileOperation: Call<Reply: FileReply + Send + 'static> + Into<Operation> {
+pub trait FileOperation: Into<Operation> {
     /// Its name.
     const NAME: &'static str;
+    /// The type of the agent's answer.
+    type Reply: FileReply + Send + 'static;
 
     /// The paths that it names, as they are written.
     fn paths(&self) -> Paths<'_>;
@@ -153,6 +154,7 @@ macro_rules! operations {
 
             impl FileOperation for $request {
                 const NAME: &'static str = $word;
+                type Reply = $reply;
 
                 fn paths(&self) -> Paths<'_> {
                     (&self.$path, None$(.or(Some(&self.$to)))?)
@@ -161,17 +163,8 @@ macro_rules! operations {
 
             $(impl $direct for $request {})?
 
-            impl Call for $request {
-                type Reply = $reply;
-                const IS_CONTROL: bool = false;
-            }
-
             impl From<$request> for Operation {
                 fn from(request: $request) -> Self { Self::$request(request) }
-            }
-
-            impl From<$request> for Request {
-                fn from(request: $request) -> Self { Self::File(request.into()) }
             }
 
             impl From<$reply> for OperationReply {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::WireString;
-use crate::message::Limits;
+use crate::message::configure::Limits;
 use crate::path::MAX_PATH_BYTES;
 
 /// The content of a view.
