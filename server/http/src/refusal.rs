@@ -7,6 +7,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::{Failure, Problem, ProblemKind};
+use sandbox_service::ServiceError;
 
 use crate::request::id as request_id;
 
@@ -108,6 +109,14 @@ impl From<Problem> for Refusal {
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         Self::new(failure.kind.into(), failure.message).hint(failure.hint)
+    }
+}
+
+impl From<ServiceError> for Refusal {
+    fn from(error: ServiceError) -> Self {
+        let Problem { kind, detail, hint, errors, .. } = error.problem().clone();
+        let refusal = Self::new(kind, detail).hint(hint).retry_after(error.retry_after());
+        errors.into_iter().fold(refusal, |refusal, it| refusal.at(it.pointer, it.detail))
     }
 }
 

@@ -155,7 +155,7 @@ impl Core {
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
         let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
-        let failed = |_| ServiceError::Internal { detail: "a request could not be accepted" };
+        let failed = |_| ServiceError::internal("a request could not be accepted");
         accepting.await.map_err(failed)?
     }
 
@@ -168,7 +168,7 @@ impl Core {
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
         if !self.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::ShuttingDown);
+            return Err(ServiceError::shutting_down());
         }
         let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
         let checked = request.clone();
@@ -176,7 +176,7 @@ impl Core {
         let names: Vec<&str> = secrets.0.keys().map(String::as_str).collect();
         let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
         let json = serde_json::to_string(&request)
-            .map_err(|_| ServiceError::Internal { detail: "a request cannot be stored" })?;
+            .map_err(|_| ServiceError::internal("a request cannot be stored"))?;
         let generation = place.as_ref().and_then(|place| place.generation);
         let generation_text = generation.map(|generation| generation.to_string());
         let of = names.iter().copied().chain(sandbox).chain(generation_text.as_deref());
@@ -207,7 +207,7 @@ impl Core {
         let most = self.config.max_queued_bytes;
         if plan.is_none() && !room.queue(most.as_u64()) {
             Counting::add(&self.counting.refused_full);
-            return Err(ServiceError::FullOfBytes { most });
+            return Err(ServiceError::full_of_bytes(most));
         }
         let start = plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None));
         let live = Arc::new(Live {
@@ -271,7 +271,7 @@ impl Core {
         let key = (subject.clone(), key.as_str().to_owned());
         match self.state().keys.insert(key.clone()) {
             true => Ok(KeyInUse { core: self.clone(), key }),
-            false => Err(ServiceError::KeyInFlight),
+            false => Err(ServiceError::key_in_flight()),
         }
     }
 
@@ -290,20 +290,20 @@ impl Core {
             Counting::add(&self.counting.refused_quota);
             let next_day = (now.unix_millis().div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS;
             let retry_after = Some(Time::from_unix_millis(next_day).since(now));
-            return Err(ServiceError::QuotaExceeded { what: "processor time", retry_after });
+            return Err(ServiceError::quota_exceeded("processor time", retry_after));
         }
         let mut state = self.state();
         if let Err(retry_after) = state.rates.take(subject, quotas.rate_per_minute, Instant::now())
         {
             drop(state);
             Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::TooFast { retry_after });
+            return Err(ServiceError::too_fast(retry_after));
         }
         if !state.schedule.reserve(subject) {
             let queued = state.schedule.waiting();
             drop(state);
             Counting::add(&self.counting.refused_full);
-            return Err(ServiceError::Full { queued });
+            return Err(ServiceError::full(queued));
         }
         drop(state);
         let of = Reservation::Queue;
@@ -314,8 +314,8 @@ impl Core {
 fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
     match accepted {
         Accepted::Same(id) => Ok(Submitted { id, is_new: false }),
-        Accepted::Other => Err(ServiceError::KeyReused),
-        Accepted::New => Err(ServiceError::Internal { detail: "a new request is not new" }),
+        Accepted::Other => Err(ServiceError::key_reused()),
+        Accepted::New => Err(ServiceError::internal("a new request is not new")),
     }
 }
 

@@ -27,8 +27,8 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// As of [`files`](Self::files); [`ServiceError::Invalid`] for a format that cannot be streamed;
-    /// [`ServiceError::TooManyFiles`]; [`ServiceError::TooFast`] if too many are read already.
+    /// As of [`files`](Self::files); [`ServiceError::invalid`] for a format that cannot be streamed;
+    /// [`ServiceError::too_many_files`]; [`ServiceError::too_fast`] if too many are read already.
     pub async fn archive(
         &self,
         subject: &Subject,
@@ -51,7 +51,7 @@ impl Service {
             }
         })?;
         // What fails before it has begun is an error of the request, and not of an archive.
-        let panicked = ServiceError::Internal { detail: "the reader of files panicked" };
+        let panicked = ServiceError::internal("the reader of files panicked");
         let first = receiver.recv().await.ok_or(panicked)??;
         let rest = stream::unfold(receiver, |mut receiver| async {
             receiver.recv().await.map(|piece| (piece, receiver))
@@ -81,7 +81,7 @@ impl Service {
             let wanted = || wanted.load(Ordering::Relaxed);
             _ = sender.send(reading.files.changes(&id, &wanted));
         })?;
-        read.await.map_err(|_| ServiceError::Internal { detail: "the reader of files panicked" })?
+        read.await.map_err(|_| ServiceError::internal("the reader of files panicked"))?
     }
 }
 

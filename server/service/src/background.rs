@@ -112,9 +112,8 @@ impl Core {
             let mut removed = Vec::new();
             for id in expired {
                 let (core, of) = (self.clone(), id.clone());
-                let files = crate::blocking(move || {
-                    core.files.remove(&of).map_err(|error| ServiceError::Files(Arc::new(error)))
-                });
+                let files =
+                    crate::blocking(move || core.files.remove(&of).map_err(ServiceError::files));
                 match files.await {
                     Ok(()) => removed.push(id),
                     Err(error) => tracing::warn!(id, %error, "files were not removed"),

@@ -250,11 +250,11 @@ impl Core {
         // Its end is told before it leaves the list.
         let live = self.find_live(subject, id);
         if live.is_some_and(|live| !live.has_ended()) {
-            return Err(ServiceError::NotEnded { id: id.to_owned() });
+            return Err(ServiceError::not_ended(id));
         }
         let execution = self.records.stored(subject, id).await?;
         match execution.summary.sandbox {
-            Some(_) => Err(ServiceError::NoFiles { id: id.to_owned() }),
+            Some(_) => Err(ServiceError::no_files(id)),
             None => Ok(self.clone()),
         }
     }

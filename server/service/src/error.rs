@@ -1,354 +1,344 @@
 //! Why a service refuses a request, or cannot do what it asks.
 
+use std::error::Error;
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling, WorkloadError};
+use sandbox_api::{
+    ByteSize, DiskShortage, ErrorKind, Failure, OverCeiling, Problem, ProblemKind as Kind,
+    WorkloadError,
+};
 use sandbox_store::StoreError;
 
 use crate::runner::Failed;
 
+const SOON: Duration = Duration::from_secs(1);
+
 /// Why a request was refused or failed. Its messages have no path of the host and no secret.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// No object of this subject has this id.
-    #[error("there is no {what} '{id}'")]
-    NotFound {
-        /// `execution` or `sandbox`.
-        what: &'static str,
-        /// The id as given.
-        id: String,
-    },
-    /// An execution left no file of this path.
-    #[error("there is no file '{path}'")]
-    FileNotFound {
-        /// The path as given.
-        path: String,
-    },
-    /// A path is not one of a file that can be read.
-    #[error("cannot read '{path}': {problem}")]
-    FileRefused {
-        /// The path as given.
-        path: String,
-        /// What is wrong with it.
-        problem: &'static str,
-        /// Its kind.
-        kind: ErrorKind,
-    },
-    /// An execution keeps no files.
-    #[error("the execution {id} keeps no files")]
-    NoFiles {
-        /// Its id.
-        id: String,
-    },
-    /// An execution left more than an archive has.
-    #[error(
-        "the execution {id} left more than {most} files and directories, the most for an archive"
-    )]
-    TooManyFiles {
-        /// Its id.
-        id: String,
-        /// The most.
-        most: u64,
-    },
-    /// Files of an execution that has not ended.
-    #[error("the execution {id} has not ended")]
-    NotEnded {
-        /// Its id.
-        id: String,
-    },
-    /// A key was used for another request.
-    #[error("the idempotency key was used for another request")]
-    KeyReused,
-    /// The request of this key is just being accepted.
-    #[error("a request with this idempotency key is in flight")]
-    KeyInFlight,
-    /// A sandbox of this name has another spec.
-    #[error("a sandbox named '{name}' exists with a different spec")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// A handle of an earlier generation.
-    #[error("generation {asked} of the sandbox {id} is gone")]
-    StaleGeneration {
-        /// The sandbox.
-        id: String,
-        /// The generation of the handle.
-        asked: u64,
-    },
-    /// A sandbox that existed.
-    #[error("the sandbox {id} is gone")]
-    SandboxGone {
-        /// Its id.
-        id: String,
-    },
-    /// The subject asks too often.
-    #[error("too many requests")]
-    TooFast {
-        /// When to try again.
-        retry_after: Duration,
-    },
-    /// The subject has used what it may.
-    #[error("the quota of {what} is used up")]
-    QuotaExceeded {
-        /// What there is no more of.
-        what: &'static str,
-        /// When there is more again, if that is known.
-        retry_after: Option<Duration>,
-    },
-    /// Too many executions wait.
-    #[error("the queue is full: {queued} executions wait")]
-    Full {
-        /// How many wait.
-        queued: usize,
-    },
-    /// The requests that wait have as many bytes as they may.
-    #[error("the queue is full: the requests that wait may have {most} at one time")]
-    FullOfBytes {
-        /// How many.
-        most: ByteSize,
-    },
-    /// The file system of the data directory has less left than its reserve.
-    #[error("the server's disk has {shortage} left (limits.disk_reserve)")]
-    DiskFull {
-        /// What it is short of.
-        shortage: DiskShortage,
-    },
-    /// The service is being shut down.
-    #[error("the service is being shut down")]
-    ShuttingDown,
-    /// A part of a request is invalid.
-    #[error("{field}: {problem}")]
-    Invalid {
-        /// The member, such as `inputs`.
-        field: String,
-        /// What is wrong with it.
-        problem: String,
-        /// What to do about it.
-        hint: Option<String>,
-        /// Its kind.
-        kind: ErrorKind,
-    },
-    /// A request asks for what this service does not allow.
-    #[error("{field}: {problem}")]
-    Forbidden {
-        /// The member, such as `image`.
-        field: String,
-        /// What is not allowed.
-        problem: String,
-        /// What to do about it.
-        hint: Option<String>,
-    },
-    /// A limit is above its ceiling.
-    #[error("limits.{}: {} is more than {}, the most that is allowed here", .0.key.json_name(), .0.asked, .0.ceiling)]
-    OverCeiling(#[from] OverCeiling),
-    /// A sandbox could not be used.
-    #[error("{}", .0.message)]
-    Sandbox(Failure),
-    /// A sandbox could not be started.
-    #[error("{}", .failure.message)]
-    NotStarted {
-        /// Why.
-        failure: Failure,
-        /// Whether it may start a little later: the engine does not answer.
-        is_transient: bool,
-    },
-    /// The store failed.
-    #[error("the service cannot use its store")]
-    Store(#[source] Arc<StoreError>),
-    /// Files of the service failed.
-    #[error("the service cannot use its files")]
-    Files(#[source] Arc<std::io::Error>),
-    /// A fault of the service.
-    #[error("internal error: {detail}")]
-    Internal {
-        /// What happened.
-        detail: &'static str,
-    },
-}
-
-/// What kind of answer a [`ServiceError`] is: one for each status of HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ServiceErrorKind {
-    /// There is no such thing, for this subject.
-    NotFound,
-    /// It exists as something else, or is in use.
-    Conflict,
-    /// It existed, and does not any more.
-    Gone,
-    /// The request is invalid.
-    Invalid,
-    /// The request is not allowed here.
-    Forbidden,
-    /// The subject asks for too much.
-    TooMany,
-    /// The service has too much to do, or is being shut down, or its store or engine fails.
-    Unavailable,
-    /// A fault of the service.
-    Internal,
-}
-
-impl From<WorkloadError> for ServiceError {
-    fn from(error: WorkloadError) -> Self {
-        let WorkloadError { field, problem, hint, kind } = error;
-        Self::Invalid { field: field.to_owned(), problem, hint, kind }
-    }
+#[derive(Debug, Clone)]
+pub struct ServiceError {
+    problem: Box<Problem>,
+    kind: ErrorKind,
+    retry_after: Option<Duration>,
+    is_transient: bool,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl ServiceError {
-    pub(crate) fn invalid(field: &str, problem: impl Into<String>) -> Self {
-        let (field, problem) = (field.to_owned(), problem.into());
-        Self::Invalid { field, problem, hint: None, kind: ErrorKind::InvalidRequest }
+    fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        let problem = Box::new(Problem::new(kind, detail));
+        let kind = error_kind(kind);
+        Self { problem, kind, retry_after: None, is_transient: false, source: None }
     }
 
-    pub(crate) fn forbidden(field: &str, problem: impl Into<String>) -> Self {
-        Self::Forbidden { field: field.to_owned(), problem: problem.into(), hint: None }
-    }
-
-    pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
-        if let Self::Invalid { hint, .. } | Self::Forbidden { hint, .. } = &mut self {
-            *hint = Some(text.into());
-        }
-        self
-    }
-
-    pub(crate) fn with_kind(mut self, is: ErrorKind) -> Self {
-        if let Self::Invalid { kind, .. } = &mut self {
-            *kind = is;
-        }
-        self
+    /// No object of this subject has this id: `what` is `execution` or `sandbox`.
+    #[must_use]
+    pub fn not_found(what: &str, id: &str) -> Self {
+        Self::new(Kind::NotFound, format!("there is no {what} '{}'", shown(id)))
     }
 
     pub(crate) fn no_execution(id: &str) -> Self {
-        Self::NotFound { what: "execution", id: shown(id) }
+        Self::not_found("execution", id)
     }
 
     pub(crate) fn no_sandbox(id: &str) -> Self {
-        Self::NotFound { what: "sandbox", id: shown(id) }
+        Self::not_found("sandbox", id)
     }
 
-    /// What kind of answer it is.
+    /// An execution left no file of this path.
     #[must_use]
-    pub const fn answer(&self) -> ServiceErrorKind {
-        use ServiceErrorKind as Kind;
-        match self {
-            Self::NotFound { .. } | Self::FileNotFound { .. } | Self::NoFiles { .. } => {
-                Kind::NotFound
-            }
-            Self::NotEnded { .. } | Self::KeyInFlight | Self::NameTaken { .. } => Kind::Conflict,
-            Self::StaleGeneration { .. } | Self::SandboxGone { .. } => Kind::Gone,
-            Self::Invalid { .. }
-            | Self::OverCeiling(_)
-            | Self::FileRefused { .. }
-            | Self::TooManyFiles { .. }
-            | Self::KeyReused => Kind::Invalid,
-            Self::Forbidden { .. } => Kind::Forbidden,
-            Self::TooFast { .. } | Self::QuotaExceeded { .. } => Kind::TooMany,
-            Self::Full { .. }
-            | Self::FullOfBytes { .. }
-            | Self::DiskFull { .. }
-            | Self::ShuttingDown
-            | Self::Store(_)
-            | Self::Files(_) => Kind::Unavailable,
-            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => match failure.kind {
-                ErrorKind::Internal => Kind::Internal,
-                ErrorKind::Policy => Kind::Forbidden,
-                ErrorKind::Usage | ErrorKind::InvalidRequest | ErrorKind::Image => Kind::Invalid,
-                _ => Kind::Unavailable,
-            },
-            Self::Internal { .. } => Kind::Internal,
+    pub fn file_not_found(path: &str) -> Self {
+        Self::new(Kind::NotFound, format!("there is no file '{path}'"))
+    }
+
+    /// A path is not one of a file that can be read.
+    #[must_use]
+    pub fn file_refused(path: &str, problem: &str, kind: ErrorKind) -> Self {
+        Self::new(kind.into(), format!("cannot read '{path}': {problem}"))
+            .with_kind(kind)
+            .with_hint("the list of files names those that can be read")
+    }
+
+    /// An execution keeps no files.
+    #[must_use]
+    pub fn no_files(id: &str) -> Self {
+        Self::new(Kind::NotFound, format!("the execution {id} keeps no files"))
+    }
+
+    /// An execution left more than an archive has.
+    #[must_use]
+    pub fn too_many_files(id: &str, most: u64) -> Self {
+        let left = format!("the execution {id} left more than {most} files and directories");
+        Self::new(ErrorKind::TooManyFiles.into(), format!("{left}, the most for an archive"))
+            .with_hint("download its files one by one")
+    }
+
+    /// Files of an execution that has not ended.
+    #[must_use]
+    pub fn not_ended(id: &str) -> Self {
+        Self::new(Kind::Conflict, format!("the execution {id} has not ended"))
+            .with_kind(ErrorKind::Busy)
+            .with_hint("wait for its end: its files are final then")
+    }
+
+    /// A key was used for another request.
+    #[must_use]
+    pub fn key_reused() -> Self {
+        Self::new(Kind::KeyReused, "the idempotency key was used for another request")
+            .with_hint("use a new key for a new request")
+    }
+
+    /// The request of this key is just being accepted.
+    #[must_use]
+    pub fn key_in_flight() -> Self {
+        Self::new(Kind::InFlight, "a request with this idempotency key is in flight")
+            .with_hint("ask again with the same key")
+            .after(SOON)
+    }
+
+    /// A sandbox of this name has another spec.
+    #[must_use]
+    pub fn name_taken(name: &str) -> Self {
+        Self::new(Kind::Conflict, format!("a sandbox named '{name}' exists with a different spec"))
+            .with_hint("delete it first, or use another name")
+    }
+
+    /// A handle of an earlier generation.
+    #[must_use]
+    pub fn stale_generation(id: &str, asked: u64) -> Self {
+        Self::new(Kind::Gone, format!("generation {asked} of the sandbox {id} is gone"))
+            .with_hint("its processes are gone and its files are kept: use it without a generation")
+    }
+
+    /// A sandbox that existed.
+    #[must_use]
+    pub fn sandbox_gone(id: &str) -> Self {
+        Self::new(Kind::Gone, format!("the sandbox {id} is gone")).with_hint("create another one")
+    }
+
+    /// The subject asks too often.
+    #[must_use]
+    pub fn too_fast(retry_after: Duration) -> Self {
+        Self::new(Kind::RateLimited, "too many requests")
+            .with_hint("try again later")
+            .after(retry_after)
+    }
+
+    /// The subject has used what it may; there is more again after this time, if that is known.
+    #[must_use]
+    pub fn quota_exceeded(what: &str, retry_after: Option<Duration>) -> Self {
+        let error = Self::new(Kind::QuotaExceeded, format!("the quota of {what} is used up"));
+        match retry_after {
+            Some(time) => error.after(time),
+            None => error.with_hint("delete what is not needed any more"),
         }
+    }
+
+    /// So many executions wait, and no more may.
+    #[must_use]
+    pub fn full(queued: usize) -> Self {
+        Self::new(Kind::Full, format!("the queue is full: {queued} executions wait"))
+            .with_hint("try again later")
+            .after(SOON)
+    }
+
+    /// The requests that wait have as many bytes as they may.
+    #[must_use]
+    pub fn full_of_bytes(most: ByteSize) -> Self {
+        let why = format!("the requests that wait may have {most} at one time");
+        Self::new(Kind::Full, format!("the queue is full: {why}"))
+            .with_hint("try again later")
+            .after(SOON)
+    }
+
+    /// The file system of the data directory has less left than its reserve.
+    #[must_use]
+    pub fn disk_full(shortage: DiskShortage) -> Self {
+        let detail = format!("the server's disk has {shortage} left (limits.disk_reserve)");
+        Self::new(ErrorKind::DiskFull.into(), detail)
+            .with_hint("results and files that are deleted or expire make room")
+    }
+
+    /// The service is being shut down.
+    #[must_use]
+    pub fn shutting_down() -> Self {
+        Self::new(Kind::Unavailable, "the service is being shut down").after(Duration::from_secs(5))
+    }
+
+    /// A member of a request, such as `inputs`, is invalid.
+    #[must_use]
+    pub fn invalid(field: &str, problem: impl Into<String>) -> Self {
+        Self::of_member(Kind::Invalid, field, problem.into())
+    }
+
+    /// A member of a request asks for what this service does not allow.
+    #[must_use]
+    pub fn forbidden(field: &str, problem: impl Into<String>) -> Self {
+        Self::of_member(Kind::Policy, field, problem.into())
+    }
+
+    fn of_member(kind: Kind, field: &str, problem: String) -> Self {
+        Self::new(kind, format!("{field}: {problem}"))
+            .at(format!("#/{}", field.replace('.', "/")), problem)
+    }
+
+    /// A sandbox could not be used.
+    #[must_use]
+    pub fn sandbox(failure: Failure) -> Self {
+        Self::of_failure(failure.kind.into(), failure)
+    }
+
+    /// A sandbox could not be started. If it is transient it may start a little later: the engine does not
+    /// answer.
+    #[must_use]
+    pub fn not_started(failure: Failure, is_transient: bool) -> Self {
+        let kind = match failure.kind {
+            ErrorKind::Internal => Kind::Internal,
+            ErrorKind::Policy => Kind::Policy,
+            ErrorKind::Usage | ErrorKind::InvalidRequest | ErrorKind::Image => Kind::Invalid,
+            _ => Kind::Unavailable,
+        };
+        Self { is_transient, ..Self::of_failure(kind, failure) }
+    }
+
+    fn of_failure(kind: Kind, failure: Failure) -> Self {
+        let mut error = Self::new(kind, failure.message).with_kind(failure.kind);
+        error.problem.hint = failure.hint;
+        error
+    }
+
+    /// Files of the service failed.
+    #[must_use]
+    pub fn files(cause: impl Into<io::Error>) -> Self {
+        Self::unavailable("the service cannot use its files", Arc::new(cause.into()))
+    }
+
+    fn unavailable(detail: &str, cause: Arc<dyn Error + Send + Sync>) -> Self {
+        let error = Self::new(Kind::Unavailable, detail).with_kind(ErrorKind::Internal);
+        Self { source: Some(cause), ..error.after(SOON) }
+    }
+
+    /// A fault of the service.
+    #[must_use]
+    pub fn internal(detail: &str) -> Self {
+        Self::new(Kind::Internal, format!("internal error: {detail}"))
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.problem.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn with_kind(self, kind: ErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    fn at(mut self, pointer: String, detail: String) -> Self {
+        *self.problem = self.problem.at(pointer, detail);
+        self
+    }
+
+    fn after(self, time: Duration) -> Self {
+        Self { retry_after: Some(time), ..self }
+    }
+
+    /// As an answer of the API.
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     /// The error's kind.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::NotFound { .. }
-            | Self::FileNotFound { .. }
-            | Self::NoFiles { .. }
-            | Self::StaleGeneration { .. }
-            | Self::SandboxGone { .. } => ErrorKind::NotFound,
-            Self::Invalid { kind, .. } | Self::FileRefused { kind, .. } => *kind,
-            Self::TooManyFiles { .. } => ErrorKind::TooManyFiles,
-            Self::KeyReused => ErrorKind::InvalidRequest,
-            Self::NotEnded { .. } | Self::KeyInFlight => ErrorKind::Busy,
-            Self::NameTaken { .. } => ErrorKind::Conflict,
-            Self::TooFast { .. }
-            | Self::QuotaExceeded { .. }
-            | Self::Full { .. }
-            | Self::FullOfBytes { .. }
-            | Self::ShuttingDown => ErrorKind::Busy,
-            Self::DiskFull { .. } => ErrorKind::DiskFull,
-            Self::Forbidden { .. } | Self::OverCeiling(_) => ErrorKind::Policy,
-            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => failure.kind,
-            Self::Store(_) | Self::Files(_) | Self::Internal { .. } => ErrorKind::Internal,
-        }
+        self.kind
     }
 
     /// When to try again, if that may help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::TooFast { retry_after } => Some(*retry_after),
-            Self::QuotaExceeded { retry_after, .. } => *retry_after,
-            Self::Full { .. } | Self::FullOfBytes { .. } | Self::Store(_) | Self::Files(_) => {
-                Some(Duration::from_secs(1))
-            }
-            Self::ShuttingDown => Some(Duration::from_secs(5)),
-            Self::KeyInFlight => Some(Duration::from_secs(1)),
-            _ => None,
-        }
+        self.retry_after
     }
 
-    /// A suggested next step, if there is one.
+    /// Whether the same may work a little later: the engine does not answer.
     #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Invalid { hint, .. } | Self::Forbidden { hint, .. } => return hint.clone(),
-            Self::Sandbox(failure) | Self::NotStarted { failure, .. } => {
-                return failure.hint.clone();
-            }
-            Self::NotEnded { .. } => "wait for its end: its files are final then",
-            Self::KeyReused => "use a new key for a new request",
-            Self::KeyInFlight => "ask again with the same key",
-            Self::NameTaken { .. } => "delete it first, or use another name",
-            Self::StaleGeneration { .. } => {
-                "its processes are gone and its files are kept: use it without a generation"
-            }
-            Self::SandboxGone { .. } => "create another one",
-            Self::Full { .. } | Self::FullOfBytes { .. } | Self::TooFast { .. } => {
-                "try again later"
-            }
-            Self::DiskFull { .. } => "results and files that are deleted or expire make room",
-            Self::QuotaExceeded { retry_after: None, .. } => "delete what is not needed any more",
-            Self::TooManyFiles { .. } => "download its files one by one",
-            Self::FileRefused { .. } => "the list of files names those that can be read",
-            _ => return None,
-        };
-        Some(hint.to_owned())
+    pub const fn is_transient(&self) -> bool {
+        self.is_transient
     }
 
     /// As data.
     #[must_use]
     pub fn failure(&self) -> Failure {
-        Failure::new(self.kind(), self.to_string(), self.hint())
+        let Problem { detail, hint, .. } = &*self.problem;
+        Failure::new(self.kind, detail.clone(), hint.clone())
+    }
+
+    /// What the store said, if it failed.
+    pub(crate) fn of_store(&self) -> Option<&StoreError> {
+        self.source.as_deref()?.downcast_ref()
+    }
+}
+
+/// The kind of an error that is answered like this, unless it has another.
+const fn error_kind(kind: Kind) -> ErrorKind {
+    match kind {
+        Kind::Sandbox(kind) => kind,
+        Kind::NotFound | Kind::Gone => ErrorKind::NotFound,
+        Kind::Conflict => ErrorKind::Conflict,
+        Kind::Invalid | Kind::KeyReused => ErrorKind::InvalidRequest,
+        Kind::Policy => ErrorKind::Policy,
+        Kind::InFlight
+        | Kind::RateLimited
+        | Kind::QuotaExceeded
+        | Kind::Full
+        | Kind::Unavailable => ErrorKind::Busy,
+        _ => ErrorKind::Internal,
+    }
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.problem.detail)
+    }
+}
+
+impl Error for ServiceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
     }
 }
 
 impl From<Failed> for ServiceError {
     /// Of the start of a sandbox.
     fn from(failed: Failed) -> Self {
-        Self::NotStarted { failure: *failed.failure, is_transient: failed.is_transient }
+        Self::not_started(*failed.failure, failed.is_transient)
     }
 }
 
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn std::error::Error, "the store failed");
-        Self::Store(Arc::new(error))
+        tracing::error!(error = &error as &dyn Error, "the store failed");
+        Self::unavailable("the service cannot use its store", Arc::new(error))
+    }
+}
+
+impl From<OverCeiling> for ServiceError {
+    fn from(over: OverCeiling) -> Self {
+        let OverCeiling { key, asked, ceiling } = over;
+        let name = key.json_name();
+        let problem = format!("more than {ceiling}, the most that is allowed here");
+        Self::new(Kind::Policy, format!("limits.{name}: {asked} is {problem}"))
+            .at(format!("#/limits/{name}"), problem)
+    }
+}
+
+impl From<WorkloadError> for ServiceError {
+    fn from(error: WorkloadError) -> Self {
+        let mut invalid = Self::invalid(error.field, error.problem).with_kind(error.kind);
+        invalid.problem.hint = error.hint;
+        invalid
     }
 }
 

@@ -26,7 +26,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NotFound`] if this subject has none of this id.
+    /// [`ServiceError::not_found`] if this subject has none of this id.
     pub async fn events(
         &self,
         subject: &Subject,

@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -130,7 +129,7 @@ impl Files {
         self.if_any(id, |root| {
             KeptFiles::new(root, MAX_ENTRIES).changes(proceed).map_err(|error| {
                 tracing::warn!(error = &error as &dyn std::error::Error, "cannot list changes");
-                ServiceError::Internal { detail: "the files cannot be read" }
+                ServiceError::internal("the files cannot be read")
             })
         })
     }
@@ -150,13 +149,13 @@ impl Files {
         let directory = directory.map_err(failed)?;
         let kept = KeptFiles::new(directory.as_fd(), MAX_ENTRIES);
         kept.archive(format, to, proceed).map_err(|error| match error {
-            Error::TooMany { most } => ServiceError::TooManyFiles { id: id.to_owned(), most },
-            error @ Error::Holes => ServiceError::Sandbox(Failure::new(
+            Error::TooMany { most } => ServiceError::too_many_files(id, most),
+            error @ Error::Holes => ServiceError::sandbox(Failure::new(
                 error.kind(),
                 error.to_string(),
                 Some("download its files one by one".to_owned()),
             )),
-            error => ServiceError::Files(Arc::new(io::Error::other(error))),
+            error => ServiceError::files(io::Error::other(error)),
         })
     }
 
@@ -172,8 +171,7 @@ impl Files {
     /// Opens a regular file.
     pub fn open_file(&self, id: &str, path: &[u8]) -> Result<OpenFile, ServiceError> {
         let shown = || String::from_utf8_lossy(path).chars().take(256).collect::<String>();
-        let refuse =
-            |kind, problem| Err(ServiceError::FileRefused { path: shown(), problem, kind });
+        let refuse = |kind, problem| Err(ServiceError::file_refused(&shown(), problem, kind));
         let components = path.split(|&byte| byte == b'/');
         let mut name: &[u8] = b"";
         for component in components {
@@ -192,7 +190,7 @@ impl Files {
         if path.len() > MAX_PATH_BYTES {
             return refuse(ErrorKind::InvalidPath, "it is too long");
         }
-        let not_found = || ServiceError::FileNotFound { path: shown() };
+        let not_found = || ServiceError::file_not_found(&shown());
         let directory = match self.directory(id) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Err(not_found()),
@@ -301,7 +299,7 @@ fn failed(errno: Errno) -> ServiceError {
 
 fn io_failed(error: io::Error) -> ServiceError {
     tracing::error!(%error, "cannot use the files");
-    ServiceError::Files(Arc::new(error))
+    ServiceError::files(error)
 }
 
 #[cfg(test)]
@@ -390,7 +388,7 @@ mod tests {
         files.remove("e1").unwrap();
         assert!(!files.path("e1").exists() && dir.path().join("secret").exists());
         assert!(files.list("e1").unwrap().files.is_empty());
-        assert!(matches!(files.open_file("e1", b"a"), Err(ServiceError::FileNotFound { .. })));
+        assert_eq!(files.open_file("e1", b"a").unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use admission::{IdempotencyKey, Submitted};
 pub use archive::Archive;
 pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
 pub use counters::{Counters, Histogram};
-pub use error::{ServiceError, ServiceErrorKind};
+pub use error::ServiceError;
 pub use events::Events;
 pub use files::OpenFile;
 pub use permits::SandboxPermit;
@@ -56,6 +56,6 @@ pub use service::{ListQuery, Service};
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
 ) -> Result<T, ServiceError> {
-    let failed = |_| ServiceError::Internal { detail: "a call that blocks panicked" };
+    let failed = |_| ServiceError::internal("a call that blocks panicked");
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }

@@ -76,14 +76,14 @@ impl Service {
     pub async fn run_permit(&self, subject: &Subject) -> Result<RunPermit, ServiceError> {
         let core = &self.core;
         if !core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::ShuttingDown);
+            return Err(ServiceError::shutting_down());
         }
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
         let waiter = Waiter { core, subject, id: random_hex::<12>() };
         let since = Instant::now();
         reserved.fill(waiter.id.clone(), Queued::FrontEnd(sender));
-        let permit = granted.await.map_err(|_| ServiceError::ShuttingDown)?;
+        let permit = granted.await.map_err(|_| ServiceError::shutting_down())?;
         core.counting.waited(subject, since.elapsed());
         Ok(permit)
     }
@@ -93,7 +93,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::QuotaExceeded`] and [`ServiceError::DiskFull`]; if the store fails.
+    /// [`ServiceError::quota_exceeded`] and [`ServiceError::disk_full`]; if the store fails.
     pub async fn check_stored(&self, subject: &Subject) -> Result<(), ServiceError> {
         self.core.make_room(subject, 0).await.map(drop)
     }
@@ -102,7 +102,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::QuotaExceeded`].
+    /// [`ServiceError::quota_exceeded`].
     pub fn sandbox_permit(&self, subject: &Subject) -> Result<SandboxPermit, ServiceError> {
         let core = &self.core;
         let (quota, most) = (core.quotas().sandboxes, core.config.kept.sandboxes);

@@ -295,7 +295,7 @@ fn paths(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ServiceErrorKind as Kind;
+    use sandbox_api::ProblemKind as Kind;
     use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 
     fn config() -> ServiceConfig {
@@ -314,7 +314,7 @@ mod tests {
     fn refusal(json: serde_json::Value) -> (Kind, String) {
         let error = planned(json.clone(), &config()).expect_err(&json.to_string());
         let text = error.to_string();
-        (error.answer(), text.split(':').next().unwrap_or_default().to_owned())
+        (error.problem().kind, text.split(':').next().unwrap_or_default().to_owned())
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
             (json(r#"{"command":{"shell":"x"}}"#), Kind::Invalid, "command"),
             (json(r#"{"command":{}, "image":"debian:13"}"#), Kind::Invalid, "command.program"),
             (shell(json(r#"{"args":{"a":1}}"#)), Kind::Invalid, "command"),
-            (shell(json(r#"{"image":"alpine"}"#)), Kind::Forbidden, "image"),
+            (shell(json(r#"{"image":"alpine"}"#)), Kind::Policy, "image"),
             (shell(json(r#"{"image":""}"#)), Kind::Invalid, "image"),
             (shell(json(r#"{"limits":{"memory_bytes":1}}"#)), Kind::Invalid, "limits.memory_bytes"),
             (
@@ -349,7 +349,7 @@ mod tests {
             (shell(json(r#"{"inputs":{"..":"x"}}"#)), Kind::Invalid, "inputs"),
             (
                 shell(json(r#"{"network":{"allow":["example.org:80"]}}"#)),
-                Kind::Forbidden,
+                Kind::Policy,
                 "network.allow",
             ),
             (shell(json(r#"{"network":{"allow":["https://x"]}}"#)), Kind::Invalid, "network.allow"),
@@ -360,9 +360,9 @@ mod tests {
             ),
             (script(json(r#"{"secrets":{"A-B":"value"}}"#)), Kind::Invalid, "secrets"),
             (script(json(r#"{"secrets":{"A":"x"}}"#)), Kind::Invalid, "secrets"),
-            (script(json(r#"{"io":{"mode":"private"}}"#)), Kind::Forbidden, "io"),
-            (script(json(r#"{"io":{"mode":"shared"}}"#)), Kind::Forbidden, "io"),
-            (script(json(r#"{"inputs":{"a":"x"}}"#)), Kind::Forbidden, "io"),
+            (script(json(r#"{"io":{"mode":"private"}}"#)), Kind::Policy, "io"),
+            (script(json(r#"{"io":{"mode":"shared"}}"#)), Kind::Policy, "io"),
+            (script(json(r#"{"inputs":{"a":"x"}}"#)), Kind::Policy, "io"),
             (shell(json(r#"{"io":{"mount_path":"../x"}}"#)), Kind::Invalid, "io.mount_path"),
             (shell(json(r#"{"io":{"workdir":"/etc"}}"#)), Kind::Invalid, "io.workdir"),
             (
@@ -475,7 +475,7 @@ mod tests {
             serde_json::json!({ "script": "", "inputs": { "a": "" } }),
             serde_json::json!({ "script": "", "io": { "mode": "off" } }),
         ] {
-            assert_eq!(plan(other.clone()).unwrap_err().answer(), Kind::Invalid, "{other}");
+            assert_eq!(plan(other.clone()).unwrap_err().problem().kind, Kind::Invalid, "{other}");
         }
     }
 }

@@ -30,13 +30,13 @@ impl Readers {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::TooFast`] if there are as many as there may be.
+    /// [`ServiceError::too_fast`] if there are as many as there may be.
     pub fn start(
         &self,
         subject: &Subject,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), ServiceError> {
-        let too_many = || ServiceError::TooFast { retry_after: RETRY_AFTER };
+        let too_many = || ServiceError::too_fast(RETRY_AFTER);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.iter().filter(|reading| *reading == subject).count();
         if all.len() >= READERS || own >= OF_A_SUBJECT {
@@ -67,6 +67,8 @@ impl Drop for ReaderSlot {
 mod tests {
     use std::sync::mpsc;
 
+    use sandbox_api::ProblemKind;
+
     use super::*;
 
     #[test]
@@ -77,8 +79,9 @@ mod tests {
             let subject = Subject::new(subject).unwrap();
             readers.start(&subject, move || _ = end.recv()).map(|()| sender)
         };
-        let is_refused =
-            |subject: &str| matches!(start(subject).err(), Some(ServiceError::TooFast { .. }));
+        let is_refused = |subject: &str| {
+            start(subject).is_err_and(|it| it.problem().kind == ProblemKind::RateLimited)
+        };
         let mut held = Vec::new();
         for number in 0..READERS / OF_A_SUBJECT {
             let subject = format!("subject-{number}");

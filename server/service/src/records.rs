@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_api::ErrorKind;
 use sandbox_api::service::{
     Execution, ExecutionList, ExecutionRequest, KeptSpec, Subject, Time, UsageTotals,
 };
@@ -139,7 +140,7 @@ impl Records {
         let Recorded::End { document, .. } = &mut event.event else { return Ok(()) };
         let json = match self.stored(subject, id).await {
             // It was forgotten meanwhile.
-            Err(ServiceError::NotFound { .. }) => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             stored => stored?.document,
         };
         if let Some(json) = json {
@@ -153,7 +154,7 @@ impl Records {
         let id = id.to_owned();
         let json = self.call(move |store| store.request(&id)).await?;
         serde_json::from_str(&json)
-            .map_err(|_| ServiceError::Internal { detail: "a stored request cannot be read" })
+            .map_err(|_| ServiceError::internal("a stored request cannot be read"))
     }
 
     /// An execution with its document as it is stored.
@@ -179,7 +180,7 @@ impl Records {
         let read = |json: String| ExecutionDocument::from_json(&json);
         let document = document.map(read).transpose().map_err(|error| {
             tracing::error!(id, %error, "a stored result cannot be read");
-            ServiceError::Internal { detail: "a stored result cannot be read" }
+            ServiceError::internal("a stored result cannot be read")
         })?;
         Ok(Execution { summary, document })
     }
@@ -236,9 +237,9 @@ impl Records {
     /// Whether the store can be written to; if not, why.
     pub async fn check(&self) -> Result<(), String> {
         let checked = self.call(|store| store.check_writable()).await;
-        checked.map_err(|error| match &error {
-            ServiceError::Store(cause) if cause.is_transient() => cause.to_string(),
-            error => error.to_string(),
+        checked.map_err(|error| match error.of_store() {
+            Some(cause) if cause.is_transient() => cause.to_string(),
+            _ => error.to_string(),
         })
     }
 
@@ -266,9 +267,8 @@ impl Records {
     pub async fn sandboxes(&self) -> Result<Vec<KeptRecord>, ServiceError> {
         let records = self.call(|store| store.sandboxes()).await?;
         let read = |record: SandboxRecord| {
-            let spec = serde_json::from_str(&record.spec).map_err(|_| ServiceError::Internal {
-                detail: "a stored sandbox cannot be read",
-            })?;
+            let spec = serde_json::from_str(&record.spec)
+                .map_err(|_| ServiceError::internal("a stored sandbox cannot be read"))?;
             Ok(KeptRecord {
                 id: record.id,
                 subject: record.subject,
@@ -288,7 +288,7 @@ impl Records {
 
     pub async fn add_sandbox(&self, record: KeptRecord) -> Result<(), ServiceError> {
         let spec = serde_json::to_string(&record.spec)
-            .map_err(|_| ServiceError::Internal { detail: "a sandbox cannot be stored" })?;
+            .map_err(|_| ServiceError::internal("a sandbox cannot be stored"))?;
         let new = SandboxRecord {
             id: record.id,
             subject: record.subject,
@@ -306,7 +306,7 @@ impl Records {
             NamedSandbox::New => Ok(()),
             // Those in memory are those in the store.
             NamedSandbox::Existing(_) => {
-                Err(ServiceError::NameTaken { name: record.name.unwrap_or_default() })
+                Err(ServiceError::name_taken(&record.name.unwrap_or_default()))
             }
         }
     }
@@ -322,8 +322,8 @@ impl Records {
         let update =
             move |store: &Store| store.update_sandbox(&of, generation, last_used_at, expires_at);
         match self.call(update).await {
-            Err(ServiceError::Store(cause)) if matches!(*cause, StoreError::State { .. }) => {
-                Err(ServiceError::SandboxGone { id: id.to_owned() })
+            Err(error) if matches!(error.of_store(), Some(StoreError::State { .. })) => {
+                Err(ServiceError::sandbox_gone(id))
             }
             updated => updated,
         }

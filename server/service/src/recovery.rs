@@ -130,7 +130,7 @@ impl Core {
     /// Removes directories that no execution and no sandbox has.
     async fn remove_unknown_files(self: &Arc<Self>) -> Result<(), ServiceError> {
         let core = self.clone();
-        let failed = |error| ServiceError::Files(Arc::new(error));
+        let failed = |error| ServiceError::files(error);
         let ids = crate::blocking(move || core.files.ids().map_err(failed)).await?;
         let known = self.records.known(ids.clone()).await?;
         let known: HashSet<String> = known.into_iter().chain(self.kept.ids()).collect();

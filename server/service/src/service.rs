@@ -81,10 +81,8 @@ impl Service {
         store: Store,
     ) -> Result<Self, ServiceError> {
         let data_dir = config.data_dir.clone();
-        let files = crate::blocking(move || {
-            Files::open(&data_dir).map_err(|error| ServiceError::Files(Arc::new(error)))
-        })
-        .await?;
+        let files =
+            crate::blocking(move || Files::open(&data_dir).map_err(ServiceError::files)).await?;
         let records = Records::new(store);
         let core = Arc::new(Core::new(config, runner, records, files, crate::work::begin));
         core.recover().await?;
@@ -130,7 +128,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NotFound`] if this subject has none of this id.
+    /// [`ServiceError::not_found`] if this subject has none of this id.
     pub async fn execution(
         &self,
         subject: &Subject,
@@ -209,7 +207,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::Invalid`] if the cursor is none of this list.
+    /// [`ServiceError::invalid`] if the cursor is none of this list.
     pub async fn list(
         &self,
         subject: &Subject,
@@ -236,7 +234,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NotEnded`] before its end; as of [`execution`](Self::execution).
+    /// [`ServiceError::not_ended`] before its end; as of [`execution`](Self::execution).
     pub async fn files(&self, subject: &Subject, id: &str) -> Result<FileList, ServiceError> {
         let core = self.core.with_files(subject, id).await?;
         let id = id.to_owned();
@@ -247,7 +245,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::FileNotFound`] and [`ServiceError::FileRefused`]; as of
+    /// [`ServiceError::file_not_found`] and [`ServiceError::file_refused`]; as of
     /// [`files`](Self::files).
     pub async fn open_file(
         &self,

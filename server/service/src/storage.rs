@@ -34,7 +34,7 @@ impl Core {
         let before = self.kept_bytes(room.subject()).await?.saturating_add(pending);
         if before >= quota.as_u64() || before.saturating_add(bytes) > quota.as_u64() {
             Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::QuotaExceeded { what: "stored bytes", retry_after: None });
+            return Err(ServiceError::quota_exceeded("stored bytes", None));
         }
         Ok(())
     }
@@ -42,9 +42,9 @@ impl Core {
     /// Refuses what would be stored where the disk has less left than its reserve, which is for what ends.
     pub fn check_disk(&self) -> Result<(), ServiceError> {
         let space = self.files.free_space();
-        let space = space.map_err(|errno| ServiceError::Files(Arc::new(errno.into())))?;
+        let space = space.map_err(|errno| ServiceError::files(errno))?;
         match self.config.disk_reserve.shortage(&space) {
-            Some(shortage) => Err(ServiceError::DiskFull { shortage }),
+            Some(shortage) => Err(ServiceError::disk_full(shortage)),
             None => Ok(()),
         }
     }

@@ -178,7 +178,7 @@ impl Core {
         queued_ms: u64,
     ) -> Result<Ended, NotRun> {
         let Begun { workload, io, mut launching } = begun;
-        let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
+        let failed = |_| ServiceError::internal("the start of a sandbox panicked");
         let machine = (&mut launching.0).await.map_err(failed)??;
         let (result, waited_ms) = match self.run(live, &*machine, workload).await {
             Ok(ended) => ended,
@@ -295,10 +295,8 @@ impl Core {
         let starting = async {
             loop {
                 match start().await {
-                    Err(ServiceError::NotStarted { failure, is_transient: true })
-                        if Instant::now() + pause < give_up =>
-                    {
-                        let message = failure.message;
+                    Err(error) if error.is_transient() && Instant::now() + pause < give_up => {
+                        let message = error.to_string();
                         tracing::warn!(
                             id = live.id,
                             message,
@@ -398,7 +396,7 @@ impl Core {
 impl Ended {
     /// An end with this document, without anything that is to be kept or removed.
     fn with(document: &ExecutionDocument<'_>, exit_code: u8) -> Result<Self, ServiceError> {
-        let failed = |_| ServiceError::Internal { detail: "a result cannot be stored" };
+        let failed = |_| ServiceError::internal("a result cannot be stored");
         let (status, document) = (document.status, document.to_json().map_err(failed)?);
         Ok(Self { document, status, exit_code, usage: None, keeps_files: false, machine: None })
     }

@@ -20,8 +20,7 @@ use sandbox_http::{
     Reply, SandboxHandle, StoredExecution, Used,
 };
 use sandbox_service::{
-    CreatedSandbox, Histogram, IdempotencyKey, KeptReader, ListQuery, Service, ServiceError,
-    ServiceErrorKind, UseOutcome,
+    CreatedSandbox, Histogram, IdempotencyKey, KeptReader, ListQuery, Service, UseOutcome,
 };
 use std::io;
 use std::sync::{Arc, Weak};
@@ -35,42 +34,6 @@ pub struct ServiceBackend {
     pub service: Service,
     /// For its figures; it is the service's.
     pub controller: Weak<Controller>,
-}
-
-/// The answer to an error of the service.
-pub fn refusal(error: ServiceError) -> Refusal {
-    use ServiceErrorKind as Kind;
-    let kind = match (&error, error.answer()) {
-        (ServiceError::KeyInFlight, _) => ProblemKind::InFlight,
-        (ServiceError::KeyReused, _) => ProblemKind::KeyReused,
-        (ServiceError::Full { .. } | ServiceError::FullOfBytes { .. }, _) => ProblemKind::Full,
-        (ServiceError::DiskFull { .. }, _) => ErrorKind::DiskFull.into(),
-        (ServiceError::QuotaExceeded { .. }, _) => ProblemKind::QuotaExceeded,
-        (ServiceError::Sandbox(failure), _) => failure.kind.into(),
-        (ServiceError::FileRefused { kind, .. }, _) => (*kind).into(),
-        (ServiceError::TooManyFiles { .. }, _) => ErrorKind::TooManyFiles.into(),
-        (_, Kind::NotFound) => ProblemKind::NotFound,
-        (_, Kind::Conflict) => ProblemKind::Conflict,
-        (_, Kind::Gone) => ProblemKind::Gone,
-        (_, Kind::Invalid) => ProblemKind::Invalid,
-        (_, Kind::Forbidden) => ProblemKind::Policy,
-        (_, Kind::TooMany) => ProblemKind::RateLimited,
-        (_, Kind::Unavailable) => ProblemKind::Unavailable,
-        (_, Kind::Internal) => ProblemKind::Internal,
-    };
-    let refusal = Refusal::new(kind, error.to_string()).hint(error.hint());
-    let refusal = refusal.retry_after(error.retry_after());
-    match error {
-        ServiceError::Invalid { field, problem, .. }
-        | ServiceError::Forbidden { field, problem, .. } => {
-            refusal.at(format!("#/{}", field.replace('.', "/")), problem)
-        }
-        ServiceError::OverCeiling(over) => refusal.at(
-            format!("#/limits/{}", over.key.json_name()),
-            format!("more than {}, the most that is allowed here", over.ceiling),
-        ),
-        _ => refusal,
-    }
 }
 
 fn used<T>(done: UseOutcome<T>) -> Used<T> {
@@ -108,7 +71,8 @@ impl ServiceBackend {
         id: &str,
         wait: Duration,
     ) -> Result<StoredExecution, Refusal> {
-        let stored = self.service.wait_for_document(subject, id, wait).await.map_err(refusal)?;
+        let stored =
+            self.service.wait_for_document(subject, id, wait).await.map_err(Refusal::from)?;
         Ok(StoredExecution { summary: stored.summary, document: stored.document })
     }
 }
@@ -122,14 +86,14 @@ impl Backend for ServiceBackend {
         sandbox: Option<SandboxHandle>,
     ) -> Reply<'a, AcceptedExecution> {
         async move {
-            let key = key.map(IdempotencyKey::new).transpose().map_err(refusal)?;
+            let key = key.map(IdempotencyKey::new).transpose().map_err(Refusal::from)?;
             let submitted = match sandbox {
                 None => self.service.submit(subject, request, key).await,
                 Some(SandboxHandle { id, generation }) => {
                     self.service.submit_in(subject, &id, generation, request, key).await
                 }
             };
-            let id = submitted.map_err(refusal)?.id;
+            let id = submitted.map_err(Refusal::from)?.id;
             // It is accepted, whatever can be read of it: it may be over and forgotten.
             let stored = self.stored(subject, &id, Duration::ZERO).await;
             let status = stored.map_or(ExecutionState::Queued, |it| it.summary.status);
@@ -149,7 +113,7 @@ impl Backend for ServiceBackend {
 
     fn cancel<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, StoredExecution> {
         async move {
-            self.service.cancel(subject, id).await.map_err(refusal)?;
+            self.service.cancel(subject, id).await.map_err(Refusal::from)?;
             self.stored(subject, id, Duration::ZERO).await
         }
         .boxed()
@@ -169,7 +133,7 @@ impl Backend for ServiceBackend {
                 cursor: filter.cursor,
                 ..ListQuery::default()
             };
-            self.service.list(subject, query).await.map_err(refusal)
+            self.service.list(subject, query).await.map_err(Refusal::from)
         }
         .boxed()
     }
@@ -181,14 +145,14 @@ impl Backend for ServiceBackend {
         after: u64,
     ) -> Reply<'a, BoxStream<'static, Result<EventRecord, Refusal>>> {
         async move {
-            let events = self.service.events(subject, id, after).await.map_err(refusal)?;
-            Ok(events.map(|event| event.map(Arc::unwrap_or_clone).map_err(refusal)).boxed())
+            let events = self.service.events(subject, id, after).await.map_err(Refusal::from)?;
+            Ok(events.map(|event| event.map(Arc::unwrap_or_clone).map_err(Refusal::from)).boxed())
         }
         .boxed()
     }
 
     fn files<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, FileList> {
-        async move { self.service.files(subject, id).await.map_err(refusal) }.boxed()
+        async move { self.service.files(subject, id).await.map_err(Refusal::from) }.boxed()
     }
 
     fn open_file<'a>(
@@ -198,7 +162,7 @@ impl Backend for ServiceBackend {
         path: &'a [u8],
     ) -> Reply<'a, OpenFile> {
         async move {
-            let file = self.service.open_file(subject, id, path).await.map_err(refusal)?;
+            let file = self.service.open_file(subject, id, path).await.map_err(Refusal::from)?;
             Ok(OpenFile {
                 file: file.file,
                 bytes: file.bytes,
@@ -219,11 +183,12 @@ impl Backend for ServiceBackend {
             ArchiveFormat::TarGz => sandbox_service::ArchiveFormat::TarGzip,
             ArchiveFormat::TarZst => sandbox_service::ArchiveFormat::TarZstd,
         };
-        async move { self.service.archive(subject, id, format).await.map_err(refusal) }.boxed()
+        async move { self.service.archive(subject, id, format).await.map_err(Refusal::from) }
+            .boxed()
     }
 
     fn changes<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ChangeManifest> {
-        async move { self.service.changes(subject, id).await.map_err(refusal) }.boxed()
+        async move { self.service.changes(subject, id).await.map_err(Refusal::from) }.boxed()
     }
 
     fn create_sandbox<'a>(
@@ -232,7 +197,8 @@ impl Backend for ServiceBackend {
         request: SandboxRequest,
     ) -> Reply<'a, (Used<SandboxView>, IsNew)> {
         async move {
-            let created = self.service.create_sandbox(subject, request).await.map_err(refusal)?;
+            let created =
+                self.service.create_sandbox(subject, request).await.map_err(Refusal::from)?;
             let is_new = if created.is_new { IsNew::Yes } else { IsNew::No };
             let CreatedSandbox { sandbox, restarted, .. } = created;
             let generation = sandbox.generation;
@@ -242,7 +208,7 @@ impl Backend for ServiceBackend {
     }
 
     fn sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, SandboxView> {
-        async move { self.service.sandbox(subject, id).map_err(refusal) }.boxed()
+        async move { self.service.sandbox(subject, id).map_err(Refusal::from) }.boxed()
     }
 
     fn sandboxes<'a>(&'a self, subject: &'a Subject) -> Reply<'a, SandboxList> {
@@ -250,7 +216,7 @@ impl Backend for ServiceBackend {
     }
 
     fn delete_sandbox<'a>(&'a self, subject: &'a Subject, id: &'a str) -> Reply<'a, ()> {
-        async move { self.service.delete_sandbox(subject, id).await.map_err(refusal) }.boxed()
+        async move { self.service.delete_sandbox(subject, id).await.map_err(Refusal::from) }.boxed()
     }
 
     fn extend_sandbox<'a>(
@@ -260,7 +226,8 @@ impl Backend for ServiceBackend {
         request: ExtendRequest,
     ) -> Reply<'a, SandboxView> {
         let ttl = Duration::from_millis(request.ttl_ms);
-        async move { self.service.extend_sandbox(subject, id, ttl).await.map_err(refusal) }.boxed()
+        async move { self.service.extend_sandbox(subject, id, ttl).await.map_err(Refusal::from) }
+            .boxed()
     }
 
     fn operate<'a>(
@@ -272,7 +239,7 @@ impl Backend for ServiceBackend {
         async move {
             let SandboxHandle { id, generation } = sandbox;
             let done = self.service.perform(subject, &id, generation, request).await;
-            done.map(used).map_err(refusal)
+            done.map(used).map_err(Refusal::from)
         }
         .boxed()
     }
@@ -286,7 +253,7 @@ impl Backend for ServiceBackend {
         async move {
             let SandboxHandle { id, generation } = sandbox;
             let reader = self.service.read_file(subject, &id, generation, Read::new(path)).await;
-            let UseOutcome { value, generation, restarted } = reader.map_err(refusal)?;
+            let UseOutcome { value, generation, restarted } = reader.map_err(Refusal::from)?;
             Ok(Used { value: content(value), generation, restarted })
         }
         .boxed()
@@ -303,26 +270,26 @@ impl Backend for ServiceBackend {
             let FileWrite { path, mode, bytes, mut content } = write;
             let write = Write { mode, ..Write::new(path) };
             let writer = self.service.write_file(subject, &id, generation, write, bytes).await;
-            let mut writer = writer.map_err(refusal)?;
+            let mut writer = writer.map_err(Refusal::from)?;
             while let Some(piece) = content.next().await {
                 // Dropped without its end, nothing is written.
                 let piece = piece?;
-                writer.make_room(piece.len()).await.map_err(refusal)?;
+                writer.make_room(piece.len()).await.map_err(Refusal::from)?;
                 if let Err(error) = writer.write_all(&piece).await {
                     // Why is known at the end.
                     return match writer.finish().await {
                         Ok(_) => Err(failed_io(&error)),
-                        Err(error) => Err(refusal(error)),
+                        Err(error) => Err(error.into()),
                     };
                 }
             }
-            writer.finish().await.map(used).map_err(refusal)
+            writer.finish().await.map(used).map_err(Refusal::from)
         }
         .boxed()
     }
 
     fn usage<'a>(&'a self, subject: &'a Subject) -> Reply<'a, UsageTotals> {
-        async move { self.service.usage(subject).await.map_err(refusal) }.boxed()
+        async move { self.service.usage(subject).await.map_err(Refusal::from) }.boxed()
     }
 
     fn health(&self) -> BoxFuture<'_, Health> {
@@ -436,122 +403,4 @@ fn figure(
     #[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
     let value = value as f64;
     Figure { name, help, labels: Vec::new(), value: kind(value) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sandbox_api::{ByteSize, DiskShortage, Failure, LimitKey, OverCeiling};
-    use sandbox_store::StoreError;
-    use std::collections::BTreeSet;
-
-    const BY_EXECUTION: &[&str] = &["get_execution", "cancel_execution", "get_events"];
-    const FILES: &[&str] = &["list_files", "get_file", "get_archive", "get_changes"];
-    const SUBMIT: &[&str] = &["create_execution", "run_in_sandbox"];
-    const CREATE: &[&str] = &["create_sandbox"];
-    const USE: &[&str] = &["operate", "read_file", "write_file"];
-    const BY_SANDBOX: &[&str] =
-        &["get_sandbox", "delete_sandbox", "extend_sandbox", "run_in_sandbox"];
-
-    /// The routes whose calls of the service can fail so; `None` for all that make one.
-    fn routes_of(error: &ServiceError) -> Option<Vec<&'static str>> {
-        use ServiceError as Error;
-        Some(match error {
-            Error::NotFound { what: "execution", .. } => [BY_EXECUTION, FILES].concat(),
-            Error::NotFound { .. } | Error::SandboxGone { .. } => {
-                [BY_SANDBOX, USE, CREATE].concat()
-            }
-            Error::FileNotFound { .. } | Error::FileRefused { .. } => vec!["get_file"],
-            Error::TooManyFiles { .. } => vec!["get_archive"],
-            Error::NoFiles { .. } | Error::NotEnded { .. } => FILES.to_vec(),
-            Error::KeyReused
-            | Error::KeyInFlight
-            | Error::Full { .. }
-            | Error::FullOfBytes { .. } => SUBMIT.to_vec(),
-            Error::NameTaken { .. } => CREATE.to_vec(),
-            Error::StaleGeneration { .. } => [&["run_in_sandbox"], USE].concat(),
-            Error::TooFast { .. } => [SUBMIT, FILES].concat(),
-            Error::QuotaExceeded { .. } | Error::DiskFull { .. } | Error::Forbidden { .. } => {
-                [SUBMIT, CREATE, USE].concat()
-            }
-            Error::ShuttingDown | Error::OverCeiling(_) => [SUBMIT, CREATE].concat(),
-            Error::Invalid { .. } => [SUBMIT, CREATE, &["list_executions"]].concat(),
-            Error::Sandbox(_) => [CREATE, USE].concat(),
-            _ => return None,
-        })
-    }
-
-    /// Each error of the service.
-    fn errors() -> Vec<ServiceError> {
-        use ServiceError as Error;
-        let text = || "x".to_owned();
-        let io = || Arc::new(io::Error::other("x"));
-        let refused = [
-            ErrorKind::Symlink,
-            ErrorKind::SpecialFile,
-            ErrorKind::IsDirectory,
-            ErrorKind::InvalidPath,
-        ];
-        let mut all = vec![
-            Error::NotFound { what: "execution", id: text() },
-            Error::NotFound { what: "sandbox", id: text() },
-            Error::FileNotFound { path: text() },
-            Error::NoFiles { id: text() },
-            Error::TooManyFiles { id: text(), most: 1 },
-            Error::NotEnded { id: text() },
-            Error::KeyReused,
-            Error::KeyInFlight,
-            Error::NameTaken { name: text() },
-            Error::StaleGeneration { id: text(), asked: 1 },
-            Error::SandboxGone { id: text() },
-            Error::TooFast { retry_after: Duration::ZERO },
-            Error::QuotaExceeded { what: "x", retry_after: None },
-            Error::Full { queued: 1 },
-            Error::FullOfBytes { most: ByteSize::b(1) },
-            Error::DiskFull { shortage: DiskShortage::Bytes(1) },
-            Error::ShuttingDown,
-            Error::Forbidden { field: text(), problem: text(), hint: None },
-            Error::OverCeiling(OverCeiling {
-                key: LimitKey::Timeout,
-                asked: text(),
-                ceiling: text(),
-            }),
-            Error::Store(Arc::new(StoreError::Closed)),
-            Error::Files(io()),
-            Error::Internal { detail: "x" },
-        ];
-        let refused = refused.map(|kind| Error::FileRefused { path: text(), problem: "x", kind });
-        all.extend(refused);
-        for &kind in ErrorKind::ALL {
-            let (field, problem) = (text(), text());
-            all.push(Error::Invalid { field, problem, hint: None, kind });
-            all.push(Error::Sandbox(Failure::new(kind, "x", None)));
-        }
-        all
-    }
-
-    #[test]
-    fn every_error_of_the_service_is_documented_for_each_route_that_can_answer_it() {
-        let document = sandbox_http::openapi_document();
-        let paths = document["paths"].as_object().unwrap().values();
-        let operations: Vec<_> =
-            paths.flat_map(|path| path.as_object().unwrap().values()).collect();
-        fn name(operation: &serde_json::Value) -> &str {
-            operation["operationId"].as_str().unwrap()
-        }
-        let mut missing = BTreeSet::new();
-        for error in errors() {
-            let routes = routes_of(&error);
-            let status = refusal(error).problem().status.to_string();
-            let can_answer = |operation: &serde_json::Value| match &routes {
-                Some(routes) => routes.contains(&name(operation)),
-                None => !operation["security"].as_array().unwrap().is_empty(),
-            };
-            let all = operations.iter().filter(|it| can_answer(it)).collect::<Vec<_>>();
-            assert!(all.len() >= routes.as_ref().map_or(15, Vec::len), "{routes:?}");
-            let undocumented = all.iter().filter(|it| it["responses"].get(&status).is_none());
-            missing.extend(undocumented.map(|it| format!("{}: {status}", name(it))));
-        }
-        assert!(missing.is_empty(), "{missing:#?}");
-    }
 }

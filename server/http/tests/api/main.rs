@@ -4,6 +4,7 @@
 mod access;
 mod content;
 mod document;
+mod errors;
 mod events;
 mod fake;
 mod input;

@@ -36,7 +36,7 @@ impl Core {
         let (core, generation) = (self.clone(), place.generation);
         let using = async move { core.begin_use(kept, generation).await };
         let using = tokio::spawn(using.in_current_span());
-        let failed = |_| ServiceError::Internal { detail: "the start of a sandbox panicked" };
+        let failed = |_| ServiceError::internal("the start of a sandbox panicked");
         using.await.map_err(failed)?
     }
 
@@ -58,7 +58,7 @@ impl Core {
             kept.info().status = SandboxStatus::Stopped;
         }
         let current = kept.info().generation;
-        let stale = |asked| ServiceError::StaleGeneration { id: kept.record.id.clone(), asked };
+        let stale = |asked| ServiceError::stale_generation(&kept.record.id, asked);
         if let Some(asked) = asked
             && (asked != current || container.is_none())
         {
@@ -158,10 +158,7 @@ impl Core {
             tracing::warn!(id = kept.record.id, error, "a sandbox was not removed");
         }
         let (core, id) = (self.clone(), kept.record.id.clone());
-        crate::blocking(move || {
-            core.files.remove(&id).map_err(|error| ServiceError::Files(Arc::new(error)))
-        })
-        .await
+        crate::blocking(move || core.files.remove(&id).map_err(ServiceError::files)).await
     }
 
     /// Ends the executions in a sandbox that is being removed. What waits in the queue does not run; what

@@ -69,7 +69,7 @@ impl KeptWriter {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::QuotaExceeded`] and [`ServiceError::DiskFull`]; if the store fails.
+    /// [`ServiceError::quota_exceeded`] and [`ServiceError::disk_full`]; if the store fails.
     pub async fn make_room(&mut self, piece: usize) -> Result<(), ServiceError> {
         self.written = self.written.saturating_add(piece as u64);
         match self.written.saturating_sub(self.room.bytes()) {
@@ -82,8 +82,8 @@ impl KeptWriter {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::Sandbox`], with what failed; nothing was written then.
-    /// [`ServiceError::SandboxGone`] if the sandbox was removed meanwhile.
+    /// [`ServiceError::sandbox`], with what failed; nothing was written then.
+    /// [`ServiceError::sandbox_gone`] if the sandbox was removed meanwhile.
     pub async fn finish(self) -> Result<UseOutcome<WriteReply>, ServiceError> {
         let written = crate::runner::finish_write(self.writer).await;
         let value = written.map_err(|failed| self.in_use.failed(failed))?;
@@ -122,7 +122,7 @@ impl Service {
     /// # Errors
     ///
     /// [`ServiceError`] if the sandbox cannot be used: nothing was performed, but for one that is
-    /// [gone](ServiceError::SandboxGone) meanwhile.
+    /// [gone](ServiceError::sandbox_gone) meanwhile.
     pub async fn perform(
         &self,
         subject: &Subject,
@@ -149,7 +149,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::Sandbox`] if there is no such file; as of [`perform`](Self::perform).
+    /// [`ServiceError::sandbox`] if there is no such file; as of [`perform`](Self::perform).
     pub async fn read_file(
         &self,
         subject: &Subject,
@@ -184,7 +184,7 @@ impl Service {
             let (path, most) = (write.path.to_string_lossy(), size_text(most));
             let message = format!("{path}: more than {most}{TOO_MANY_BYTES}");
             let hint = operation_hint(ErrorKind::TooLarge);
-            return Err(ServiceError::Sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
+            return Err(ServiceError::sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.begin_use(subject, sandbox, generation).await?;

@@ -120,7 +120,7 @@ impl Use {
 
     /// The failure of something in it.
     pub fn failed(&self, failed: Failed) -> ServiceError {
-        self.gone().unwrap_or(ServiceError::Sandbox(*failed.failure))
+        self.gone().unwrap_or(ServiceError::sandbox(*failed.failure))
     }
 
     /// Ends it, and gives the sandbox as it is then.
@@ -218,7 +218,7 @@ impl KeptSandbox {
     }
 
     pub fn gone(&self) -> ServiceError {
-        ServiceError::SandboxGone { id: self.record.id.clone() }
+        ServiceError::sandbox_gone(&self.record.id)
     }
 }
 
@@ -241,7 +241,7 @@ impl State {
     /// Whether a subject may keep one more sandbox.
     fn check_room(&self, subject: &Subject, quota: usize, most: usize) -> Result<(), ServiceError> {
         match self.count_of(subject) >= quota || self.count() >= most {
-            true => Err(ServiceError::QuotaExceeded { what: "sandboxes", retry_after: None }),
+            true => Err(ServiceError::quota_exceeded("sandboxes", None)),
             false => Ok(()),
         }
     }
@@ -302,7 +302,7 @@ impl KeptSandboxes {
         match state.by_id.get(id) {
             Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
             _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
-                Err(ServiceError::SandboxGone { id: id.to_owned() })
+                Err(ServiceError::sandbox_gone(id))
             }
             _ => Err(ServiceError::no_sandbox(id)),
         }
@@ -321,7 +321,7 @@ impl KeptSandboxes {
         drop(info);
         match place.generation {
             Some(asked) if !is_current => {
-                Err(ServiceError::StaleGeneration { id: place.sandbox.clone(), asked })
+                Err(ServiceError::stale_generation(&place.sandbox, asked))
             }
             _ => Ok(kept),
         }
@@ -378,7 +378,7 @@ impl KeptSandboxes {
         {
             return match known.record.spec == record.spec {
                 true => Ok((known.clone(), false)),
-                false => Err(ServiceError::NameTaken { name: name.clone() }),
+                false => Err(ServiceError::name_taken(name)),
             };
         }
         state.check_room(&record.subject, quota, most)?;

@@ -35,7 +35,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NameTaken`] if the one of this name has another spec; [`ServiceError`] if it
+    /// [`ServiceError::name_taken`] if the one of this name has another spec; [`ServiceError`] if it
     /// is not allowed or cannot be started.
     pub async fn create_sandbox(
         &self,
@@ -43,12 +43,12 @@ impl Service {
         request: SandboxRequest,
     ) -> Result<CreatedSandbox, ServiceError> {
         if !self.core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::ShuttingDown);
+            return Err(ServiceError::shutting_down());
         }
         // A caller that goes away does not leave a sandbox half created.
         let creating = self.core.clone().create_sandbox(subject.clone(), request);
         let creating = tokio::spawn(creating.in_current_span());
-        let failed = |_| ServiceError::Internal { detail: "the creation of a sandbox panicked" };
+        let failed = |_| ServiceError::internal("the creation of a sandbox panicked");
         let (used, is_new) = creating.await.map_err(failed)??;
         let restarted = used.is_restart();
         used.told();
@@ -59,7 +59,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::NotFound`] and [`ServiceError::SandboxGone`].
+    /// [`ServiceError::not_found`] and [`ServiceError::sandbox_gone`].
     pub fn sandbox(&self, subject: &Subject, id: &str) -> Result<SandboxView, ServiceError> {
         Ok(self.core.kept.find(subject, id)?.view())
     }
@@ -112,7 +112,7 @@ impl Service {
         let core = self.core.clone();
         // It goes on if the caller does not wait.
         let deleting = tokio::spawn(async move { core.delete_kept(kept).await });
-        let failed = |_| ServiceError::Internal { detail: "the removal of a sandbox panicked" };
+        let failed = |_| ServiceError::internal("the removal of a sandbox panicked");
         deleting.await.map_err(failed)?
     }
 }
@@ -205,10 +205,7 @@ impl Core {
 
     async fn create_kept(self: &Arc<Self>, record: &KeptRecord) -> Result<(), ServiceError> {
         let (core, id) = (self.clone(), record.id.clone());
-        crate::blocking(move || {
-            core.files.create(&id).map_err(|error| ServiceError::Files(Arc::new(error)))
-        })
-        .await?;
+        crate::blocking(move || core.files.create(&id).map_err(ServiceError::files)).await?;
         self.records.add_sandbox(record.clone()).await
     }
 }

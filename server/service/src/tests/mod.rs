@@ -13,14 +13,16 @@ use futures_util::StreamExt as _;
 use sandbox_api::service::{
     Execution, ExecutionKind, ExecutionRequest, ExecutionState, SandboxRequest, Subject, Time,
 };
-use sandbox_api::{ByteSize, DiskReserve, ErrorKind, Limits, Recorded, RootFs, Status};
+use sandbox_api::{
+    ByteSize, DiskReserve, ErrorKind, Limits, ProblemKind, Recorded, RootFs, Status,
+};
 use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::runtime::Runtime;
 
 use self::runner::{FakeRunner, Shared};
 use crate::{
     ArchiveFormat, IdempotencyKey, IoPosture, ListQuery, Quotas, Service, ServiceConfig,
-    ServiceError, ServiceErrorKind,
+    ServiceError,
 };
 
 /// How long a test waits for what must happen.
@@ -218,7 +220,7 @@ fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
             std::fs::File::create(directory.join(number.to_string())).unwrap();
         }
         let refused = service.archive(me(), &id, ArchiveFormat::TarGzip).await;
-        assert!(matches!(refused.err(), Some(ServiceError::TooManyFiles { most: 10_000, .. })));
+        assert_eq!(refused.err().unwrap().kind(), ErrorKind::TooManyFiles);
         let usage = service.usage(me()).await.unwrap();
         assert_eq!((usage.executions, usage.cpu_ms, usage.written_bytes), (1, 7, 3));
         assert!(usage.stored_bytes > 0);
@@ -279,7 +281,7 @@ fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
         let again = submit(&world, "return 1").unwrap();
         assert_eq!((&again.id, again.is_new), (&first.id, false));
         let error = submit(&world, "return 2").unwrap_err();
-        assert!(matches!(error, ServiceError::KeyReused), "{error}");
+        assert_eq!(error.problem().kind, ProblemKind::KeyReused, "{error}");
         world.restart();
     }
     let theirs = world.service().submit(other(), script("return 2"), key("k"));
@@ -328,7 +330,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
     drop(release);
     let id = world.block_on(accepted).unwrap().unwrap().id;
     let error = world.block_on(refused).unwrap().unwrap_err();
-    assert!(matches!(error, ServiceError::KeyReused), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::KeyReused, "{error}");
     assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
     world.until_true(|| count(&world.runner.dropped) == 2);
     assert_eq!(count(&world.runner.runs), 1);
@@ -342,7 +344,9 @@ fn concurrent_requests_with_one_key_are_one_execution() {
         let submits = (0..20).map(|_| world.service().submit(me(), script("return 1"), key("k")));
         futures_util::future::join_all(submits).await
     });
-    let is_in_flight = |it: &Result<_, ServiceError>| matches!(it, Err(ServiceError::KeyInFlight));
+    let is_in_flight = |it: &Result<_, ServiceError>| {
+        it.as_ref().is_err_and(|error| error.problem().kind == ProblemKind::InFlight)
+    };
     let accepted: Vec<_> = ids.iter().filter_map(|it| it.as_ref().ok()).collect();
     assert!(ids.iter().all(|it| it.is_ok() || is_in_flight(it)));
     assert_eq!(accepted.iter().filter(|it| it.is_new).count(), 1);
@@ -375,8 +379,7 @@ fn full_queue_refuses_and_forgets_nothing() {
     world.until(&running, ExecutionState::Running);
     let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
     let error = world.submit_as(me(), "return 1").unwrap_err();
-    assert_eq!(error.answer(), ServiceErrorKind::Unavailable);
-    assert!(matches!(error, ServiceError::Full { queued: 3 }), "{error}");
+    assert_eq!(error.problem(), ServiceError::full(3).problem());
     world.runner.go_on.add_permits(1);
     for id in waiting {
         assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
@@ -401,8 +404,8 @@ fn waiting_requests_have_a_bound_of_bytes_together() {
     assert!((12_000..14_000).contains(&stored(&world)), "{}", stored(&world));
     let is_refused = |world: &World, bytes| {
         let error = world.submit_as(me(), &long("wait", bytes)).unwrap_err();
-        assert!(matches!(error, ServiceError::FullOfBytes { .. }), "{error}");
-        assert_eq!(error.answer(), ServiceErrorKind::Unavailable);
+        assert_eq!(error.problem().kind, ProblemKind::Full, "{error}");
+        assert_eq!(error.problem().status, 503);
         assert!(error.retry_after().is_some());
     };
     is_refused(&world, 4000);
@@ -430,7 +433,7 @@ fn bytes_of_requests_count_as_stored_until_their_end() {
     let [running, waiting] = [(); 2].map(|()| world.submit(&long("wait", 4000)));
     world.until(&running, ExecutionState::Running);
     let error = world.submit_as(me(), &long("wait", 4000)).unwrap_err();
-    let is_stored = matches!(error, ServiceError::QuotaExceeded { what: "stored bytes", .. });
+    let is_stored = error.problem() == ServiceError::quota_exceeded("stored bytes", None).problem();
     assert!(is_stored, "{error}");
     world.submit_as(other(), &long("return 1", 4000)).unwrap();
     world.block_on(world.service().cancel(me(), &waiting)).unwrap();
@@ -454,7 +457,6 @@ fn disk_reserve_is_for_what_was_accepted_before() {
         world.block_on(create).unwrap_err(),
         world.block_on(world.service().check_stored(me())).unwrap_err(),
     ] {
-        assert!(matches!(error, ServiceError::DiskFull { .. }), "{error}");
         assert_eq!(error.kind(), ErrorKind::DiskFull);
         assert!(error.to_string().ends_with("left (limits.disk_reserve)"), "{error}");
     }
@@ -485,7 +487,7 @@ fn open_transfers_pass_no_quota_together() {
     let mut add = |bytes| world.block_on(core.add_room(&mut room, bytes));
     add(4_000_000).unwrap();
     let error = add(2_000_000).unwrap_err();
-    assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::QuotaExceeded, "{error}");
     assert!(make_room(u64::MAX).is_err() && make_room(u64::MAX).is_err());
     drop((room, rooms.pop()));
     assert!(make_room(PIECE).is_ok());
@@ -499,7 +501,7 @@ fn rate_and_quotas_refuse_with_the_time_to_try_again() {
     world.submit("return 1");
     let id = world.submit("return 1");
     let error = world.submit_as(me(), "return 1").unwrap_err();
-    assert_eq!(error.answer(), ServiceErrorKind::TooMany);
+    assert_eq!(error.problem().kind, ProblemKind::RateLimited);
     assert!(error.retry_after().is_some_and(|after| after <= Duration::from_secs(30)), "{error}");
     world.submit_as(other(), "return 1").unwrap();
     world.wait(&id);
@@ -509,7 +511,7 @@ fn rate_and_quotas_refuse_with_the_time_to_try_again() {
     ] {
         world.service().set_quotas(quotas);
         let error = world.submit_as(me(), "return 1").unwrap_err();
-        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+        assert_eq!(error.problem().kind, ProblemKind::QuotaExceeded, "{error}");
     }
     world.service().set_quotas(Quotas::default());
     world.submit("return 1");
@@ -732,8 +734,7 @@ fn subjects_see_nothing_of_each_other() {
     let id = world.submit("return 1");
     world.wait(&id);
     let is_not_found = |error: ServiceError| {
-        assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
-        assert_eq!(error.answer(), ServiceErrorKind::NotFound);
+        assert_eq!(error.problem().kind, ProblemKind::NotFound, "{error}");
     };
     world.block_on(async {
         let (service, other) = (world.service(), other());
@@ -775,7 +776,7 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     assert_eq!((report.finished.len(), report.cancelled.len()), (1, 1));
     assert_eq!(report.queued, std::slice::from_ref(&waiting));
     let error = world.submit_as(me(), "return 1").unwrap_err();
-    assert!(matches!(error, ServiceError::ShuttingDown), "{error}");
+    assert_eq!(error.problem(), ServiceError::shutting_down().problem());
     assert!(!world.block_on(world.service().health()).ready);
     let status = |id: &String| world.status(id);
     let mut ends = [status(&report.finished[0]), status(&report.cancelled[0])];
@@ -822,5 +823,5 @@ fn list_is_in_pages_with_the_latest_first() {
     assert_eq!(found, ids);
     let odd = ListQuery { cursor: Some("x".to_owned()), ..ListQuery::default() };
     let error = world.block_on(world.service().list(me(), odd)).unwrap_err();
-    assert_eq!(error.answer(), ServiceErrorKind::Invalid);
+    assert_eq!(error.problem().kind, ProblemKind::Invalid);
 }

@@ -70,14 +70,15 @@ fn permits_and_executions_have_the_same_quotas() {
     let permit = world.run_permit(me()).unwrap();
     let error = world.run_permit(me()).unwrap_err();
     assert!(error.retry_after().is_some_and(|after| after <= Duration::from_secs(30)), "{error}");
-    assert!(matches!(world.submit_as(me(), "return 1"), Err(ServiceError::TooFast { .. })));
+    let error = world.submit_as(me(), "return 1").unwrap_err();
+    assert_eq!(error.problem().kind, ProblemKind::RateLimited);
     world.end(permit, used(1000));
     let quotas = Quotas { cpu_per_day: Some(Duration::from_secs(1)), ..Quotas::default() };
     world.service().set_quotas(quotas);
     for error in
         [world.run_permit(me()).unwrap_err(), world.submit_as(me(), "return 1").unwrap_err()]
     {
-        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+        assert_eq!(error.problem().kind, ProblemKind::QuotaExceeded, "{error}");
     }
     drop(world.run_permit(other()).unwrap());
 }
@@ -92,7 +93,7 @@ fn sandbox_that_a_front_end_keeps_is_one_of_the_quota() {
     let permit = world.service().sandbox_permit(me()).unwrap();
     assert_eq!(world.block_on(world.service().usage(me())).unwrap().sandboxes, 1);
     for error in [create().unwrap_err(), world.service().sandbox_permit(me()).unwrap_err()] {
-        assert!(matches!(error, ServiceError::QuotaExceeded { .. }), "{error}");
+        assert_eq!(error.problem().kind, ProblemKind::QuotaExceeded, "{error}");
     }
     let theirs = world.service().sandbox_permit(other()).unwrap();
     let third = Subject::new("third").unwrap();
@@ -125,7 +126,8 @@ fn files_that_a_front_end_keeps_count_as_stored() {
         world.submit_as(me(), "return 1").unwrap_err(),
         world.block_on(world.service().check_stored(me())).unwrap_err(),
     ] {
-        let is_stored = matches!(error, ServiceError::QuotaExceeded { what: "stored bytes", .. });
+        let is_stored =
+            error.problem() == ServiceError::quota_exceeded("stored bytes", None).problem();
         assert!(is_stored, "{error}");
     }
     drop(world.run_permit(other()).unwrap());
@@ -146,7 +148,8 @@ fn shutdown_grants_no_permit() {
     let report = world.block_on(world.service().shutdown(Duration::ZERO));
     // It is nothing that the next start could run.
     assert!(report.queued.is_empty() && report.cancelled.is_empty(), "{report:?}");
-    assert!(matches!(world.run_permit(me()), Err(ServiceError::ShuttingDown)));
+    let error = world.run_permit(me()).unwrap_err();
+    assert_eq!(error.problem(), ServiceError::shutting_down().problem());
     world.end(permit, Usage::default());
     assert!(!waits.is_finished());
     waits.abort();

@@ -43,14 +43,14 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
     let mut different = request(Some("a"));
     different.spec = KeptSpec { mount_path: Some("/work".to_owned()), ..KeptSpec::default() };
     let error = world.create(different).unwrap_err();
-    assert!(matches!(error, ServiceError::NameTaken { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::Conflict, "{error}");
     assert_eq!(world.service().sandboxes(me()).sandboxes.len(), 2);
     // Another subject has names of its own, and sees none of these.
     assert!(world.service().sandboxes(other()).sandboxes.is_empty());
     let theirs = world.service().create_sandbox(other(), request(Some("a")));
     assert!(world.block_on(theirs).unwrap().is_new);
     let error = world.service().sandbox(other(), &first.sandbox.id).unwrap_err();
-    assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::NotFound, "{error}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn sandbox_that_is_not_allowed_any_more_keeps_its_files_and_is_not_used() {
     let view = world.view(&id);
     assert_eq!((view.status, view.generation), (SandboxStatus::Stopped, 1));
     let is_forbidden = |error: ServiceError| {
-        assert_eq!(error.answer(), ServiceErrorKind::Forbidden, "{error}");
+        assert_eq!(error.problem().kind, ProblemKind::Policy, "{error}");
         assert!(error.to_string().contains("'debian:13' is not allowed here"), "{error}");
     };
     is_forbidden(world.perform(&id, None).unwrap_err());
@@ -178,7 +178,7 @@ fn sandbox_without_programs_has_files_where_scripts_have_some() {
     assert!(!io_is_off(&world, Some("debian:13")));
     let mut with_input = request(None);
     with_input.spec.inputs.insert("a".to_owned(), "x".into());
-    assert_eq!(world.create(with_input).unwrap_err().answer(), ServiceErrorKind::Forbidden);
+    assert_eq!(world.create(with_input).unwrap_err().problem().kind, ProblemKind::Policy);
 }
 
 #[test]
@@ -207,8 +207,9 @@ fn files_of_kept_sandboxes_count_as_stored() {
     world.until_true(|| stored() >= before + (1 << 20));
     let quotas = Quotas { stored: Some(ByteSize::b(1024)), ..Quotas::default() };
     world.service().set_quotas(quotas);
-    let is_refused =
-        |error| matches!(error, ServiceError::QuotaExceeded { what, .. } if what == "stored bytes");
+    let is_refused = |error: ServiceError| {
+        error.problem() == ServiceError::quota_exceeded("stored bytes", None).problem()
+    };
     assert!(is_refused(world.submit_as(me(), "return 1").unwrap_err()));
     assert!(is_refused(world.create(request(None)).unwrap_err()));
     let write = r#"{"operation":"write","path":"b","content":"x"}"#;
@@ -280,12 +281,11 @@ fn sandbox_that_ended_starts_a_new_generation_and_a_handle_of_the_old_one_is_gon
     assert_eq!(world.perform(&id, Some(1)).unwrap(), (1, false));
     world.runner.all_ended.store(true, Ordering::SeqCst);
     let error = world.perform(&id, Some(1)).unwrap_err();
-    assert!(matches!(error, ServiceError::StaleGeneration { asked: 1, .. }), "{error}");
-    assert_eq!(error.answer(), ServiceErrorKind::Gone);
+    assert_eq!(error.problem(), ServiceError::stale_generation(&id, 1).problem());
     assert_eq!(world.perform(&id, None).unwrap(), (2, true));
     assert_eq!(world.perform(&id, None).unwrap(), (2, false));
     assert_eq!(world.perform(&id, Some(2)).unwrap(), (2, false));
-    assert_eq!(world.perform(&id, Some(1)).unwrap_err().answer(), ServiceErrorKind::Gone);
+    assert_eq!(world.perform(&id, Some(1)).unwrap_err().problem().kind, ProblemKind::Gone);
 }
 
 #[test]
@@ -298,13 +298,13 @@ fn sandbox_outlives_its_server_with_its_files_and_without_its_processes() {
     let view = world.view(&before.id);
     assert_eq!((view.status, view.generation), (SandboxStatus::Stopped, 1));
     assert_eq!((view.expires_at, view.max_expires_at), (before.expires_at, before.max_expires_at));
-    assert_eq!(world.perform(&before.id, Some(1)).unwrap_err().answer(), ServiceErrorKind::Gone);
+    assert_eq!(world.perform(&before.id, Some(1)).unwrap_err().problem().kind, ProblemKind::Gone);
     assert_eq!(world.perform(&before.id, None).unwrap(), (2, true));
     assert!(file.exists());
     world.block_on(world.service().delete_sandbox(me(), &before.id)).unwrap();
     assert!(!file.exists());
     let error = world.perform(&before.id, None).unwrap_err();
-    assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::Gone, "{error}");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
         assert_eq!(failure(&execution), is_gone);
     }
     let error = world.block_on(operation).unwrap().unwrap_err();
-    assert!(matches!(error, ServiceError::SandboxGone { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::Gone, "{error}");
     assert_eq!(world.runner.closed.load(Ordering::SeqCst), 1);
     assert_eq!(
         world.wait(&world.submit("return 1")).summary.status,
@@ -391,11 +391,15 @@ fn sandbox_ends_at_its_time_and_is_extended_up_to_its_longest_life() {
     assert!(extend(70) > long.expires_at);
     assert_eq!(extend(1000), long.max_expires_at);
     assert_eq!(long.max_expires_at, long.created_at.after(Duration::from_secs(100)));
-    let is_gone =
-        || matches!(world.service().sandbox(me(), &short), Err(ServiceError::SandboxGone { .. }));
+    let is_gone = || {
+        world
+            .service()
+            .sandbox(me(), &short)
+            .is_err_and(|it| it.problem().kind == ProblemKind::Gone)
+    };
     world.until_true(is_gone);
     let too_long = SandboxRequest { ttl_ms: Some(101_000), ..request(None) };
-    assert_eq!(world.create(too_long).unwrap_err().answer(), ServiceErrorKind::Invalid);
+    assert_eq!(world.create(too_long).unwrap_err().problem().kind, ProblemKind::Invalid);
 }
 
 #[test]
@@ -413,7 +417,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     let list = world.block_on(world.service().list(me(), query)).unwrap();
     assert_eq!(list.executions.len(), 1);
     let files = world.block_on(world.service().files(me(), &execution.summary.id));
-    assert!(matches!(files.unwrap_err(), ServiceError::NoFiles { .. }));
+    assert_eq!(files.unwrap_err().kind(), ErrorKind::NotFound);
     // In use it is not idle, however long that takes.
     let long = submit(None, "wait").unwrap().id;
     world.until(&long, ExecutionState::Running);
@@ -422,10 +426,10 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     world.wait(&long);
     assert!(world.view(&id).idle_at.is_some());
     let error = submit(Some(7), "return 1").unwrap_err();
-    assert!(matches!(error, ServiceError::StaleGeneration { asked: 7, .. }), "{error}");
+    assert!(error.to_string().starts_with("generation 7 of"), "{error}");
     let unknown = world.service().submit_in(me(), "nothing", None, script("return 1"), None);
     let error = world.block_on(unknown).unwrap_err();
-    assert!(matches!(error, ServiceError::NotFound { .. }), "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::NotFound, "{error}");
 }
 
 #[test]
@@ -433,13 +437,13 @@ fn number_of_sandboxes_is_bounded_and_a_failed_start_leaves_none() {
     let world = World::with(|config| config.quotas.sandboxes = 2);
     world.runner.failing.store(1, Ordering::SeqCst);
     let error = world.create(request(Some("a"))).unwrap_err();
-    assert_eq!(error.answer(), ServiceErrorKind::Unavailable, "{error}");
+    assert_eq!(error.problem().kind, ProblemKind::Unavailable, "{error}");
     assert!(world.service().sandboxes(me()).sandboxes.is_empty());
     assert!(files_below(&world.data_dir().join("files")).is_empty());
     world.create(request(Some("a"))).unwrap();
     world.create(request(None)).unwrap();
     let error = world.create(request(None)).unwrap_err();
-    assert!(matches!(error, ServiceError::QuotaExceeded { what: "sandboxes", .. }), "{error}");
+    assert_eq!(error.problem(), ServiceError::quota_exceeded("sandboxes", None).problem());
     assert!(!world.create(request(Some("a"))).unwrap().is_new);
 }
 
