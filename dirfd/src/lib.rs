@@ -16,6 +16,7 @@ mod random;
 mod remove_tree;
 mod resolve;
 mod sparse;
+mod stamp;
 mod walk;
 
 pub use access::{Access, check_access};
@@ -24,7 +25,7 @@ pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::{FreeSpace, Locality};
 pub use identity::Identity;
 pub use lock::{is_locked_file, lock_directory};
-pub use names::{CopyAllowance, FileState, KnownFiles, link_below};
+pub use names::{CopyAllowance, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, is_random_hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
@@ -32,4 +33,5 @@ pub use resolve::{
     Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split,
 };
 pub use sparse::{HoleAllowance, SparseReader, next_data};
+pub use stamp::FileStamp;
 pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};

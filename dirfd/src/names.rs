@@ -8,43 +8,24 @@ use rustix::fs::{AtFlags, Stat, linkat};
 use rustix::io::{Errno, Result};
 
 use crate::resolve::{Resolver, Root, split};
-
-/// What changes whenever the content of a file does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileState {
-    size: i64,
-    modified: (i64, u64),
-    changed: (i64, u64),
-}
-
-impl FileState {
-    /// The state of the file with this metadata.
-    #[must_use]
-    pub const fn of(stat: &Stat) -> Self {
-        Self {
-            size: stat.st_size,
-            modified: (stat.st_mtime, stat.st_mtime_nsec),
-            changed: (stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
-}
+use crate::stamp::FileStamp;
 
 /// What was found out about files that have several names.
 #[derive(Debug)]
-pub struct KnownFiles<T>(HashMap<(u64, u64), (FileState, T)>);
+pub struct KnownFiles<T>(HashMap<(u64, u64), (FileStamp, T)>);
 
 impl<T> KnownFiles<T> {
     /// What is known about a file, if it has not changed since.
     #[must_use]
     pub fn get(&self, file: &Stat) -> Option<&T> {
-        let (state, known) = self.0.get(&(file.st_dev, file.st_ino))?;
-        (*state == FileState::of(file)).then_some(known)
+        let (stamp, known) = self.0.get(&(file.st_dev, file.st_ino))?;
+        (*stamp == FileStamp::of(file)).then_some(known)
     }
 
     /// Keeps something about a file, if it has other names.
     pub fn add(&mut self, file: &Stat, known: T) {
         if file.st_nlink > 1 {
-            self.0.insert((file.st_dev, file.st_ino), (FileState::of(file), known));
+            self.0.insert((file.st_dev, file.st_ino), (FileStamp::of(file), known));
         }
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_api::artifacts::{Artifact, ArtifactMode, spelt};
 use sandbox_dirfd::{
-    CopyAllowance, FileState, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
+    CopyAllowance, FileStamp, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -105,7 +105,7 @@ pub fn copy(
             Err(error) => return Err(Error::io("copy", path)(error)),
         };
         let after = fstat(&source).map_err(&failed)?;
-        if FileState::of(&before) != FileState::of(&after) || bytes != size(&before) {
+        if FileStamp::of(&before) != FileStamp::of(&after) || bytes != size(&before) {
             continue;
         }
         let mode = ArtifactMode::of(before.st_mode);
@@ -137,7 +137,7 @@ pub fn describe(
         let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
         let Some(Content { bytes, sha256, head }) = read else { return Err(Error::Cancelled) };
         let after = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        if FileState::of(&before) == FileState::of(&after) && bytes == size(&before) {
+        if FileStamp::of(&before) == FileStamp::of(&after) && bytes == size(&before) {
             let mode = ArtifactMode::of(before.st_mode);
             let mime = manifest::mime(path, &head);
             let (path, path_b64) = spelt(path);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
-use sandbox_dirfd::{FileState, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
+use sandbox_dirfd::{FileStamp, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::collect::complete;
@@ -203,15 +203,7 @@ impl Entries {
         let mut digest = Sha256::new();
         let root = std::iter::once((&b""[..], &self.root));
         for (path, stat) in root.chain(self.below.iter().map(|(path, stat)| (&**path, stat))) {
-            let line = format!(
-                "{} {} {} {:?} {}\n",
-                stat.st_dev,
-                stat.st_ino,
-                stat.st_mode,
-                FileState::of(stat),
-                path.escape_ascii()
-            );
-            digest.update(line);
+            digest.update(format!("{:?} {}\n", FileStamp::of(stat), path.escape_ascii()));
         }
         hex(&digest.finalize())
     }

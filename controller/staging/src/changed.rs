@@ -10,11 +10,11 @@ use std::thread;
 
 use rustix::fs::{OFlags, fstat, readlinkat};
 use sandbox_api::changes::{ChangeOp, ChangeType};
-use sandbox_dirfd::{HoleAllowance, KnownFiles, Root, SparseReader, split};
+use sandbox_dirfd::{FileStamp, HoleAllowance, KnownFiles, Root, SparseReader, split};
 use sha2::{Digest as _, Sha256};
 
 use crate::copy::Copied;
-use crate::tree::Stamp;
+use crate::tree::kind_of;
 
 const BUFFER: usize = 128 << 10;
 
@@ -23,7 +23,7 @@ const BUFFER: usize = 128 << 10;
 pub(crate) struct Changed {
     pub op: ChangeOp,
     /// Its state in the copy; `None` if it was removed.
-    pub now: Option<Stamp>,
+    pub now: Option<FileStamp>,
     pub before: Option<Copied>,
     /// The path that the same file had before.
     pub from: Option<Box<[u8]>>,
@@ -31,19 +31,19 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    pub fn new(op: ChangeOp, now: Option<Stamp>, before: Option<Copied>) -> Self {
+    pub fn new(op: ChangeOp, now: Option<FileStamp>, before: Option<Copied>) -> Self {
         Self { op, now, before, from: None, digests: Digests::default() }
     }
 
     /// Its type now; if it was removed, its type before.
     pub fn kind(&self) -> ChangeType {
-        let before = || self.before.map(|it| it.original.kind());
-        self.now.map(|it| it.kind()).or_else(before).unwrap_or(ChangeType::Other)
+        let before = || self.before.map(|it| kind_of(it.original));
+        self.now.map(kind_of).or_else(before).unwrap_or(ChangeType::Other)
     }
 
     /// Whether it is a directory before and after.
     pub fn stays_directory(&self) -> bool {
-        let is_directory = |stamp: Stamp| stamp.is_directory();
+        let is_directory = |stamp: FileStamp| stamp.is_directory();
         self.now.is_some_and(is_directory)
             && self.before.is_some_and(|before| before.original.is_directory())
     }
@@ -99,15 +99,15 @@ impl Reading {
         &self,
         root: &Root<'_>,
         path: &[u8],
-        stamp: Stamp,
+        stamp: FileStamp,
         buffer: &mut [u8],
     ) -> Option<Digest> {
-        match stamp.kind() {
+        match kind_of(stamp) {
             ChangeType::File => {
                 let opened = root.open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK);
                 let file = File::from(opened.ok()?);
                 let stat = fstat(&file).ok()?;
-                if Stamp::of(&stat) != stamp {
+                if FileStamp::of(&stat) != stamp {
                     return None;
                 }
                 // Held while it is read: another thread may have another name of it.
@@ -128,7 +128,7 @@ impl Reading {
                     }
                 }
                 // Nobody wrote to it meanwhile.
-                let is_same = Stamp::of(&fstat(&file).ok()?) == stamp;
+                let is_same = FileStamp::of(&fstat(&file).ok()?) == stamp;
                 let digest = is_same.then(|| hash.finalize().into())?;
                 if let Some(known) = &mut known {
                     known.add(&stat, digest);

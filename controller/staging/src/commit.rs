@@ -12,14 +12,14 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use sandbox_api::Base64;
 use sandbox_api::changes::ChangeOp;
-use sandbox_dirfd::{Root, open_child, random_hex, retry, split};
+use sandbox_dirfd::{FileStamp, Root, open_child, random_hex, retry, split};
 
 use crate::changed::Changed;
 use crate::compare::Comparison;
 use crate::copy::Baseline;
 use crate::error::StageError;
 use crate::journal::{Below, DirectoryState, Journal, Move, OldEntry};
-use crate::tree::{self, Stamp, walk};
+use crate::tree::{self, walk};
 
 /// What became of a commit.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) fn conflicts(comparison: &Comparison, io_dir: &Root<'_>) -> Vec<Vec<u
     let baseline = &comparison.baseline;
     let mut found = Vec::new();
     for (path, change) in &comparison.changed {
-        let now = io_dir.stat(path).map(|stat| Stamp::of(&stat));
+        let now = io_dir.stat(path).map(|stat| FileStamp::of(&stat));
         let is_as_it_was = match (change.before, now) {
             // What is below a directory that is new moves with it.
             (None, _) if is_covered(path) => true,
@@ -149,7 +149,7 @@ fn below(baseline: &Baseline, directory: &[u8]) -> Vec<Below> {
     let behind = (Bound::Excluded(&*prefix), Bound::Unbounded);
     let entries = baseline.entries.range::<[u8], _>(behind);
     let entries = entries.map_while(|(path, it)| Some((path.strip_prefix(&*prefix)?, it.original)));
-    let below = |(path, stamp): (&[u8], Stamp)| Below {
+    let below = |(path, stamp): (&[u8], FileStamp)| Below {
         path: Base64(path.to_vec()),
         entry: OldEntry::below(stamp),
     };
@@ -313,7 +313,7 @@ fn has_only(parent: BorrowedFd<'_>, name: &[u8], below: &[Below]) -> bool {
     let known: HashMap<&[u8], OldEntry> = below.iter().map(|it| (&*it.path.0, it.entry)).collect();
     let mut is_known = true;
     let walked = walk(directory.as_fd(), &mut |visit| {
-        let entry = OldEntry::below(Stamp::of(visit.stat));
+        let entry = OldEntry::below(FileStamp::of(visit.stat));
         is_known &=
             known.get(visit.path) == Some(&entry) && !is_mount(visit.parent, visit.name.to_bytes());
         Ok(())
@@ -383,7 +383,7 @@ fn put(
 
 fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OldEntry>> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(OldEntry::of(Stamp::of(&stat)))),
+        Ok(stat) => Ok(Some(OldEntry::of(FileStamp::of(&stat)))),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use rustix::fs::fstat;
 use sandbox_api::changes::{ChangeOp, ChangeType};
+use sandbox_dirfd::FileStamp;
 
 use crate::changed::{Changed, Digests, content_of};
 use crate::copy::Baseline;
 use crate::error::StageError;
-use crate::tree::{Born, Seen, Stamp, born, walk};
+use crate::tree::{Born, Seen, born, kind_of, walk};
 
 /// What a run changed in its io dir.
 #[derive(Debug)]
@@ -22,9 +23,9 @@ pub struct Comparison {
     pub(crate) changed: BTreeMap<Box<[u8]>, Changed>,
     /// Directories that are there before and after, with their state in the copy: a commit restores
     /// their modes and times.
-    pub(crate) directories: BTreeMap<Box<[u8]>, Stamp>,
+    pub(crate) directories: BTreeMap<Box<[u8]>, FileStamp>,
     /// The state of the copy's root.
-    pub(crate) root: Stamp,
+    pub(crate) root: FileStamp,
 }
 
 impl Comparison {
@@ -35,7 +36,7 @@ impl Comparison {
     }
 
     /// The io dir itself before the run, if that changed its permissions.
-    pub(crate) fn root_before(&self) -> Option<Stamp> {
+    pub(crate) fn root_before(&self) -> Option<FileStamp> {
         let before = self.baseline.root.copy;
         (before.permissions() != self.root.permissions()).then_some(before)
     }
@@ -56,11 +57,11 @@ pub(crate) fn compare(
     copy: BorrowedFd<'_>,
     baseline: &Arc<Baseline>,
 ) -> Result<Comparison, StageError> {
-    let mut found: BTreeMap<Box<[u8]>, (Stamp, Born)> = BTreeMap::new();
+    let mut found: BTreeMap<Box<[u8]>, (FileStamp, Born)> = BTreeMap::new();
     let mut seen = Seen::default();
     walk(copy, &mut |visit| {
         seen.add(visit.path)?;
-        let stamp = Stamp::of(visit.stat);
+        let stamp = FileStamp::of(visit.stat);
         let is_known = baseline.entries.get(visit.path).is_some_and(|it| it.copy.ino == stamp.ino);
         // It is only needed to recognise a file that has another name now.
         let born = if is_known { None } else { born(visit.parent, visit.name) };
@@ -86,7 +87,7 @@ pub(crate) fn compare(
         }
     }
     name_origins(&mut changed, &found, baseline);
-    let root = Stamp::of(&fstat(copy).map_err(StageError::at(b"."))?);
+    let root = FileStamp::of(&fstat(copy).map_err(StageError::at(b"."))?);
     let baseline = baseline.clone();
     let compared = Comparison { baseline, conflicts: BTreeSet::new(), changed, directories, root };
     Ok(compared.read(original, copy))
@@ -94,12 +95,12 @@ pub(crate) fn compare(
 
 /// What happened to an entry by its metadata; `None` if nothing. A written file may turn out to have
 /// the same content.
-pub(crate) fn op_of(before: Option<Stamp>, now: Stamp) -> Option<ChangeOp> {
+pub(crate) fn op_of(before: Option<FileStamp>, now: FileStamp) -> Option<ChangeOp> {
     let Some(before) = before else { return Some(ChangeOp::Created) };
-    if before.kind() != now.kind() {
+    if kind_of(before) != kind_of(now) {
         return Some(ChangeOp::Modified);
     }
-    match now.kind() {
+    match kind_of(now) {
         ChangeType::Directory => {
             (before.permissions() != now.permissions()).then_some(ChangeOp::Mode)
         }
@@ -112,8 +113,8 @@ pub(crate) fn op_of(before: Option<Stamp>, now: Stamp) -> Option<ChangeOp> {
 /// it was.
 fn is_change(change: &mut Changed) -> bool {
     let (Some(now), Some(before)) = (change.now, change.before) else { return true };
-    let is_same_type = now.kind() == before.copy.kind();
-    let has_content = matches!(now.kind(), ChangeType::File | ChangeType::Symlink);
+    let is_same_type = kind_of(now) == kind_of(before.copy);
+    let has_content = matches!(kind_of(now), ChangeType::File | ChangeType::Symlink);
     if change.op != ChangeOp::Modified || !is_same_type || !has_content {
         return true;
     }
@@ -123,7 +124,7 @@ fn is_change(change: &mut Changed) -> bool {
     if digest != digest_before {
         return true;
     }
-    let is_file = now.kind() == ChangeType::File;
+    let is_file = kind_of(now) == ChangeType::File;
     change.op = if is_file && now.permissions() != before.copy.permissions() {
         ChangeOp::Mode
     } else {
@@ -136,7 +137,7 @@ fn is_change(change: &mut Changed) -> bool {
 /// at its old path, and was created when that copy was.
 fn name_origins(
     changed: &mut BTreeMap<Box<[u8]>, Changed>,
-    found: &BTreeMap<Box<[u8]>, (Stamp, Born)>,
+    found: &BTreeMap<Box<[u8]>, (FileStamp, Born)>,
     baseline: &Baseline,
 ) {
     let moved: HashMap<u64, (&[u8], Born)> = baseline

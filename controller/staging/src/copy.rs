@@ -13,10 +13,10 @@ use rustix::fs::{
     futimens, ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{CopyAllowance, KnownFiles, link_below, next_data, remove_tree};
+use sandbox_dirfd::{CopyAllowance, FileStamp, KnownFiles, link_below, next_data, remove_tree};
 
 use crate::error::StageError;
-use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_for_tick};
+use crate::tree::{Born, MAX_DEPTH, Seen, born, entries, join, open, wait_for_tick};
 
 /// How often to copy a file that changes meanwhile.
 const TRIES: usize = 4;
@@ -28,15 +28,15 @@ const ATTRIBUTES: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
 /// An entry of the io dir and its copy, when it was copied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copied {
-    pub original: Stamp,
-    pub copy: Stamp,
+    pub original: FileStamp,
+    pub copy: FileStamp,
     /// When the inode of the copy was created.
     pub born: Born,
 }
 
-impl From<Stamp> for Copied {
+impl From<FileStamp> for Copied {
     /// An entry that an overlay shows as it is.
-    fn from(original: Stamp) -> Self {
+    fn from(original: FileStamp) -> Self {
         Self { original, copy: original, born: None }
     }
 }
@@ -100,10 +100,10 @@ fn copy_with(
     };
     copying.directory(from.as_fd(), to.as_fd(), b"", 0)?;
     finish(&from, &to, &original).map_err(&at)?;
-    let copy = Stamp::of(&fstat(&to).map_err(&at)?);
+    let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
     let born = born(to.as_fd(), c".");
     let baseline = Baseline {
-        root: Copied { original: Stamp::of(&original), copy, born },
+        root: Copied { original: FileStamp::of(&original), copy, born },
         entries: copying.copied,
     };
     // From here on every change has another ctime than what was recorded.
@@ -212,8 +212,8 @@ impl Copying<'_> {
             let Some(original) = original else { continue };
             let copy = rustix::fs::statat(to, &*name, AtFlags::SYMLINK_NOFOLLOW);
             let copied = Copied {
-                original: Stamp::of(&original),
-                copy: Stamp::of(&copy.map_err(StageError::at(&path))?),
+                original: FileStamp::of(&original),
+                copy: FileStamp::of(&copy.map_err(StageError::at(&path))?),
                 born: born(to, &name),
             };
             self.copied.insert(path, copied);
@@ -295,7 +295,7 @@ fn copy_file(
         content(&from, &to, &before, reserve)
             .map_err(|source| StageError::Path { path: path.to_owned(), source })?;
         let after = fstat(&from).map_err(&at)?;
-        if Stamp::of(&before) == Stamp::of(&after) {
+        if FileStamp::of(&before) == FileStamp::of(&after) {
             finish(&from, &to, &before).map_err(&at)?;
             return Ok(Some(before));
         }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use sandbox_api::changes::{ChangeOp, ChangeType};
-use sandbox_dirfd::Root;
+use sandbox_dirfd::{FileStamp, Root};
 use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
 use crate::changed::{Changed, target};
 use crate::compare::Comparison;
-use crate::tree::Stamp;
+use crate::tree::kind_of;
 
 /// The largest file that is in a diff.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -106,8 +106,8 @@ const LINK: &str = "120000";
 
 impl Side {
     /// `None` for what is neither a file nor a link: a directory is there with what is in it.
-    fn read(root: &Root<'_>, path: &[u8], stamp: Stamp) -> Result<Option<Self>, &'static str> {
-        let (mode, content) = match stamp.kind() {
+    fn read(root: &Root<'_>, path: &[u8], stamp: FileStamp) -> Result<Option<Self>, &'static str> {
+        let (mode, content) = match kind_of(stamp) {
             ChangeType::File if stamp.size > MAX_FILE_BYTES => return Err(" (larger than 1 MiB)"),
             ChangeType::File => {
                 let mode = if stamp.mode & 0o100 == 0 { "100644" } else { "100755" };

@@ -8,9 +8,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_api::Base64;
+use sandbox_dirfd::FileStamp;
 use serde::{Deserialize, Serialize};
-
-use crate::tree::Stamp;
 
 /// The name of the journal in its stage.
 pub(crate) const NAME: &str = "journal";
@@ -71,12 +70,12 @@ pub(crate) struct OldEntry {
 }
 
 impl OldEntry {
-    pub const fn of(stamp: Stamp) -> Self {
+    pub const fn of(stamp: FileStamp) -> Self {
         Self { inode: stamp.ino, size: stamp.size, modified: stamp.modified }
     }
 
     /// As it is in [`Below`]: of a directory only which one it is, because its entries are there too.
-    pub fn below(stamp: Stamp) -> Self {
+    pub fn below(stamp: FileStamp) -> Self {
         match stamp.is_directory() {
             true => Self { inode: stamp.ino, size: 0, modified: (0, 0) },
             false => Self::of(stamp),

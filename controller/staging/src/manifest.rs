@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sandbox_api::changes::{Before, Change, ChangeManifest, ChangeOp, ChangeType};
-use sandbox_dirfd::Root;
+use sandbox_dirfd::{FileStamp, Root};
 
 use crate::changed::{Changed, Digest, target};
 use crate::compare::Comparison;
-use crate::tree::Stamp;
+use crate::tree::kind_of;
 
 impl Comparison {
     /// The manifest, with at most `most` changes. `copy` is the copy that was compared.
@@ -34,7 +34,7 @@ impl Comparison {
 
 fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
     let kind = change.kind();
-    let is_link = |stamp: Stamp| stamp.kind() == ChangeType::Symlink;
+    let is_link = |stamp: FileStamp| kind_of(stamp) == ChangeType::Symlink;
     let before = change.before.map(|before| Before {
         bytes: bytes(before.original),
         sha256: change.digests.before.as_ref().map(hex),
@@ -60,12 +60,12 @@ fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
     }
 }
 
-fn bytes(stamp: Stamp) -> Option<u64> {
-    matches!(stamp.kind(), ChangeType::File | ChangeType::Symlink).then_some(stamp.size)
+fn bytes(stamp: FileStamp) -> Option<u64> {
+    matches!(kind_of(stamp), ChangeType::File | ChangeType::Symlink).then_some(stamp.size)
 }
 
-fn mode(stamp: Stamp) -> Option<String> {
-    (stamp.kind() != ChangeType::Symlink).then(|| format!("{:04o}", stamp.permissions()))
+fn mode(stamp: FileStamp) -> Option<String> {
+    (kind_of(stamp) != ChangeType::Symlink).then(|| format!("{:04o}", stamp.permissions()))
 }
 
 fn hex(digest: &Digest) -> String {

@@ -12,14 +12,14 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::changes::{ChangeOp, ChangeType};
-use sandbox_dirfd::{Root, retry, split};
+use sandbox_dirfd::{FileStamp, Root, retry, split};
 
 use crate::changed::Changed;
 use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, Seen, Stamp, entries, join, open};
+use crate::tree::{MAX_DEPTH, Seen, entries, join, kind_of, open};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
@@ -70,7 +70,7 @@ pub(crate) struct Opened<'a> {
 /// Compares the layers. What changed in the lower one after `since` was changed by something else.
 pub(crate) fn compare(
     Opened { lower, upper, view }: Opened<'_>,
-    root: Stamp,
+    root: FileStamp,
     since: (i64, u64),
 ) -> std::result::Result<Comparison, StageError> {
     let at = StageError::at(b".");
@@ -92,7 +92,7 @@ pub(crate) fn compare(
     layers.name_origins(view).map_err(&at)?;
     let Comparing { before, changed, directories, conflicts, .. } = layers;
     let baseline = Arc::new(Baseline { root: root.into(), entries: before });
-    let root = Stamp::of(&fstat(&upper_dir).map_err(&at)?);
+    let root = FileStamp::of(&fstat(&upper_dir).map_err(&at)?);
     let compared = Comparison { baseline, conflicts, changed, directories, root };
     Ok(compared.read(lower, upper))
 }
@@ -124,7 +124,7 @@ struct Comparing<'a> {
     is_hidden: bool,
     before: BTreeMap<Box<[u8]>, Copied>,
     changed: BTreeMap<Box<[u8]>, Changed>,
-    directories: BTreeMap<Box<[u8]>, Stamp>,
+    directories: BTreeMap<Box<[u8]>, FileStamp>,
     conflicts: BTreeSet<Box<[u8]>>,
     /// New paths of files that were in the lower layer before.
     origins: Vec<Box<[u8]>>,
@@ -181,7 +181,7 @@ impl Comparing<'_> {
         depth: Depth,
     ) -> std::result::Result<(), StageError> {
         let at = StageError::at(path);
-        let (now, before) = (Stamp::of(stat), below.map(Stamp::of));
+        let (now, before) = (FileStamp::of(stat), below.map(FileStamp::of));
         let change = op_of(before, now);
         if let Some(op) = change {
             self.changed.insert(path.into(), Changed::new(op, Some(now), before.map(Copied::from)));
@@ -224,7 +224,7 @@ impl Comparing<'_> {
 
     /// Whether a directory of the upper layer was copied from the one that is in the lower layer now,
     /// and not made by the run, or copied from another one that was there.
-    fn is_what_was_copied(&self, upper: &OwnedFd, path: &[u8], lower: Stamp) -> bool {
+    fn is_what_was_copied(&self, upper: &OwnedFd, path: &[u8], lower: FileStamp) -> bool {
         let shown = Root::new(self.view.as_fd()).and_then(|view| view.stat(path));
         has_origin(upper) && shown.is_ok_and(|shown| shown.st_ino == lower.ino)
     }
@@ -239,7 +239,7 @@ impl Comparing<'_> {
         depth: Depth,
     ) -> std::result::Result<(), StageError> {
         self.count(path)?;
-        let before = Stamp::of(stat);
+        let before = FileStamp::of(stat);
         let change = Changed::new(ChangeOp::Removed, None, Some(before.into()));
         self.changed.insert(path.into(), change);
         self.before.insert(path.into(), before.into());
@@ -265,7 +265,7 @@ impl Comparing<'_> {
     }
 
     /// Notes a conflict if the lower entry was changed while the run was going on.
-    fn note(&mut self, path: &[u8], before: Stamp, depth: Depth) {
+    fn note(&mut self, path: &[u8], before: FileStamp, depth: Depth) {
         if depth.is_foreign || before.changed > self.since {
             self.conflicts.insert(path.into());
         }
@@ -309,8 +309,8 @@ fn stat_of(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>> {
 }
 
 /// Whether it can have attributes of an overlay, and be opened without an effect.
-fn has_attributes(stamp: Stamp) -> bool {
-    matches!(stamp.kind(), ChangeType::File | ChangeType::Directory)
+fn has_attributes(stamp: FileStamp) -> bool {
+    matches!(kind_of(stamp), ChangeType::File | ChangeType::Directory)
 }
 
 /// Removes from what is moved into the io dir whatever only an overlay understands.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, Stat};
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
-use sandbox_dirfd::{DiskMeter, DiskUsage, Root, ScanCoverage, Visit, WalkBounds, join};
+use sandbox_dirfd::{DiskMeter, DiskUsage, FileStamp, Root, ScanCoverage, Visit, WalkBounds, join};
 
 use crate::overlay::{is_opaque, is_whiteout};
 
@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Snapshot {
     /// By their paths relative to the io dir. Without directories.
-    files: HashMap<Box<[u8]>, Fingerprint>,
+    files: HashMap<Box<[u8]>, FileStamp>,
     /// Those that the upper layer of an overlay hides: they were removed.
     removed: HashSet<Box<[u8]>>,
     /// Whether `files` is complete.
@@ -38,30 +38,6 @@ pub struct Snapshot {
     pub usage: DiskUsage,
     /// Whether `usage` is complete.
     pub coverage: ScanCoverage,
-}
-
-/// Detects a change of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fingerprint {
-    dev: u64,
-    ino: u64,
-    /// The size of a regular file; 0 for other types.
-    size: u64,
-    modified: (i64, u64),
-    changed: (i64, u64),
-}
-
-impl Fingerprint {
-    fn of(stat: &Stat) -> Self {
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        Self {
-            dev: stat.st_dev,
-            ino: stat.st_ino,
-            size: if is_file { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 },
-            modified: (stat.st_mtime, stat.st_mtime_nsec),
-            changed: (stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
 }
 
 impl Snapshot {
@@ -101,7 +77,7 @@ impl Snapshot {
             if may_hide {
                 hiding.push(path);
             } else {
-                files.insert(path, Fingerprint::of(stat));
+                files.insert(path, FileStamp::of(stat));
             }
         });
         is_whole &= coverage == ScanCoverage::All;
@@ -119,13 +95,14 @@ impl Snapshot {
     /// only the other one found is not listed: it may have existed all the time.
     pub fn changes(&self, after: &Self) -> FilesTouched {
         let mut files: Vec<(&[u8], FileOp, u64)> = Vec::new();
-        for (path, mark) in &after.files {
+        for (path, stamp) in &after.files {
             let has_changed = match self.files.get(path) {
-                Some(before) => before != mark,
+                Some(before) => before != stamp,
                 None => self.is_whole,
             };
             if has_changed {
-                files.push((path, FileOp::Write, mark.size));
+                let is_file = stamp.file_type() == FileType::RegularFile;
+                files.push((path, FileOp::Write, if is_file { stamp.size } else { 0 }));
             }
         }
         if after.is_whole {

@@ -16,7 +16,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_dirfd::{Identity, Root, path_of, random_hex};
+use sandbox_dirfd::{FileStamp, Identity, Root, path_of, random_hex};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::location::{FILES, Location, PREFIX, TRASH, directory, keeping_times, mount_of};
 use crate::overlay;
 use crate::records::{Record, Records};
-use crate::tree::{Stamp, entries, stamp_time, wait_for_tick};
+use crate::tree::{entries, stamp_time, wait_for_tick};
 
 /// A directory for the kernel, on behalf of the overlay.
 const WORK: &str = "work";
@@ -54,7 +54,7 @@ enum Before {
     Lower {
         work: OwnedFd,
         /// The io dir itself.
-        root: Stamp,
+        root: FileStamp,
         /// When the stage was created.
         since: Timespec,
     },
@@ -320,7 +320,7 @@ impl Location {
         overlay::probe(upper)?;
         let stat = fstat(io_dir)?;
         finish(io_dir, upper, &stat)?;
-        let (work, root) = (self.make_directory(WORK)?, Stamp::of(&stat));
+        let (work, root) = (self.make_directory(WORK)?, FileStamp::of(&stat));
         Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
     }
 

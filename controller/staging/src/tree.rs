@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, StatxFlags, statat};
 use rustix::io::{Errno, Result};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
-use sandbox_dirfd::{open_child, retry};
+use sandbox_dirfd::{FileStamp, open_child, retry};
 
 use crate::error::StageError;
 
@@ -37,49 +37,17 @@ impl Seen {
     }
 }
 
-/// What tells that a file changed: whoever writes to it, or changes its metadata, changes its ctime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub dev: u64,
-    pub ino: u64,
-    pub mode: u32,
-    pub size: u64,
-    pub modified: (i64, u64),
-    pub changed: (i64, u64),
-}
-
-impl Stamp {
-    pub fn of(stat: &Stat) -> Self {
-        Self {
-            dev: stat.st_dev,
-            ino: stat.st_ino,
-            mode: stat.st_mode,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified: (stat.st_mtime, stat.st_mtime_nsec),
-            changed: (stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
-
-    pub fn kind(&self) -> ChangeType {
-        match FileType::from_raw_mode(self.mode) {
-            FileType::RegularFile => ChangeType::File,
-            FileType::Directory => ChangeType::Directory,
-            FileType::Symlink => ChangeType::Symlink,
-            _ => ChangeType::Other,
-        }
-    }
-
-    pub fn is_directory(&self) -> bool {
-        self.kind() == ChangeType::Directory
-    }
-
-    /// The permission bits.
-    pub const fn permissions(&self) -> u32 {
-        self.mode & 0o7777
+/// The type of a file.
+pub(crate) fn kind_of(stamp: FileStamp) -> ChangeType {
+    match stamp.file_type() {
+        FileType::RegularFile => ChangeType::File,
+        FileType::Directory => ChangeType::Directory,
+        FileType::Symlink => ChangeType::Symlink,
+        _ => ChangeType::Other,
     }
 }
 
-/// A time as it is in a [`Stamp`].
+/// A time as it is in a [`FileStamp`].
 pub(crate) fn stamp_time(time: Timespec) -> (i64, u64) {
     (time.tv_sec, u64::try_from(time.tv_nsec).unwrap_or(0))
 }
@@ -168,7 +136,7 @@ fn walk_in(
     for (name, stat) in entries(directory).map_err(StageError::at(path))? {
         let path = join(path, name.to_bytes());
         see(Visit { parent: directory, name: &name, path: &path, stat: &stat })?;
-        if Stamp::of(&stat).is_directory() {
+        if FileStamp::of(&stat).is_directory() {
             if depth + 1 > MAX_DEPTH {
                 return Err(StageError::TooDeep { path: path.into() });
             }
