@@ -49,6 +49,7 @@ pub use execution::{
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, is_image_reference};
+pub use json::strict;
 pub use language::Language;
 pub use limits::{
     Bounds, ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,

@@ -1,24 +1,23 @@
 //! File operations as data: a JSON object in, an envelope out. Used by every front end.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 pub use sandbox_protocol::operation::{
     Copy, Edit, Exists, FileOperation, Glob, Grep, List, Mkdir, Operation, Read, Remove, Rename,
     Stat, View, ViewLines, Write,
 };
-use sandbox_protocol::{ErrorKind, WireError, names};
+use sandbox_protocol::{ErrorKind, WireError, names, without_bom};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize, Serializer, de, ser};
-use serde_json::map::Entry;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::encoding::Encoding;
 use super::files::OperationStats;
 use crate::failure::Failure;
+use crate::json::strict;
 use crate::time::millis;
 
 /// A file operation given as JSON, read from `{"operation": "read", "path": "a.txt", …}`: beside the
@@ -94,114 +93,18 @@ impl JsonSchema for OperationRequest {
     }
 }
 
-/// A whole number is an integer however it is written: no option is a fraction.
-fn whole_numbers(value: &mut Value) {
-    match value {
-        Value::Number(number) => {
-            let whole = number.as_f64().filter(|it| number.is_f64() && it.fract() == 0.0);
-            // Integers that a double has exactly.
-            if let Some(whole) = whole.filter(|it| (0.0..=MAX_EXACT).contains(it)) {
-                *value = (whole as u64).into();
-            }
-        }
-        Value::Object(members) => members.values_mut().for_each(whole_numbers),
-        _ => {}
-    }
-}
-
-/// Larger integers are not exact in a double.
-const MAX_EXACT: f64 = (1_u64 << 53) as f64;
-
 fn invalid(message: impl AsRef<str>) -> WireError {
     WireError::new(ErrorKind::InvalidRequest, message)
-}
-
-/// A JSON value without duplicate keys, which would be ambiguous.
-struct Unambiguous(Value);
-
-impl<'de> Deserialize<'de> for Unambiguous {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyValue).map(Self)
-    }
-}
-
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Value;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut array = Vec::new();
-        while let Some(Unambiguous(item)) = items.next_element()? {
-            array.push(item);
-        }
-        Ok(array.into())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some((key, Unambiguous(value))) = members.next_entry::<String, _>()? {
-            match object.entry(key) {
-                Entry::Vacant(entry) => _ = entry.insert(value),
-                Entry::Occupied(entry) => {
-                    return Err(de::Error::custom(format!("duplicate field `{}`", entry.key())));
-                }
-            }
-        }
-        Ok(object.into())
-    }
 }
 
 /// Decodes an operation's options; an error names the key.
 fn options_of<T>(
     operation: &str,
     options: Map<String, Value>,
-    decode: impl FnOnce(
-        serde_path_to_error::Deserializer<'_, '_, Value>,
-    ) -> Result<T, serde_json::Error>,
+    decode: impl FnOnce(strict::Tracked<'_, '_, Value>) -> Result<T, serde_json::Error>,
 ) -> Result<T, WireError> {
-    let mut track = serde_path_to_error::Track::new();
-    let options = Value::Object(options);
-    let options = serde_path_to_error::Deserializer::new(options, &mut track);
-    decode(options).map_err(|what| {
-        // The message itself names an unknown or missing key.
-        invalid(match &*track.path().to_string() {
-            "." => format!("{operation}: {what}"),
-            key => format!("{operation}: {key}: {what}"),
-        })
-    })
+    strict::read_with(Value::Object(options), decode)
+        .map_err(|mistake| invalid(format!("{operation}: {mistake}")))
 }
 
 impl OperationRequest {
@@ -233,12 +136,11 @@ impl OperationRequest {
     ///
     /// `invalid_request`, naming the key that is unknown, missing, or of the wrong type.
     pub fn from_json(json: &str) -> Result<Self, WireError> {
-        match serde_json::from_str(json.strip_prefix('\u{feff}').unwrap_or(json)) {
-            Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
+        match strict::from_slice(without_bom(json.as_bytes())) {
+            Ok(Value::Object(object)) => Self::from_object(object),
             Ok(_) => Err(invalid("not a JSON object")),
-            // A data error is the only possible error in valid JSON.
-            Err(error) if error.is_data() => Err(invalid(error.to_string())),
-            Err(error) => Err(invalid(format!("not a JSON object: {error}"))),
+            Err(mistake) if mistake.error.is_data() => Err(invalid(mistake.to_string())),
+            Err(mistake) => Err(invalid(format!("not a JSON object: {mistake}"))),
         }
     }
 
@@ -253,7 +155,6 @@ impl OperationRequest {
             Some(_) => return Err(invalid("operation: it is not a string")),
             None => return Err(invalid("missing field `operation`")),
         };
-        object.values_mut().for_each(whole_numbers);
         let beside: &[&str] = match &*name {
             "read" => &["encoding"],
             "write" => &["content", "encoding"],
@@ -284,11 +185,9 @@ impl OperationRequest {
 
 impl<'de> Deserialize<'de> for OperationRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Unambiguous::deserialize(deserializer)? {
-            Unambiguous(Value::Object(object)) => {
-                Self::from_object(object).map_err(de::Error::custom)
-            }
-            Unambiguous(_) => Err(de::Error::custom("not a JSON object")),
+        match strict::deserialize(deserializer)? {
+            Value::Object(object) => Self::from_object(object).map_err(de::Error::custom),
+            _ => Err(de::Error::custom("not a JSON object")),
         }
     }
 }

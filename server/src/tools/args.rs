@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sandbox_api::strict;
 use serde::de::value::MapDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -34,9 +35,8 @@ impl<'a> Members<'a> {
     pub fn decode<T: DeserializeOwned>(&self, tool: &str) -> Result<T, ToolError> {
         let entries = self.0.iter().map(|(key, value)| (key.as_str(), *value));
         let entries = MapDeserializer::<_, serde_json::Error>::new(entries);
-        serde_path_to_error::deserialize(entries).map_err(|error| {
-            let path = error.path().to_string();
-            let what = position_cut(&error.into_inner().to_string());
+        strict::read(entries).map_err(|mistake| {
+            let (path, what) = (mistake.path.to_string(), mistake.what());
             // Errors for a missing, unknown or duplicate key name the key themselves.
             let message = match path.as_str() {
                 "." => format!("{tool}: {what}"),
@@ -55,14 +55,6 @@ impl<'a> Members<'a> {
             (None, _) => Err(ToolError::invalid(format!("{tool}: missing field `{key}`"))),
             _ => Err(ToolError::invalid(format!("{tool}: duplicate field `{key}`"))),
         }
-    }
-}
-
-/// serde_json's message without its position, which is relative to a part of the line.
-pub(super) fn position_cut(message: &str) -> String {
-    match message.rfind(" at line ") {
-        Some(at) => message[..at].to_owned(),
-        None => message.to_owned(),
     }
 }
 
@@ -182,6 +174,8 @@ mod tests {
             ("sandbox_filesystem", r#"{"operation": "read", "operation": "read", "path": "a"}"#),
             ("sandbox_filesystem", r#"{"operation": "read", "path": "a", "content": "x"}"#),
             ("sandbox_filesystem", r#"{"operation": "write", "containerId": "c", "path": "a"}"#),
+            ("sandbox_init", r#"{"containerId": "c", "projectOutPath": "a", "limits": [1000]}"#),
+            ("sandbox_execute", r#"{"containerId": "c", "request": ["return 1"]}"#),
         ];
         let refusals = cases.map(|(tool, args)| refusal(tool, args)).join("\n");
         insta::assert_snapshot!(refusals);

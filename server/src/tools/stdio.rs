@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandbox_api::{EngineKind, ErrorKind, IdReader, without_bom};
+use sandbox_api::{EngineKind, ErrorKind, IdReader, strict, without_bom};
 use sandbox_protocol::Base64;
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
@@ -525,7 +525,6 @@ struct CancelLine<'a> {
 /// The id of an invalid line, so that its caller is informed. Kept unparsed: a line of brackets
 /// takes a hundred times its length as a value.
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
 struct IdLine<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
@@ -551,17 +550,17 @@ impl Request {
         if text.trim().is_empty() {
             return Ok(None);
         }
-        let about: IdLine<'_> = serde_json::from_str(text)
-            .map_err(|error| sender(format!("the line is not a call: {error}")))?;
+        let about: IdLine<'_> = strict::from_slice(text.as_bytes())
+            .map_err(|mistake| sender(format!("the line is not a call: {mistake}")))?;
         if about.cancel.is_some() {
-            let CancelLine { cancel } = serde_json::from_str(text)
-                .map_err(|error| nobody(format!("the line is not a cancel: {error}")))?;
+            let CancelLine { cancel } = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a cancel: {mistake}")))?;
             let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
         if about.hello.is_some() {
-            let _: HelloRequest = serde_json::from_str(text)
-                .map_err(|error| nobody(format!("the line is not a hello: {error}")))?;
+            let _: HelloRequest = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a hello: {mistake}")))?;
             return Ok(Some(Self::Hello));
         }
         if let Some(call) = about.chunk {
@@ -569,15 +568,16 @@ impl Request {
             return Ok(Some(Self::Chunk(call, read_chunk(text).transpose())));
         }
         if about.more.is_some() {
-            let MoreLine { more, chunks } = serde_json::from_str(text)
-                .map_err(|error| nobody(format!("the line is not a `more`: {error}")))?;
+            let MoreLine { more, chunks } = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a `more`: {mistake}")))?;
             let more = read_id(Some(more)).map_err(|what| nobody(format!("more: {what}")))?;
             return Ok(Some(Self::More(more, chunks)));
         }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
-        let CallLine { _id: _, tool, args, timeout_ms, stream } = serde_json::from_str(text)
-            .map_err(|error| refuse(format!("the line is not a call: {error}")))?;
+        let CallLine { _id: _, tool, args, timeout_ms, stream } =
+            strict::from_slice(text.as_bytes())
+                .map_err(|mistake| refuse(format!("the line is not a call: {mistake}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));
         }
@@ -589,7 +589,7 @@ impl Request {
 /// The content of a chunk's line; none for an end.
 fn read_chunk(line: &str) -> Result<Option<Vec<u8>>, String> {
     let ChunkLine { _chunk: _, data, end } =
-        serde_json::from_str(line).map_err(|error| error.to_string())?;
+        strict::from_slice(line.as_bytes()).map_err(|mistake| mistake.to_string())?;
     match (data, end) {
         (Some(data), false) if data.0.len() > MAX_CHUNK_BYTES => {
             Err(format!("it has more than {MAX_CHUNK_BYTES} bytes"))

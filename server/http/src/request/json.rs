@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox_api::{ProblemKind, without_bom};
+use sandbox_api::{ProblemKind, strict, without_bom};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::strict;
 use crate::memory::UNCOUNTED;
 use crate::refusal::{Refusal, Result};
 
@@ -44,27 +43,16 @@ impl Parsers {
 /// Parses JSON; an error says where it is.
 fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
     let json = without_bom(json);
-    let mut reader = serde_json::Deserializer::from_slice(json);
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(&mut reader, &mut track);
-    let parsed = strict::deserialize(tracked)
-        .map_err(|error| serde_path_to_error::Error::new(track.path(), error));
-    let error = match parsed {
-        Ok(value) => match reader.end() {
-            Ok(()) => return Ok(value),
-            Err(error) => return Err(malformed(&error)),
-        },
-        Err(error) => error,
+    let mistake = match strict::from_slice(json) {
+        Ok(value) => return Ok(value),
+        Err(mistake) if !mistake.error.is_data() => return Err(malformed(&mistake.error)),
+        Err(mistake) => mistake,
     };
-    if !error.inner().is_data() {
-        return Err(malformed(error.inner()));
-    }
     // What follows the member may be no JSON: that comes first.
     if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(json) {
         return Err(malformed(&error));
     }
-    let pointer = pointer(error.path());
-    let what = in_words_of_json(without_position(&error.inner().to_string()));
+    let (pointer, what) = (pointer(&mistake.path), mistake.what());
     let detail = match &*pointer {
         "#" => what.clone(),
         pointer => format!("{}: {what}", pointer.trim_start_matches("#/").replace('/', ".")),
@@ -74,29 +62,6 @@ fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
 
 fn malformed(error: &serde_json::Error) -> Refusal {
     Refusal::new(ProblemKind::Malformed, format!("the body is not JSON: {error}"))
-}
-
-/// The end of a message of `serde_json`, which means nothing where there are no lines.
-fn without_position(message: &str) -> String {
-    match message.rsplit_once(" at line ") {
-        Some((what, position)) if position.contains("column") => what.to_owned(),
-        _ => message.to_owned(),
-    }
-}
-
-/// What was expected, by its name in JSON and not in Rust.
-fn in_words_of_json(what: String) -> String {
-    const TYPES: &[(&str, &str)] = &[
-        ("u64", "a whole number from 0"),
-        ("u32", "a whole number from 0 to 4294967295"),
-        ("i64", "a whole number"),
-        ("f64", "a number"),
-        ("a map", "an object"),
-        ("a sequence", "an array"),
-    ];
-    let Some((start, expected)) = what.split_once(", expected ") else { return what };
-    let named = TYPES.iter().find(|(rust, _)| *rust == expected);
-    named.map_or_else(|| what.clone(), |(_, json)| format!("{start}, expected {json}"))
 }
 
 /// As a fragment: `#/limits/timeout_ms`.
@@ -142,8 +107,8 @@ mod tests {
         assert_eq!(refused(&deep).0, 400);
         for (json, pointer, part) in [
             ("[]", "#", "invalid type"),
-            (r#"{"limits":[5]}"#, "#/limits", "limits: invalid type: sequence, expected an object"),
-            (r#"{"command":{"program":"a","args":{}}}"#, "#/command/args", "invalid type: map"),
+            (r#"{"limits":[5]}"#, "#/limits", "limits: invalid type: array, expected an object"),
+            (r#"{"command":{"program":"a","args":{}}}"#, "#/command/args", "invalid type: object"),
             ("null", "#", "invalid type"),
             (
                 r#"{"scripts":"x"}"#,

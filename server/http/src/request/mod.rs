@@ -4,7 +4,6 @@
 pub(crate) mod id;
 pub(crate) mod json;
 mod json_size;
-mod strict;
 
 use std::sync::{Arc, OnceLock};
 

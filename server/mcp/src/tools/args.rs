@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rmcp::model::JsonObject;
-use sandbox_api::{ErrorKind, Failure, millis};
+use sandbox_api::{ErrorKind, Failure, millis, strict};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,8 +15,7 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
     tool: &str,
     arguments: JsonObject,
 ) -> Result<T, Failure> {
-    serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| invalid(format!("{tool}: {error}")))
+    strict::read(Value::Object(arguments)).map_err(|mistake| invalid(format!("{tool}: {mistake}")))
 }
 
 /// Takes an argument under another name that is often given to it; not if it is given under both.

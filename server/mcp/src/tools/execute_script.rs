@@ -300,7 +300,7 @@ mod tests {
         for (wrong, expected) in [
             (json!({}), "missing field `script`"),
             (json!({ "script": "", "timeout": 5 }), "unknown field `timeout`"),
-            (json!({ "script": 5 }), "invalid type"),
+            (json!({ "script": 5 }), "execute_script: script: invalid type"),
             (json!({ "script": "", "args": [] }), "invalid type"),
         ] {
             let message = decoded(wrong).unwrap_err();

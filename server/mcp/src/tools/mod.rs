@@ -86,11 +86,13 @@ impl Catalogue {
     /// # Errors
     ///
     /// Invalid params, if there is no such tool.
-    pub async fn call(&self, name: &str, call: Call<'_>) -> Result<CallToolResult, ErrorData> {
+    pub async fn call(&self, name: &str, mut call: Call<'_>) -> Result<CallToolResult, ErrorData> {
         let Some((entry, _)) = self.tools.iter().find(|(entry, _)| entry.name == name) else {
             let shown: String = name.chars().take(64).collect();
             return Err(ErrorData::invalid_params(format!("unknown tool: {shown}"), None));
         };
+        // Some clients send every argument: null is as good as none.
+        call.arguments.retain(|_, value| !value.is_null());
         Ok((entry.call)(call).await)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use sandbox_api::ErrorKind;
+use sandbox_api::{ErrorKind, strict};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::args::{Members, position_cut};
+use super::super::args::Members;
 use super::super::error::ToolError;
 use super::super::metadata::Json;
 use super::super::stop::Stop;
@@ -22,8 +22,8 @@ impl Arguments for FilesystemArgs {
     fn decode(tool: &str, mut members: Members<'_>) -> Result<Self, ToolError> {
         let wrong = |what: &str| ToolError::invalid(format!("{tool}: `operation`: {what}"));
         let value = members.take(tool, "operation")?;
-        let operation: String = serde_json::from_str(value.get())
-            .map_err(|error| wrong(&position_cut(&error.to_string())))?;
+        let operation: String =
+            strict::from_slice(value.get().as_bytes()).map_err(|mistake| wrong(&mistake.what()))?;
         match OPERATIONS.iter().find(|entry| entry.operation == operation) {
             Some(entry) => (entry.decode)(members),
             None => {

@@ -171,6 +171,9 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
         r#"{"cancel": "x", "id": "y"}"#,
         r#"{"cancel": {}}"#,
         &format!(r#"{{"id": "{long}", "tool": "say", "args": "x"}}"#),
+        "[26]",
+        "[1, 2]",
+        r#"{"hello": []}"#,
     ];
     let mut input = lines.join("\n").into_bytes();
     input.extend_from_slice(b"\n\xff\xfe\n");

@@ -202,6 +202,10 @@ mod tests {
             (operation::<Stat>(json!({ "path": "a", "x": 1 })), "stat: x: unknown field `x`"),
             (operation::<ReadFile>(json!({ "path": 7 })), "read_file: path: invalid type"),
             (
+                operation::<ReadFile>(json!({ "path": "a", "lines": [2, 3] })),
+                "read_file: lines: invalid type: array, expected an object",
+            ),
+            (
                 operation::<ReadFile>(json!({ "path": "a", "offset": 3 })),
                 "read_file: `offset` and `limit` are",
             ),

@@ -1,6 +1,8 @@
 //! JSON forms of fields whose types have another one in serde, or none: times are whole
 //! milliseconds, bytes and paths of the host are a string, or `{"b64": …}` where they are not UTF-8.
 
+pub mod strict;
+
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::marker::PhantomData;
