@@ -85,14 +85,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-http",
         "the HTTP API",
-        &[
-            "sandbox-api",
-            "sandbox-auth",
-            "sandbox-dirfd",
-            "sandbox-protocol",
-            "sandbox-service",
-            "sandbox-store",
-        ],
+        &["sandbox-api", "sandbox-auth", "sandbox-dirfd", "sandbox-service"],
     ),
     (
         "sandboxctl",

@@ -16,7 +16,7 @@ pub use request::{
     CommandRequest, Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 pub use sandbox::{
-    ExtendRequest, KeptSpec, SandboxList, SandboxRequest, SandboxStatus, SandboxView,
+    ExtendRequest, KeptSpec, SandboxList, SandboxRef, SandboxRequest, SandboxStatus, SandboxView,
 };
 pub use subject::{InvalidSubject, Subject, has_room};
 pub use time::{InvalidTime, Time};

@@ -102,6 +102,15 @@ pub struct SandboxView {
     pub metadata: Map<String, Value>,
 }
 
+/// A kept sandbox, and the generation that is meant, if one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxRef {
+    /// Its id.
+    pub id: String,
+    /// The generation; `None` for whichever there is.
+    pub generation: Option<u64>,
+}
+
 /// A subject's kept sandboxes, the latest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{Scope, Token};
 use sandbox_controller::Config;
-use sandbox_store::{Rotated, Store, StoreError, TokenRecord};
+use sandbox_store::{Durability, Rotated, Store, StoreError, TokenRecord};
 use serde::Serialize;
 
 use super::Context;
@@ -28,7 +28,7 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 Err(StoreError::Missing { .. }) => {
                     let missing = MissingDirs::of(&data_dir);
                     let remove = |error: &StoreError| remove_new(&data_dir, &missing, error);
-                    let store = Store::open(&data_dir).inspect_err(remove)?;
+                    let store = Store::open(&data_dir, Durability::Disk).inspect_err(remove)?;
                     let created = create(&store, subject, scopes, expires).inspect_err(remove)?;
                     let dir = data_dir.display().to_string();
                     let shown = escaped_line(&dir);
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn token_is_replaced_by_one_for_the_same() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("data")).unwrap();
+        let store = Store::open(&dir.path().join("data"), Durability::Disk).unwrap();
         let now = Time::now();
         let (day, hour) = (Duration::from_secs(24 * 3600), Duration::from_secs(3600));
         let old = TokenRecord {
@@ -370,7 +370,7 @@ mod tests {
     fn only_tokens_that_exist_are_revoked() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
-        drop(Store::open(&data_dir).unwrap());
+        drop(Store::open(&data_dir, Durability::Disk).unwrap());
         let store = Store::attach(&data_dir).unwrap();
         store.create_token(record("5f0c7a1be2d40586", "ci")).unwrap();
         let ids = |ids: &[&str]| ids.iter().map(|id| id.parse().unwrap()).collect::<Vec<_>>();

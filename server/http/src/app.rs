@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sandbox_service::Service;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticate, InFlight, Sites};
-use crate::backend::Backend;
 use crate::config::HttpConfig;
 use crate::limit::Limit;
 use crate::memory::Memory;
@@ -22,7 +22,7 @@ const SMALL_BODY: u64 = 64 << 10;
 pub(crate) struct App(Arc<Inner>);
 
 struct Inner {
-    backend: Arc<dyn Backend>,
+    service: Service,
     auth: Arc<dyn Authenticate>,
     config: HttpConfig,
     sites: Sites,
@@ -39,7 +39,7 @@ struct Inner {
 impl App {
     pub fn new(
         config: HttpConfig,
-        backend: Arc<dyn Backend>,
+        service: Service,
         auth: Arc<dyn Authenticate>,
         stop: CancellationToken,
         document: &serde_json::Value,
@@ -52,18 +52,18 @@ impl App {
             requests: Memory::new(config.body_memory.as_u64()),
             answers: Memory::new(config.body_memory.as_u64()),
             parsers: Parsers::default(),
-            metrics: Arc::new(Metrics::new(Some(Arc::clone(&backend)))),
+            metrics: Arc::new(Metrics::new(service.clone())),
             openapi: openapi.into(),
             reference: page::page(document),
-            backend,
+            service,
             auth,
             config,
             stop,
         }))
     }
 
-    pub fn backend(&self) -> &dyn Backend {
-        &*self.0.backend
+    pub fn service(&self) -> &Service {
+        &self.0.service
     }
 
     pub fn parsers(&self) -> &Parsers {

@@ -1,14 +1,13 @@
 //! The HTTP API of a service.
 //!
-//! One table of routes makes the router, the OpenAPI document and the tests of all routes. A
-//! [`Backend`] is what the API needs of a service; [`Authenticate`] says who asks. Every connection
-//! is bounded in what it may send, take, hold and wait for.
+//! One table of routes makes the router, the OpenAPI document and the tests of all routes. The
+//! [`Service`] decides and does; [`Authenticate`] says who asks. Every connection is bounded in what it
+//! may send, take, hold and wait for.
 
 #![forbid(unsafe_code)]
 
 mod access;
 mod app;
-mod backend;
 mod config;
 mod limit;
 mod memory;
@@ -25,14 +24,11 @@ mod serve;
 use std::sync::Arc;
 
 use axum::Router;
+use sandbox_service::Service;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{
     AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
-};
-pub use backend::{
-    ArchiveFormat, Backend, Figure, FigureValue, FileWrite, IsNew, ListFilter, OpenFile, Reply,
-    SandboxHandle, StoredExecution, Used,
 };
 pub use config::{HttpConfig, Mount, ResourceMetadata};
 pub use refusal::Refusal;
@@ -64,13 +60,13 @@ impl Http {
     #[must_use]
     pub fn new(
         config: HttpConfig,
-        backend: Arc<dyn Backend>,
+        service: Service,
         auth: Arc<dyn Authenticate>,
         mount: Option<Mount>,
         shutdown: Shutdown,
     ) -> Self {
         let stop = shutdown.stop.clone();
-        let app = App::new(config, backend, auth, stop, &openapi_document());
+        let app = App::new(config, service, auth, stop, &openapi_document());
         let router = router::router(&app, mount);
         Self { app, router, shutdown }
     }

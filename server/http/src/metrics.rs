@@ -1,7 +1,6 @@
 //! Figures of the server, for `/metrics`.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::backend::{Backend, Figure, FigureValue};
+use sandbox_service::{Counters, Histogram as Times, PoolStats, Service};
 
 /// The bounds of durations of requests, in seconds: from what a warm start takes to the longest wait.
 const BOUNDS: [f64; 14] =
@@ -49,7 +48,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub fn new(backend: Option<Arc<dyn Backend>>) -> Self {
+    pub fn new(service: Service) -> Self {
         let mut registry = Registry::with_prefix("sandboxctl");
         let requests = Family::default();
         let durations =
@@ -69,9 +68,7 @@ impl Metrics {
             "Connections beyond those that one address may have",
             connections_refused.clone(),
         );
-        if let Some(backend) = backend {
-            registry.register_collector(Box::new(Figures(backend)));
-        }
+        registry.register_collector(Box::new(OfService(service)));
         Self { registry, requests, durations, in_flight, connections, connections_refused }
     }
 
@@ -117,45 +114,122 @@ impl Drop for InGauge {
 }
 
 /// The figures of the service.
-struct Figures(Arc<dyn Backend>);
+#[derive(Debug)]
+struct OfService(Service);
 
-impl fmt::Debug for Figures {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Figures")
-    }
-}
-
-impl Collector for Figures {
+impl Collector for OfService {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let all = self.0.figures();
-        for figures in all.chunk_by(|one, other| one.name == other.name) {
-            let Figure { name, help, value, .. } = &figures[0];
-            let kind = match value {
-                FigureValue::Counter(_) => MetricType::Counter,
-                FigureValue::Gauge(_) => MetricType::Gauge,
-                FigureValue::Histogram { .. } => MetricType::Histogram,
-            };
-            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-            match figures {
-                [Figure { labels, value, .. }] if labels.is_empty() => encode_value(value, metric)?,
-                _ => {
-                    for Figure { labels, value, .. } in figures {
-                        encode_value(value, metric.encode_family(labels)?)?;
-                    }
-                }
+        let counters = self.0.counters();
+        if !counters.ended.is_empty() {
+            let help = "Executions that have ended, by status.";
+            let kind = MetricType::Counter;
+            let mut metric = encoder.encode_descriptor("executions_ended", help, None, kind)?;
+            for (status, count) in &counters.ended {
+                let labels = [("status", status.as_str())];
+                ConstCounter::new(float(*count)).encode(metric.encode_family(&labels)?)?;
             }
         }
-        Ok(())
+        encode_rows(&mut encoder, &rows(&counters))?;
+        for (name, help, times) in [
+            ("queue_wait_seconds", "How long requests waited for their turn.", &counters.waits),
+            ("sandbox_start_seconds", "How long starts of sandboxes took.", &counters.starts),
+            ("execution_seconds", "How long executions ran, by status.", &counters.runs),
+        ] {
+            if !times.is_empty() {
+                let kind = MetricType::Histogram;
+                let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+                times.iter().try_for_each(|times| encode_times(&mut metric, times))?;
+            }
+        }
+        counters.pool.map_or(Ok(()), |pool| encode_rows(&mut encoder, &pool_rows(&pool)))
     }
 }
 
-fn encode_value(value: &FigureValue, mut metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-    match value {
-        FigureValue::Counter(value) => ConstCounter::new(*value).encode(metric),
-        FigureValue::Gauge(value) => ConstGauge::new(*value).encode(metric),
-        FigureValue::Histogram { buckets, sum } => {
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            metric.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+/// A metric of one value: its name, what it is, its type and its value.
+type Row = (&'static str, &'static str, MetricType, f64);
+
+fn rows(counters: &Counters) -> [Row; 8] {
+    use MetricType::{Counter, Gauge};
+    let full = "Executions that were refused because the queue was full.";
+    let quota = "Executions that were refused because of a rate or a quota.";
+    let retried = "Starts of sandboxes that were tried again.";
+    let not_removed = "Sandboxes that could not be removed at once.";
+    [
+        (
+            "executions_accepted",
+            "Executions that were accepted.",
+            Counter,
+            float(counters.accepted),
+        ),
+        ("executions_refused_full", full, Counter, float(counters.refused_full)),
+        ("executions_refused_quota", quota, Counter, float(counters.refused_quota)),
+        ("sandbox_starts_retried", retried, Counter, float(counters.retried_starts)),
+        ("sandbox_removals_failed", not_removed, Counter, float(counters.failed_removals)),
+        ("executions_queued", "Executions that wait.", Gauge, float(counters.queued)),
+        ("executions_running", "Executions that run.", Gauge, float(counters.running)),
+        ("sandboxes_kept", "Kept sandboxes that exist.", Gauge, float(counters.sandboxes)),
+    ]
+}
+
+fn pool_rows(pool: &PoolStats) -> [Row; 15] {
+    use MetricType::{Counter, Gauge};
+    let count = |number: usize| float(number as u64);
+    let given = "Launches that were given a pooled sandbox.";
+    let unpooled = "Launches of sandboxes that are never pooled.";
+    let ages = "Ages of the sandboxes that were given, together.";
+    let dead = "Pooled sandboxes that died or could not be given.";
+    let expired = "Pooled sandboxes that nobody claimed in time.";
+    let oldest = "Age of the oldest pooled sandbox.";
+    [
+        ("pool_keys", "Kinds of sandboxes that are started ahead.", Gauge, count(pool.keys)),
+        ("pool_target", "Sandboxes that are to be ready.", Gauge, count(pool.target)),
+        ("pool_parked", "Sandboxes that are ready: started ahead.", Gauge, count(pool.parked)),
+        ("pool_filling", "Sandboxes that are being started ahead.", Gauge, count(pool.filling)),
+        ("pool_oldest_seconds", oldest, Gauge, pool.oldest.as_secs_f64()),
+        ("pool_claims", "Launches of sandboxes that can be pooled.", Counter, float(pool.claims)),
+        ("pool_hits", given, Counter, float(pool.hits)),
+        ("pool_misses", "Launches for which none was ready.", Counter, float(pool.misses)),
+        ("pool_unpooled", unpooled, Counter, float(pool.unpooled)),
+        ("pool_claimed_age_seconds", ages, Counter, pool.claimed_age.as_secs_f64()),
+        ("pool_filled", "Sandboxes that were started ahead.", Counter, float(pool.filled)),
+        (
+            "pool_fill_seconds",
+            "Time that starts ahead took, together.",
+            Counter,
+            pool.fill_time.as_secs_f64(),
+        ),
+        ("pool_failed", "Starts ahead that failed.", Counter, float(pool.failed)),
+        ("pool_dead", dead, Counter, float(pool.dead)),
+        ("pool_expired", expired, Counter, float(pool.expired)),
+    ]
+}
+
+fn encode_rows(encoder: &mut DescriptorEncoder<'_>, rows: &[Row]) -> Result<(), fmt::Error> {
+    for &(name, help, kind, value) in rows {
+        let metric = encoder.encode_descriptor(name, help, None, kind)?;
+        match kind {
+            MetricType::Counter => ConstCounter::new(value).encode(metric)?,
+            _ => ConstGauge::new(value).encode(metric)?,
         }
     }
+    Ok(())
+}
+
+fn encode_times(metric: &mut MetricEncoder<'_>, times: &Times) -> Result<(), fmt::Error> {
+    let Times { status, subject, sum, buckets } = times;
+    let status = status.map(|status| ("status", status));
+    let subject = subject.as_deref().map(|subject| ("subject", subject));
+    let labels: Vec<_> = status.into_iter().chain(subject).collect();
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    match labels.is_empty() {
+        true => metric.encode_histogram::<NoLabelSet>(*sum, count, buckets, None),
+        false => metric
+            .encode_family(&labels)?
+            .encode_histogram::<NoLabelSet>(*sum, count, buckets, None),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a process are smaller")]
+fn float(count: u64) -> f64 {
+    count as f64
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use sandbox_api::ExecutionEvent;
-use sandbox_api::service::{ExecutionRequest, Subject, Time};
+use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
 use sandbox_controller::CancelHandle;
 use sandbox_dirfd::{hex, random_hex};
 use sandbox_store::{Accepted, NewExecution};
@@ -21,7 +21,6 @@ use crate::live::{Live, Phase, Waiting, Waits, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
-use crate::sandboxes::registry::SandboxTarget;
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
@@ -151,7 +150,7 @@ impl Core {
         subject: Subject,
         request: ExecutionRequest,
         key: Option<IdempotencyKey>,
-        place: Option<SandboxTarget>,
+        place: Option<SandboxRef>,
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
         let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
@@ -164,7 +163,7 @@ impl Core {
         subject: Subject,
         mut request: ExecutionRequest,
         key: Option<IdempotencyKey>,
-        place: Option<SandboxTarget>,
+        place: Option<SandboxRef>,
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
         if !self.is_accepting.load(Ordering::Acquire) {
@@ -174,7 +173,7 @@ impl Core {
         let checked = request.clone();
         let secrets = std::mem::take(&mut request.secrets);
         let names: Vec<&str> = secrets.0.keys().map(String::as_str).collect();
-        let sandbox = place.as_ref().map(|place| place.sandbox.as_str());
+        let sandbox = place.as_ref().map(|place| place.id.as_str());
         let json = serde_json::to_string(&request)
             .map_err(|_| ServiceError::internal("a request cannot be stored"))?;
         let generation = place.as_ref().and_then(|place| place.generation);
@@ -218,7 +217,7 @@ impl Core {
             created_at,
             accepted,
             metadata: metadata.clone(),
-            sandbox: place.map(|place| place.sandbox),
+            sandbox: place.map(|place| place.id),
             generation,
             used: OnceLock::new(),
             feed: Feed::new(0, self.config.max_event_bytes.as_u64()),

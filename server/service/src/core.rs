@@ -19,7 +19,7 @@ use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
-use crate::runner::{Failed, Machine, Runner};
+use crate::runner::{Machine, Runner};
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
 
@@ -137,7 +137,7 @@ impl Core {
         &self,
         subject: &Subject,
         spec: SandboxSpec,
-    ) -> Result<Arc<dyn Machine>, Failed> {
+    ) -> Result<Arc<dyn Machine>, ServiceError> {
         let since = Instant::now();
         let launched = self.runner.launch(spec).await;
         if launched.is_ok() {

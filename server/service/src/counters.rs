@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sandbox_api::Status;
 use sandbox_api::service::Subject;
+use sandbox_controller::PoolStats;
 
 /// What a service has done since it started, and what it does now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -35,6 +36,8 @@ pub struct Counters {
     pub starts: Vec<Histogram>,
     /// How long executions ran, by status.
     pub runs: Vec<Histogram>,
+    /// What the pool has done and has, if there is one.
+    pub pool: Option<PoolStats>,
 }
 
 /// How often a time was observed, by its length.

@@ -12,8 +12,6 @@ use sandbox_api::{
 };
 use sandbox_store::StoreError;
 
-use crate::runner::Failed;
-
 const SOON: Duration = Duration::from_secs(1);
 
 /// Why a request was refused or failed. Its messages have no path of the host and no secret.
@@ -307,13 +305,6 @@ impl fmt::Display for ServiceError {
 impl Error for ServiceError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
-    }
-}
-
-impl From<Failed> for ServiceError {
-    /// Of the start of a sandbox.
-    fn from(failed: Failed) -> Self {
-        Self::not_started(*failed.failure, failed.is_transient)
     }
 }
 

@@ -18,6 +18,8 @@ mod counters;
 mod disk_usage;
 mod error;
 mod events;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod feed;
 mod files;
 mod live;
@@ -47,9 +49,10 @@ pub use error::ServiceError;
 pub use events::Events;
 pub use files::OpenFile;
 pub use permits::SandboxPermit;
+pub use sandbox_controller::PoolStats;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_store::StoredExecution;
-pub use sandboxes::{CreatedSandbox, KeptReader, KeptWriter, UseOutcome};
+pub use sandboxes::{CreatedSandbox, InSandbox, KeptReader, KeptWriter};
 pub use service::{ListQuery, Service};
 
 /// Runs something on the threads for calls that block.

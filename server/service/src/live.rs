@@ -19,7 +19,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::plan::PlannedIo;
 use crate::room::Room;
-use crate::runner::{Failed, Machine};
+use crate::runner::Machine;
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -174,17 +174,11 @@ pub(crate) enum NotRun {
     Failed(Failure),
 }
 
-impl From<Failed> for NotRun {
-    fn from(failed: Failed) -> Self {
-        match failed.failure.kind {
-            ErrorKind::Cancelled => Self::Cancelled,
-            _ => Self::Failed(*failed.failure),
-        }
-    }
-}
-
 impl From<ServiceError> for NotRun {
     fn from(error: ServiceError) -> Self {
-        Self::Failed(error.failure())
+        match error.kind() {
+            ErrorKind::Cancelled => Self::Cancelled,
+            _ => Self::Failed(error.failure()),
+        }
     }
 }

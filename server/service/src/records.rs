@@ -369,13 +369,15 @@ mod tests {
     use futures_util::FutureExt as _;
     use sandbox_api::service::ExecutionKind;
     use sandbox_api::{ExecutionEvent, Status};
+    use sandbox_store::Durability;
 
     use super::*;
 
     #[tokio::test]
     async fn document_of_an_end_is_read_within_the_bound_of_documents() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::new(Store::open(&dir.path().join("data")).unwrap());
+        let records =
+            Records::new(Store::open(&dir.path().join("data"), Durability::Disk).unwrap());
         let (subject, time) = (Subject::new("me").unwrap(), Time::now());
         let new = NewExecution {
             id: "a".to_owned(),

@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-#[cfg(test)]
-use sandbox_api::ErrorKind;
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
     EngineKind, Envelope, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Workload,
 };
-use sandbox_controller::files::{FileReader, FileWriter};
-use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
+use sandbox_controller::files::FileWriter;
+use sandbox_controller::{CancelHandle, Controller, Error, PoolStats, Sandbox};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::error::ServiceError;
 
 /// Receives the events of what runs.
 pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
@@ -22,10 +23,10 @@ pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 /// Starts sandboxes.
 pub(crate) trait Runner: Send + Sync + 'static {
     /// Starts a sandbox.
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>>;
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>>;
 
     /// Has sandboxes like this one started ahead, if there is a pool.
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>>;
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>>;
 
     /// The engine that sandboxes run on.
     fn engine(&self) -> EngineKind;
@@ -33,8 +34,8 @@ pub(crate) trait Runner: Send + Sync + 'static {
     /// Whether the engine answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Whether the pool has begun to do its work; `None` without a pool.
-    fn pool(&self) -> Option<Result<(), String>>;
+    /// What the pool has done and has, if there is one.
+    fn pool(&self) -> Option<PoolStats>;
 }
 
 /// A sandbox that is there.
@@ -45,19 +46,19 @@ pub(crate) trait Machine: Send + Sync + 'static {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>>;
+    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>>;
 
     /// Moves its private io dir to where its files are kept.
-    fn keep_files(&self, to: &Path) -> Result<(), Failed>;
+    fn keep_files(&self, to: &Path) -> Result<(), ServiceError>;
 
     /// Performs a file operation.
     fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope>;
 
     /// Reads a file.
-    fn reader(&self, read: Read) -> BoxFuture<'_, Result<FileReader, Failed>>;
+    fn reader(&self, read: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>>;
 
     /// Writes a file.
-    fn writer(&self, write: Write) -> BoxFuture<'_, Result<FileWriter, Failed>>;
+    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>>;
 
     /// Whether it accepts nothing any more.
     fn has_ended(&self) -> bool;
@@ -66,54 +67,52 @@ pub(crate) trait Machine: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// Nothing ran, or nothing was done, because our side failed.
-#[derive(Debug, Clone)]
-pub(crate) struct Failed {
-    /// Why, without a path of the host.
-    pub failure: Box<Failure>,
-    /// Whether the same may work a little later: the engine does not answer.
-    pub is_transient: bool,
+/// The content of a file.
+pub(crate) type ContentReader = Box<dyn AsyncRead + Send + Unpin>;
+
+/// The content of a file that is being written.
+pub(crate) trait ContentWriter: AsyncWrite + Send + Unpin {
+    /// Ends it, and waits until the file is written.
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>>;
 }
 
-impl Failed {
-    #[cfg(test)]
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let failure = Failure::new(kind, message, None);
-        Self { failure: Box::new(failure), is_transient: false }
-    }
+/// A sandbox could not be started.
+fn not_started(error: Error) -> ServiceError {
+    let is_transient = match &error {
+        Error::Connect(_) => true,
+        Error::Engine { source, .. } => is_transient(source),
+        _ => false,
+    };
+    ServiceError::not_started(failure_of(&error), is_transient)
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        let is_transient = match &error {
-            Error::Connect(_) => true,
-            Error::Engine { source, .. } => is_transient(source),
-            _ => false,
-        };
-        let is_about_host_paths = matches!(
-            error,
-            Error::IoDir { .. }
-                | Error::MountRefused { .. }
-                | Error::MountLost { .. }
-                | Error::IoDirElsewhere { .. }
-                | Error::Scratch { .. }
-                | Error::State { .. }
-                | Error::Staging { .. }
-                | Error::Audit { .. }
-                | Error::Agent(_)
-                | Error::Connect(_)
-                | Error::PrivateIoDir { .. }
-        );
-        let failure = if is_about_host_paths {
-            // Callers are told no path of the host; whoever operates it is.
-            tracing::error!(error = error.full_message(), hint = error.hint(), "a sandbox failed");
-            let message = "the server cannot make a sandbox with what it has";
-            Failure::new(error.kind(), message, None)
-        } else {
-            Failure::from(&error)
-        };
-        Self { failure: Box::new(failure), is_transient }
+/// A sandbox could not be used.
+fn failed(error: Error) -> ServiceError {
+    ServiceError::sandbox(failure_of(&error))
+}
+
+/// Why our side failed, without a path of the host.
+fn failure_of(error: &Error) -> Failure {
+    let is_about_host_paths = matches!(
+        error,
+        Error::IoDir { .. }
+            | Error::MountRefused { .. }
+            | Error::MountLost { .. }
+            | Error::IoDirElsewhere { .. }
+            | Error::Scratch { .. }
+            | Error::State { .. }
+            | Error::Staging { .. }
+            | Error::Audit { .. }
+            | Error::Agent(_)
+            | Error::Connect(_)
+            | Error::PrivateIoDir { .. }
+    );
+    if !is_about_host_paths {
+        return Failure::from(error);
     }
+    // Callers are told no path of the host; whoever operates it is.
+    tracing::error!(error = error.full_message(), hint = error.hint(), "a sandbox failed");
+    Failure::new(error.kind(), "the server cannot make a sandbox with what it has", None)
 }
 
 /// Whether an engine that fails like this may work again by itself.
@@ -130,16 +129,16 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
 }
 
 impl Runner for Arc<Controller> {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>> {
         async move {
-            let sandbox = Controller::launch(self, spec).await?;
+            let sandbox = Controller::launch(self, spec).await.map_err(not_started)?;
             Ok(Arc::new(sandbox) as Arc<dyn Machine>)
         }
         .boxed()
     }
 
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
-        async move { Ok(Controller::prewarm(self, spec).await?) }.boxed()
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>> {
+        async move { Controller::prewarm(self, spec).await.map_err(not_started) }.boxed()
     }
 
     fn engine(&self) -> EngineKind {
@@ -150,20 +149,14 @@ impl Runner for Arc<Controller> {
         async move {
             match self.engine_facts().await {
                 Ok(_) => Ok(()),
-                Err(error) => Err(Failed::from(error).failure.message),
+                Err(error) => Err(failure_of(&error).message),
             }
         }
         .boxed()
     }
 
-    fn pool(&self) -> Option<Result<(), String>> {
-        let stats = self.pool_stats()?;
-        let has_begun = stats.target == 0 || stats.filled > 0 || stats.claims > 0;
-        Some(match (has_begun, stats.failed) {
-            (true, _) => Ok(()),
-            (false, 0) => Err("no sandbox is ready yet".to_owned()),
-            (false, _) => Err("no sandbox could be started ahead".to_owned()),
-        })
+    fn pool(&self) -> Option<PoolStats> {
+        self.pool_stats()
     }
 }
 
@@ -173,31 +166,39 @@ impl Machine for Sandbox {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>> {
+    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>> {
         async move {
-            let mut execution = self.start(workload, cancel).await?;
+            let mut execution = self.start(workload, cancel).await.map_err(failed)?;
             while let Some(event) = execution.next().await {
                 sink(event);
             }
-            Ok(execution.wait().await?)
+            execution.wait().await.map_err(failed)
         }
         .boxed()
     }
 
-    fn keep_files(&self, to: &Path) -> Result<(), Failed> {
-        Ok(self.keep_io_dir(to)?)
+    fn keep_files(&self, to: &Path) -> Result<(), ServiceError> {
+        self.keep_io_dir(to).map_err(failed)
     }
 
     fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope> {
         self.perform(request).boxed()
     }
 
-    fn reader(&self, read: Read) -> BoxFuture<'_, Result<FileReader, Failed>> {
-        async move { Ok(self.reader(read).await?) }.boxed()
+    fn reader(&self, read: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>> {
+        async move {
+            let reader = self.reader(read).await.map_err(failed)?;
+            Ok(Box::new(reader) as ContentReader)
+        }
+        .boxed()
     }
 
-    fn writer(&self, write: Write) -> BoxFuture<'_, Result<FileWriter, Failed>> {
-        async move { Ok(self.writer(write).await?) }.boxed()
+    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>> {
+        async move {
+            let writer = self.writer(write).await.map_err(failed)?;
+            Ok(Box::new(writer) as Box<dyn ContentWriter>)
+        }
+        .boxed()
     }
 
     fn has_ended(&self) -> bool {
@@ -209,7 +210,8 @@ impl Machine for Sandbox {
     }
 }
 
-/// The result of a write, as it is answered.
-pub(crate) async fn finish_write(writer: FileWriter) -> Result<WriteReply, Failed> {
-    Ok(writer.finish().await?)
+impl ContentWriter for FileWriter {
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>> {
+        async move { (*self).finish().await.map_err(failed) }.boxed()
+    }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use sandbox_api::CancelCause;
 use sandbox_api::service::{
     Execution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState, FileList, Health,
-    HealthCheck, Subject, Time, UsageTotals,
+    HealthCheck, SandboxRef, Subject, Time, UsageTotals,
 };
-use sandbox_controller::Controller;
+use sandbox_controller::{Controller, PoolStats};
 use sandbox_store::{ExecutionQuery, Store, StoredExecution};
 
 use crate::admission::{IdempotencyKey, Submitted};
@@ -21,7 +21,6 @@ use crate::error::ServiceError;
 use crate::files::{Files, OpenFile};
 use crate::records::Records;
 use crate::runner::Runner;
-use crate::sandboxes::registry::SandboxTarget;
 
 /// How many executions a page has at most.
 const MAX_PAGE: usize = 200;
@@ -92,7 +91,8 @@ impl Service {
         Ok(Self { core })
     }
 
-    /// Accepts an execution with a sandbox of its own: it is durable when this returns.
+    /// Accepts an execution, in a kept sandbox if one is named, otherwise in one of its own: it is
+    /// durable when this returns.
     ///
     /// # Errors
     ///
@@ -101,27 +101,10 @@ impl Service {
         &self,
         subject: &Subject,
         request: ExecutionRequest,
+        sandbox: Option<SandboxRef>,
         key: Option<IdempotencyKey>,
     ) -> Result<Submitted, ServiceError> {
-        self.core.clone().submit(subject.clone(), request, key, None).await
-    }
-
-    /// Accepts an execution in a kept sandbox. Without a generation it is whatever generation the
-    /// sandbox has then.
-    ///
-    /// # Errors
-    ///
-    /// [`ServiceError`]; nothing was accepted then.
-    pub async fn submit_in(
-        &self,
-        subject: &Subject,
-        sandbox: &str,
-        generation: Option<u64>,
-        request: ExecutionRequest,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Submitted, ServiceError> {
-        let place = SandboxTarget { sandbox: sandbox.to_owned(), generation };
-        self.core.clone().submit(subject.clone(), request, key, Some(place)).await
+        self.core.clone().submit(subject.clone(), request, key, sandbox).await
     }
 
     /// An execution as it is now.
@@ -287,6 +270,7 @@ impl Service {
             queued: queued as u64,
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
+            pool: self.core.runner.pool(),
             ..self.core.counting.so_far()
         }
     }
@@ -316,10 +300,20 @@ impl Service {
             ok: result.is_ok(),
             problem: result.err(),
         };
-        let pool = core.runner.pool().map(|pool| ("pool", pool));
+        let pool = core.runner.pool().map(|pool| ("pool", has_begun(&pool)));
         let checks =
             [("accepting", accepting), ("disk", disk), ("engine", engine), ("store", store)];
         let checks: Vec<_> = checks.into_iter().chain(pool).map(check).collect();
         Health { ready: checks.iter().all(|check| check.ok), checks }
+    }
+}
+
+/// Whether a pool has begun to do its work.
+fn has_begun(pool: &PoolStats) -> Result<(), String> {
+    let has_begun = pool.target == 0 || pool.filled > 0 || pool.claims > 0;
+    match (has_begun, pool.failed) {
+        (true, _) => Ok(()),
+        (false, 0) => Err("no sandbox is ready yet".to_owned()),
+        (false, _) => Err("no sandbox could be started ahead".to_owned()),
     }
 }

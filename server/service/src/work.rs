@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{Execution, ExecutionRequest, ExecutionState, Time};
+use sandbox_api::service::{Execution, ExecutionRequest, ExecutionState, SandboxRef, Time};
 use sandbox_api::{
     DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent, ExecutionResult,
     Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
@@ -23,8 +23,7 @@ use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
-use crate::runner::{Failed, Machine};
-use crate::sandboxes::registry::SandboxTarget;
+use crate::runner::Machine;
 
 /// The pause before an engine that did not answer is asked again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -133,7 +132,7 @@ impl Core {
                 self.execute_alone(live, begun, queued_ms).await
             }
             Some(sandbox) => {
-                let place = SandboxTarget { sandbox: sandbox.clone(), generation: live.generation };
+                let place = SandboxRef { id: sandbox.clone(), generation: live.generation };
                 self.execute_in(live, &place, request, queued_ms, room).await
             }
         }
@@ -152,8 +151,8 @@ impl Core {
     pub(crate) async fn prewarm(&self) {
         let usual = ExecutionRequest { script: Some("return".into()), ..Default::default() };
         let Ok(Plan { spec, io, .. }) = plan(usual, &self.config) else { return };
-        if let Err(failed) = self.runner.prewarm(self.with_io_dir(spec, io)).await {
-            tracing::warn!(reason = failed.failure.message, "no sandbox is started ahead");
+        if let Err(error) = self.runner.prewarm(self.with_io_dir(spec, io)).await {
+            tracing::warn!(reason = %error, "no sandbox is started ahead");
         }
     }
 
@@ -163,7 +162,7 @@ impl Core {
         let spec = self.with_io_dir(spec, io);
         let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
         let launch = async move {
-            let start = || async { Ok(core.launch(&live.subject, spec.clone()).await?) };
+            let start = || core.launch(&live.subject, spec.clone());
             core.patiently(&live, start).await
         };
         let launching = tokio::spawn(launch.instrument(span));
@@ -182,9 +181,9 @@ impl Core {
         let machine = (&mut launching.0).await.map_err(failed)??;
         let (result, waited_ms) = match self.run(live, &*machine, workload).await {
             Ok(ended) => ended,
-            Err(failed) => {
+            Err(error) => {
                 self.remove(machine);
-                return Err(failed.into());
+                return Err(error.into());
             }
         };
         let kept = match io {
@@ -214,7 +213,7 @@ impl Core {
         live: &Live,
         machine: &dyn Machine,
         workload: Workload,
-    ) -> Result<(ExecutionResult, u64), Failed> {
+    ) -> Result<(ExecutionResult, u64), ServiceError> {
         let (since, waited_ms) = (Instant::now(), OnceLock::new());
         let sink = |event: ExecutionEvent| match event {
             // That it starts was reported when it was stored.
@@ -229,7 +228,7 @@ impl Core {
     async fn execute_in(
         self: &Arc<Self>,
         live: &Arc<Live>,
-        place: &SandboxTarget,
+        place: &SandboxRef,
         request: ExecutionRequest,
         queued_ms: u64,
         room: &mut Room,
@@ -246,7 +245,7 @@ impl Core {
         used.told();
         let is_started_for_it = used.is_new();
         let ran = self.run(live, used.machine(), workload).await;
-        let (result, waited_ms) = ran.map_err(|failed| match NotRun::from(failed) {
+        let (result, waited_ms) = ran.map_err(|error| match NotRun::from(error) {
             NotRun::Cancelled => NotRun::Cancelled,
             failed => used.gone().map_or(failed, NotRun::from),
         })?;
@@ -317,10 +316,10 @@ impl Core {
     }
 
     /// Keeps the files of an execution that has ended.
-    fn keep(&self, live: &Live, machine: &dyn Machine) -> Result<(), Failed> {
+    fn keep(&self, live: &Live, machine: &dyn Machine) -> Result<(), ServiceError> {
         let kept = machine.keep_files(&self.files.path(&live.id));
-        kept.inspect_err(|failed| {
-            tracing::error!(id = live.id, error = failed.failure.message, "files are not kept");
+        kept.inspect_err(|error| {
+            tracing::error!(id = live.id, %error, "files are not kept");
         })
     }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{ExecutionKind, Subject, Time};
-use sandbox_store::{NewExecution, Store};
+use sandbox_store::{Durability, NewExecution, Store};
 
 /// Accepted executions of each measurement.
 const TOTAL: usize = 2048;
@@ -39,7 +39,7 @@ fn flushes(dir: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn accepts(data_dir: &Path) -> Result<(), Box<dyn Error>> {
-    let store = Store::open(data_dir)?;
+    let store = Store::open(data_dir, Durability::Disk)?;
     for callers in [1, 4, 16, 64, 256] {
         let since = Instant::now();
         let each: Vec<_> = (0..callers)

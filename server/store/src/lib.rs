@@ -57,6 +57,15 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a statement waits for another program that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a store lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// A change that has returned survives a power cut.
+    Disk,
+    /// As long as its process: nothing is flushed, and the data directory is removed with the store.
+    Process,
+}
+
 /// The store of a data directory. Clones are handles of the same one.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -67,6 +76,18 @@ struct Inner {
     writer: writer::Writer,
     /// Held by a server, so that there is only one; the last to be dropped.
     lock: Option<File>,
+    /// The data directory, if it is removed with the store.
+    removed: Option<PathBuf>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(data_dir) = &self.removed
+            && let Err(error) = std::fs::remove_dir_all(data_dir)
+        {
+            tracing::warn!(path = %data_dir.display(), %error, "a data directory is left");
+        }
+    }
 }
 
 impl std::fmt::Debug for Store {
@@ -83,10 +104,10 @@ impl Store {
     ///
     /// [`StoreError`] if the directory belongs to another user or is open to others, if another
     /// server has it, or if the store is damaged, or of a newer version.
-    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+    pub fn open(data_dir: &Path, durability: Durability) -> Result<Self, StoreError> {
         create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
         let lock = lock(data_dir)?;
-        Self::open_with(data_dir, Some(lock))
+        Self::open_with(data_dir, Some(lock), durability)
     }
 
     /// Opens the store of a data directory beside a server that may have it, for short
@@ -112,10 +133,14 @@ impl Store {
             Err(StoreError::InUse { .. }) => None,
             Err(error) => return Err(error),
         };
-        Self::open_with(data_dir, lock)
+        Self::open_with(data_dir, lock, Durability::Disk)
     }
 
-    fn open_with(data_dir: &Path, lock: Option<File>) -> Result<Self, StoreError> {
+    fn open_with(
+        data_dir: &Path,
+        lock: Option<File>,
+        durability: Durability,
+    ) -> Result<Self, StoreError> {
         if lock.is_some() {
             restore::remove_left(data_dir);
         }
@@ -131,9 +156,15 @@ impl Store {
         }
         // The log is copied to the database by the writer, and is written over from its beginning then: a
         // file that does not grow is flushed faster.
-        let flags = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-                     PRAGMA journal_size_limit = 67108864;";
-        if let Err(error) = connection.execute_batch(flags) {
+        let synchronous = match durability {
+            Durability::Disk => "FULL",
+            Durability::Process => "OFF",
+        };
+        let flags = format!(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; \
+             PRAGMA journal_size_limit = 67108864;"
+        );
+        if let Err(error) = connection.execute_batch(&flags) {
             // A file that is no database is told as such.
             schema::check(&connection, &database)?;
             return Err(error.into());
@@ -150,7 +181,8 @@ impl Store {
             Some(_) => readers::Readers::open(|| connect_reader(&database))?,
             None => readers::Readers::default(),
         };
-        let inner = Inner { database, readers, writer, lock };
+        let removed = (durability == Durability::Process).then(|| data_dir.to_owned());
+        let inner = Inner { database, readers, writer, lock, removed };
         Ok(Self(Arc::new(inner)))
     }
 

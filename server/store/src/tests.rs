@@ -88,8 +88,21 @@ pub(crate) fn count_steps(
 
 fn data_dir() -> (tempfile::TempDir, Store) {
     let parent = tempfile::tempdir().unwrap();
-    let store = Store::open(&parent.path().join("data")).unwrap();
+    let store = Store::open(&parent.path().join("data"), Durability::Disk).unwrap();
     (parent, store)
+}
+
+#[test]
+fn store_of_a_process_is_gone_with_it() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("data");
+    let store = Store::open(&path, Durability::Process).unwrap();
+    store.accept(new("e1", 1)).unwrap();
+    let shared = store.clone();
+    drop(store);
+    assert!(shared.execution(&subject("alice"), "e1").unwrap().is_some());
+    drop(shared);
+    assert!(!path.exists());
 }
 
 #[test]
@@ -476,7 +489,7 @@ fn token_is_revoked_once_and_its_use_is_recorded() {
 fn second_server_on_a_data_directory_is_refused() {
     let (dir, store) = data_dir();
     let path = dir.path().join("data");
-    let error = Store::open(&path).unwrap_err();
+    let error = Store::open(&path, Durability::Disk).unwrap_err();
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     assert!(error.hint().unwrap().contains("--data-dir"));
     // Administration goes on beside it, and sees what the server writes.
@@ -485,7 +498,7 @@ fn second_server_on_a_data_directory_is_refused() {
     assert!(beside.execution(&subject("alice"), "a").unwrap().is_some());
     beside.check_writable().unwrap();
     drop((store, beside));
-    Store::open(&path).unwrap();
+    Store::open(&path, Durability::Disk).unwrap();
 }
 
 #[test]
@@ -495,7 +508,7 @@ fn directory_of_others_and_a_missing_store_are_refused() {
     fs::create_dir(&open).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&open, mode).unwrap();
-    let error = Store::open(&open).unwrap_err();
+    let error = Store::open(&open, Durability::Disk).unwrap_err();
     assert!(matches!(error, StoreError::Directory { .. }), "{error}");
     let error = Store::attach(&dir.path().join("none")).unwrap_err();
     assert!(matches!(error, StoreError::Missing { .. }), "{error}");
@@ -518,11 +531,11 @@ fn damaged_store_is_refused_with_the_way_out() {
     for suffix in ["-wal", "-shm"] {
         _ = fs::remove_file(path.join(format!("{DATABASE_FILE}{suffix}")));
     }
-    let error = Store::open(&path).unwrap_err();
+    let error = Store::open(&path, Durability::Disk).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert!(error.hint().unwrap().contains("server backup"));
     fs::write(&database, "no database at all, but text that is long enough to be read").unwrap();
-    let error = Store::open(&path).unwrap_err();
+    let error = Store::open(&path, Durability::Disk).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 }
 
@@ -540,7 +553,7 @@ fn backup_has_what_was_accepted_and_replaces_no_file() {
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 1);
     assert!(matches!(store.backup(&file, &|| true), Err(StoreError::Backup { .. })));
-    let restored = Store::open(&copy).unwrap();
+    let restored = Store::open(&copy, Durability::Disk).unwrap();
     assert_eq!(restored.recover().unwrap().queued[0].summary.id, "a");
 }
 
@@ -579,7 +592,7 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     let restored = Store::restore(&path, &backup, &|| true).unwrap();
     assert_eq!(restored.interrupted, 2);
     leave();
-    let store = Store::open(&path).unwrap();
+    let store = Store::open(&path, Durability::Disk).unwrap();
     assert!(names().iter().all(|name| !name.to_string_lossy().contains(".part")));
     let recovered = store.recover().unwrap();
     assert!(recovered.queued.is_empty(), "{:?}", recovered.queued);
@@ -592,7 +605,7 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     // What was there is a store of its own.
     let other = dir.path().join("other");
     Store::restore(&other, &restored.replaced.unwrap(), &|| true).unwrap();
-    let store = Store::open(&other).unwrap();
+    let store = Store::open(&other, Durability::Disk).unwrap();
     assert!(store.execution(&subject("alice"), "later").unwrap().is_some());
 
     // A file that is none changes nothing.
@@ -622,7 +635,7 @@ fn damaged_store_is_replaced_by_a_backup() {
     let replaced = Store::restore(&path, &backup, &|| true).unwrap().replaced.unwrap();
     assert!(fs::read_to_string(&replaced).unwrap().starts_with("no database"));
     assert!(!path.join("store.db-wal").exists());
-    let store = Store::open(&path).unwrap();
+    let store = Store::open(&path, Durability::Disk).unwrap();
     assert_eq!(store.status(Time::now()).unwrap().running, 1);
 }
 
@@ -651,7 +664,7 @@ const CHILD: &str = "SANDBOX_STORE_TEST_DIR";
 #[test]
 fn accepted_execution_survives_a_kill() {
     if let Some(dir) = std::env::var_os(CHILD) {
-        let store = Store::open(Path::new(&dir)).unwrap();
+        let store = Store::open(Path::new(&dir), Durability::Disk).unwrap();
         for number in 0_i64.. {
             let id = format!("e{number}");
             store.accept(new(&id, number)).unwrap();
@@ -688,7 +701,7 @@ fn accepted_execution_survives_a_kill() {
         child.wait().unwrap();
         lines.for_each(|line| _ = read(line));
 
-        let store = Store::open(&dir).unwrap();
+        let store = Store::open(&dir, Durability::Disk).unwrap();
         for number in accepted {
             let stored = store.execution(&subject("alice"), &format!("e{number}")).unwrap();
             let status = stored.unwrap().summary.status;
@@ -1042,7 +1055,7 @@ proptest! {
                 }
                 Step::Reopen => {
                     drop(store);
-                    store = Store::open(&path).unwrap();
+                    store = Store::open(&path, Durability::Disk).unwrap();
                 }
             }
             prop_assert_eq!(store.stored_bytes(&subject("alice")).unwrap(), sum_of_rows(&store));

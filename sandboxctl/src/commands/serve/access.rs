@@ -190,6 +190,8 @@ fn stored(record: TokenRecord) -> StoredToken {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_store::Durability;
+
     use std::net::SocketAddr;
 
     use hyper::header::HeaderValue;
@@ -225,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn callers_are_known_by_a_token_or_as_the_user_of_a_socket() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("data")).unwrap();
+        let store = Store::open(&folder.path().join("data"), Durability::Disk).unwrap();
         let access = Access::new(Policy::Others, store.clone(), None).unwrap();
         assert!(!access.knows_tokens().unwrap());
         let new = Token::generate();
@@ -253,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn address_that_fails_too_often_waits() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("data")).unwrap();
+        let store = Store::open(&folder.path().join("data"), Durability::Disk).unwrap();
         let new = Token::generate();
         store.create_token(record(&new)).unwrap();
         let access = Access::new(Policy::Others, store, None).unwrap();

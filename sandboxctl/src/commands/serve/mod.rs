@@ -1,7 +1,6 @@
 //! `serve`: a service, from its start to its end.
 
 mod access;
-mod backend;
 mod causes;
 mod listen;
 mod mcp;
@@ -14,11 +13,10 @@ use sandbox_api::service::ShutdownReport;
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::Service;
-use sandbox_store::Store;
+use sandbox_store::{Durability, Store};
 use sd_notify::NotifyState;
 
 use self::access::{Access, Policy};
-use self::backend::ServiceBackend;
 use self::causes::causes;
 use self::listen::Listening;
 use self::plan::Plan;
@@ -67,7 +65,7 @@ async fn run(
     if args.insecure_no_auth {
         listening.refuse_others()?;
     }
-    let store = Store::open(&service.data_dir)?;
+    let store = Store::open(&service.data_dir, Durability::Disk)?;
     let policy = if args.insecure_no_auth { Policy::Nobody } else { Policy::Others };
     let access = Access::new(policy, store.clone(), jwt);
     let access = access.map_err(|error| plan::refused_keys(&error))?;
@@ -108,8 +106,6 @@ async fn run(
     let access = Arc::new(access);
     let shutdown = Shutdown::default();
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
-    let backend =
-        ServiceBackend { service: service.clone(), controller: Arc::downgrade(&controller) };
     let audit = Arc::downgrade(&controller);
     let audit = move |decision: &AccessDecision<'_>| {
         log_access(decision);
@@ -119,7 +115,7 @@ async fn run(
     };
     let http = HttpConfig { audit: Some(Arc::new(audit)), ..http };
     let (tools, mount) = mcp::mount(&service, controller.clone(), tools);
-    let http = Http::new(http, Arc::new(backend), access.clone(), Some(mount), shutdown);
+    let http = Http::new(http, service.clone(), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
     let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
 

@@ -222,11 +222,9 @@ impl FromRequestParts<App> for Caller {
 
 /// The header of a request that may be repeated.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The most bytes of a key.
-pub(crate) const MAX_KEY_BYTES: usize = 255;
 
 /// The key by which a repeated request is known.
-pub(crate) struct IdempotencyKey(pub String);
+pub(crate) struct IdempotencyKey(pub sandbox_service::IdempotencyKey);
 
 impl OptionalFromRequestParts<App> for IdempotencyKey {
     type Rejection = Refusal;
@@ -234,14 +232,14 @@ impl OptionalFromRequestParts<App> for IdempotencyKey {
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Option<Self>> {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else { return Ok(None) };
-        let key = value.to_str().unwrap_or_default();
-        let is_key = (1..=MAX_KEY_BYTES).contains(&key.len())
-            && key.bytes().all(|byte| byte.is_ascii_graphic());
-        if values.next().is_some() || !is_key {
-            let detail = format!("a key has 1 to {MAX_KEY_BYTES} visible characters");
-            return Err(Refusal::new(ProblemKind::Invalid, &detail).at("Idempotency-Key", detail));
+        let key = sandbox_service::IdempotencyKey::new(value.to_str().unwrap_or_default());
+        match (key, values.next()) {
+            (Ok(key), None) => Ok(Some(Self(key))),
+            _ => {
+                let detail = "a key has 1 to 255 visible characters";
+                Err(Refusal::new(ProblemKind::Invalid, detail).at("Idempotency-Key", detail))
+            }
         }
-        Ok(Some(Self(key.to_owned())))
     }
 }
 

@@ -24,10 +24,10 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = last_event(&headers)?.unwrap_or(params.after);
-    let events = app.backend().events(&caller.subject, &id, after).await?;
+    let events = app.service().events(&caller.subject, &id, after).await?;
     // A stream that fails is cut off, without an end: the client reconnects where it was.
     let events =
-        events.map(|event| event.and_then(|event| message(&event)).map_err(axum::BoxError::from));
+        events.map(|event| message(&*event?)).map(|event| event.map_err(axum::BoxError::from));
     let events = events.take_until(app.stop().clone().cancelled_owned());
     let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
     Ok(Sse::new(events).keep_alive(keep_alive).into_response())

@@ -6,14 +6,16 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use sandbox_api::service::{AcceptedExecution, ExecutionRequest, Subject};
+use sandbox_api::service::{
+    AcceptedExecution, ExecutionRequest, ExecutionState, SandboxRef, Subject,
+};
+use sandbox_service::{ListQuery, StoredExecution};
 use serde_json::{Value, json};
 
 use super::form;
 use super::params::{ListParams, PageSize, WaitParams};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{ListFilter, SandboxHandle, StoredExecution};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
 use crate::response::{AcceptedResponse, json_response, json_text};
@@ -44,27 +46,23 @@ pub(super) async fn submit(
     subject: &Subject,
     request: Json<ExecutionRequest>,
     key: Option<IdempotencyKey>,
-    sandbox: Option<SandboxHandle>,
+    sandbox: Option<SandboxRef>,
     wait: Duration,
 ) -> Result<Response> {
     let Json { value, _held } = request;
-    let accepted = app.backend().submit(subject, value, key.map(|key| key.0), sandbox).await?;
+    let id = app.service().submit(subject, value, sandbox, key.map(|key| key.0)).await?.id;
     // The request is stored, or with the service: its memory is counted there.
     drop(_held);
-    let location = format!("/v1/executions/{}", accepted.id);
+    let location = format!("/v1/executions/{id}");
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of an execution is no part of a URL"))?;
     // The key of an earlier request may be that of one that has ended. What is accepted is not refused
     // any more, whatever can be read of it: who has no key would run it again.
-    let execution = match wait {
-        Duration::ZERO => None,
-        wait => wait_for(app, subject, &accepted.id, wait).await.ok(),
-    };
-    let status = execution.as_ref().map_or(accepted.status, |it| it.summary.status);
-    let accepted = AcceptedExecution { status, ..accepted };
-    let accepted = AcceptedResponse { accepted, location };
+    let execution = wait_for(app, subject, &id, wait).await.ok();
+    let status = execution.as_ref().map_or(ExecutionState::Queued, |it| it.summary.status);
+    let accepted = AcceptedResponse { accepted: AcceptedExecution { id, status }, location };
     Ok(match execution {
-        Some(execution) if status.ended().is_some() => {
+        Some(execution) if status.ended().is_some() && !wait.is_zero() => {
             let mut response = execution_answer(StatusCode::OK, execution);
             response.headers_mut().insert(LOCATION, accepted.location.clone());
             response.extensions_mut().insert(accepted);
@@ -81,11 +79,12 @@ async fn wait_for(
     id: &str,
     wait: Duration,
 ) -> Result<StoredExecution> {
-    let backend = app.backend();
-    tokio::select! {
-        execution = backend.execution(subject, id, wait) => execution,
-        () = app.stop().cancelled() => backend.execution(subject, id, Duration::ZERO).await,
-    }
+    let service = app.service();
+    let execution = tokio::select! {
+        execution = service.wait_for_document(subject, id, wait) => execution,
+        () = app.stop().cancelled() => service.wait_for_document(subject, id, Duration::ZERO).await,
+    };
+    Ok(execution?)
 }
 
 pub(super) async fn get(
@@ -99,7 +98,8 @@ pub(super) async fn get(
 }
 
 pub(super) async fn cancel(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    let execution = app.backend().cancel(&caller.subject, &id).await?;
+    app.service().cancel(&caller.subject, &id).await?;
+    let execution = app.service().wait_for_document(&caller.subject, &id, Duration::ZERO).await?;
     Ok(execution_answer(StatusCode::OK, execution))
 }
 
@@ -109,8 +109,10 @@ pub(super) async fn list(
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
     let ListParams { status, kind, sandbox, cursor, limit } = params;
-    let filter = ListFilter { status, kind, sandbox, cursor, limit: PageSize::of(limit) };
-    let list = app.backend().executions(&caller.subject, filter).await?;
+    let statuses = status.into_iter().collect();
+    let limit = Some(PageSize::of(limit));
+    let query = ListQuery { statuses, kind, sandbox, cursor, limit, ..ListQuery::default() };
+    let list = app.service().list(&caller.subject, query).await?;
     Ok(json_response(StatusCode::OK, &list))
 }
 

@@ -10,6 +10,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ProblemKind;
+use sandbox_service::{ArchiveFormat, OpenFile};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
@@ -17,7 +18,6 @@ use super::content::{Condition, ContentRange, add_etag, as_attachment, condition
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{ArchiveFormat, OpenFile};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, Params};
 use crate::response::json_response;
@@ -26,7 +26,7 @@ use crate::response::json_response;
 const CHUNK: usize = 256 << 10;
 
 pub(super) async fn list(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    let files = app.backend().files(&caller.subject, &id).await?;
+    let files = app.service().files(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &files))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn changes(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Response> {
-    let changes = app.backend().changes(&caller.subject, &id).await?;
+    let changes = app.service().changes(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &changes))
 }
 
@@ -46,10 +46,10 @@ pub(super) async fn archive(
     Params(params): Params<ArchiveParams>,
 ) -> Result<Response> {
     let (format, mime, suffix) = match params.format {
-        Format::TarGz => (ArchiveFormat::TarGz, "application/gzip", "tar.gz"),
-        Format::TarZst => (ArchiveFormat::TarZst, "application/zstd", "tar.zst"),
+        Format::TarGz => (ArchiveFormat::TarGzip, "application/gzip", "tar.gz"),
+        Format::TarZst => (ArchiveFormat::TarZstd, "application/zstd", "tar.zst"),
     };
-    let stream = app.backend().archive(&caller.subject, &id, format).await?;
+    let stream = app.service().archive(&caller.subject, &id, format).await?;
     let mut response = Body::from_stream(stream).into_response();
     let headers = response.headers_mut();
     as_attachment(headers, format!("{id}.{suffix}").as_bytes());
@@ -64,7 +64,7 @@ pub(super) async fn get(
     FilePath(path): FilePath,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let file = app.backend().open_file(&caller.subject, &id, &path).await?;
+    let file = app.service().open_file(&caller.subject, &id, &path).await?;
     let etag = etag(&file.version);
     let mut response = match condition(&headers, &etag) {
         Condition::Failed => {

@@ -53,8 +53,8 @@ impl TryFrom<u32> for PageSize {
 }
 
 impl PageSize {
-    pub fn of(size: Option<Self>) -> u32 {
-        size.map_or(DEFAULT_PAGE, |size| size.0)
+    pub fn of(size: Option<Self>) -> usize {
+        size.map_or(DEFAULT_PAGE, |size| size.0) as usize
     }
 }
 

@@ -1,26 +1,33 @@
 //! Kept sandboxes.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
-use sandbox_api::files::WriteMode;
-use sandbox_api::operation::{OperationRequest, Published};
-use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRequest};
+use sandbox_api::files::{WriteMode, WriteReply};
+use sandbox_api::operation::{OperationRequest, Published, Read, Write};
+use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRef, SandboxRequest};
 use sandbox_api::{ErrorKind, ProblemKind};
+use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
 use super::executions::submit;
 use super::params::{GenerationParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
-use crate::backend::{FileWrite, IsNew, SandboxHandle, Used};
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
 use crate::response::json_response;
+
+/// What is read of a file at a time.
+const PIECE_BYTES: usize = 64 << 10;
 
 const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generation");
 const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
@@ -39,29 +46,26 @@ pub(super) async fn create(
     caller: Caller,
     request: Json<SandboxRequest>,
 ) -> Result<Response> {
-    let (used, is_new) = app.backend().create_sandbox(&caller.subject, request.value).await?;
-    let Used { value: sandbox, generation, restarted } = used;
-    let status = match is_new {
-        IsNew::Yes => StatusCode::CREATED,
-        IsNew::No => StatusCode::OK,
-    };
+    let created = app.service().create_sandbox(&caller.subject, request.value).await?;
+    let CreatedSandbox { sandbox, is_new, restarted } = created;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json_response(status, &sandbox);
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
         .map_err(|_| Refusal::internal("the id of a sandbox is no part of a URL"))?;
     response.headers_mut().insert(LOCATION, location);
-    Ok(of_generation(response, generation, restarted))
+    Ok(of_generation(response, sandbox.generation, restarted))
 }
 
 pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.backend().sandboxes(&caller.subject).await?))
+    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject)))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.backend().sandbox(&caller.subject, &id).await?))
+    Ok(json_response(StatusCode::OK, &app.service().sandbox(&caller.subject, &id)?))
 }
 
 pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    app.backend().delete_sandbox(&caller.subject, &id).await?;
+    app.service().delete_sandbox(&caller.subject, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -71,7 +75,8 @@ pub(super) async fn extend(
     Id(id): Id,
     request: Json<ExtendRequest>,
 ) -> Result<Response> {
-    let sandbox = app.backend().extend_sandbox(&caller.subject, &id, request.value).await?;
+    let ttl = Duration::from_millis(request.value.ttl_ms);
+    let sandbox = app.service().extend_sandbox(&caller.subject, &id, ttl).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
@@ -82,8 +87,8 @@ pub(super) async fn operate(
     Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Json<OperationRequest>,
 ) -> Result<Response> {
-    let sandbox = SandboxHandle { id, generation };
-    let used = app.backend().operate(&caller.subject, sandbox, request.value).await?;
+    let sandbox = SandboxRef { id, generation };
+    let used = app.service().perform(&caller.subject, &sandbox, request.value).await?;
     let response = json_response(StatusCode::OK, &used.value);
     Ok(of_generation(response, used.generation, used.restarted))
 }
@@ -97,10 +102,11 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> Result<Response> {
     refuse_etags(&headers)?;
-    let sandbox = SandboxHandle { id, generation };
-    let used = app.backend().read_file(&caller.subject, sandbox, &path).await?;
+    let sandbox = SandboxRef { id, generation };
+    let used = app.service().read_file(&caller.subject, &sandbox, Read::new(&*path)).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
-    let mut response = Body::from_stream(used.value).into_response();
+    let content = ReaderStream::with_capacity(used.value, PIECE_BYTES);
+    let mut response = Body::from_stream(content).into_response();
     as_attachment(response.headers_mut(), &path);
     Ok(of_generation(response, used.generation, used.restarted))
 }
@@ -114,14 +120,16 @@ pub(super) async fn write(
     request: Request,
 ) -> Result<Response> {
     let mode = write_mode(request.headers())?;
-    let sandbox = SandboxHandle { id, generation };
+    let sandbox = SandboxRef { id, generation };
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let bytes = length.and_then(|length| length.parse().ok());
-    let content = request.into_body().into_data_stream();
-    let content = content.map(|piece| piece.map_err(|error| unreadable(&error))).boxed();
-    let write = FileWrite { path: &path, mode, bytes, content };
-    let used = app.backend().write_file(&caller.subject, sandbox, write).await;
-    let used = used.map_err(|refusal| match refusal.problem().kind {
+    let file = Write { mode, ..Write::new(&*path) };
+    let writer = app.service().write_file(&caller.subject, &sandbox, file, bytes).await;
+    let written = match writer {
+        Ok(writer) => copy(request.into_body(), writer).await,
+        Err(error) => Err(error.into()),
+    };
+    let used = written.map_err(|refusal| match refusal.problem().kind {
         ProblemKind::Sandbox(ErrorKind::AlreadyExists) if mode == WriteMode::CreateNew => {
             Refusal::new(ProblemKind::PreconditionFailed, "the file exists")
         }
@@ -129,6 +137,21 @@ pub(super) async fn write(
     })?;
     let response = json_response(StatusCode::OK, &Published(used.value));
     Ok(of_generation(response, used.generation, used.restarted))
+}
+
+/// Writes what arrives. Dropped without its end, nothing is written.
+async fn copy(content: Body, mut writer: KeptWriter) -> Result<InSandbox<WriteReply>> {
+    let mut content = content.into_data_stream();
+    while let Some(piece) = content.next().await {
+        let piece = piece.map_err(|error| unreadable(&error))?;
+        writer.make_room(piece.len()).await?;
+        if let Err(error) = writer.write_all(&piece).await {
+            // Why is known at the end.
+            writer.finish().await?;
+            return Err(Refusal::new(ErrorKind::AgentLost.into(), error.to_string()));
+        }
+    }
+    Ok(writer.finish().await?)
 }
 
 pub(super) async fn run(
@@ -139,7 +162,7 @@ pub(super) async fn run(
     Params(SubmitInParams { wait, generation }): Params<SubmitInParams>,
     request: Json<ExecutionRequest>,
 ) -> Result<Response> {
-    let sandbox = Some(SandboxHandle { id, generation });
+    let sandbox = Some(SandboxRef { id, generation });
     submit(&app, &caller.subject, request, key, sandbox, wait.into()).await
 }
 

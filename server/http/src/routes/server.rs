@@ -16,7 +16,7 @@ use crate::refusal::{Refusal, Result};
 use crate::response::json_response;
 
 pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.backend().usage(&caller.subject).await?))
+    Ok(json_response(StatusCode::OK, &app.service().usage(&caller.subject).await?))
 }
 
 /// The server lives.
@@ -32,7 +32,7 @@ pub(super) async fn healthz() -> Response {
 }
 
 pub(super) async fn readyz(State(app): State<App>) -> Response {
-    let mut health = app.backend().health().await;
+    let mut health = app.service().health().await;
     // Anybody may ask: the reasons are in the log.
     for check in &mut health.checks {
         if let Some(problem) = check.problem.take() {

@@ -26,7 +26,8 @@ async fn credentials_are_missing_invalid_or_not_now() {
             authorization_servers: vec!["https://login.example.org".to_owned()],
         }),
         ..HttpConfig::default()
-    });
+    })
+    .await;
     let of =
         async |token: &str| with(&api, Method::GET, "/v1/usage", &[("authorization", token)]).await;
     let missing = of("Basic YTpi").await;
@@ -58,20 +59,23 @@ async fn credentials_are_missing_invalid_or_not_now() {
         }),
         hosts: vec!["api.example.org".to_owned()],
         ..HttpConfig::default()
-    });
+    })
+    .await;
     let told = without_issuer.get("/.well-known/oauth-protected-resource/mcp").await.json();
     assert!(told.get("authorization_servers").is_none(), "{told:#}");
+    api.run("return 1").await;
     assert_eq!(with(&api, Method::GET, "/metrics", &[]).await.status, 403);
     let metrics = with(&api, Method::GET, "/metrics", &[("authorization", "Bearer admin")]).await;
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     let lines = [
-        "sandboxctl_executions_queued 3.0",
-        "sandboxctl_executions_ended_total{status=\"ok\"} 2.0",
-        "sandboxctl_executions_ended_total{status=\"limit\"} 1.0",
-        "sandboxctl_queue_wait_seconds_bucket{le=\"0.5\"} 2",
-        "sandboxctl_queue_wait_seconds_bucket{le=\"+Inf\"} 3",
-        "sandboxctl_queue_wait_seconds_count 3",
-        "sandboxctl_queue_wait_seconds_sum 7.5",
+        "sandboxctl_executions_accepted_total 1.0",
+        "sandboxctl_executions_queued 0.0",
+        "sandboxctl_executions_ended_total{status=\"ok\"} 1.0",
+        "sandboxctl_executions_ended_total{status=\"limit\"} 0.0",
+        "sandboxctl_queue_wait_seconds_bucket{le=\"+Inf\"} 1",
+        "sandboxctl_queue_wait_seconds_count 1",
+        "sandboxctl_execution_seconds_count{status=\"ok\"} 1",
+        "sandboxctl_pool_filled_total 1.0",
         "sandboxctl_http_requests_total{route=\"get_usage\",status=\"200\"} 1",
         "# EOF",
     ];
@@ -86,7 +90,8 @@ async fn pages_call_only_from_configured_origins() {
         hosts: vec!["api.example.org".to_owned()],
         origins: vec!["https://console.example.org".to_owned()],
         ..HttpConfig::default()
-    });
+    })
+    .await;
     let from = async |method, origin| {
         let headers = [("origin", origin), ("access-control-request-method", "POST")];
         with(&api, method, "/v1/executions", &headers).await
@@ -114,7 +119,7 @@ async fn pages_call_only_from_configured_origins() {
 
 #[tokio::test]
 async fn every_answer_has_an_id_and_tells_browsers_what_it_is_not() {
-    let api = api();
+    let api = api().await;
     for path in ["/healthz", "/v1/usage", "/nothing", "/docs"] {
         let answer = with(&api, Method::GET, path, &[("x-request-id", "step-7")]).await;
         assert_eq!(answer.header("x-request-id"), "step-7");
@@ -150,7 +155,8 @@ async fn audit_has_every_decision_with_its_subject() {
         hosts: vec!["api.example.org".to_owned()],
         audit: Some(Arc::new(audit)),
         ..HttpConfig::default()
-    });
+    })
+    .await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
     let headers = [("authorization", "Bearer alice"), ("traceparent", &*traceparent)];

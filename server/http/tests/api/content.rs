@@ -1,13 +1,16 @@
 //! Executions, their files, and sandboxes.
 
+use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Method;
+use futures_util::poll;
+use sandbox_api::service::Time;
 use serde_json::json;
 
-use super::fake::{CONTENT, VERSION};
-use super::{Answer, Api, api, request};
+use super::{Answer, Api, CONTENT, api, hold_clock, request};
 
 async fn get_with(api: &Api, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut request = request(Method::GET, path);
@@ -19,16 +22,18 @@ async fn get_with(api: &Api, path: &str, headers: &[(&str, &str)]) -> Answer {
 
 #[tokio::test]
 async fn execution_is_answered_at_its_end_or_accepted() {
-    let api = api();
+    let api = api().await;
     let accepted = api.post("/v1/executions", &json!({ "script": "return 1" })).await;
     let id = accepted.json()["id"].as_str().unwrap().to_owned();
     assert_eq!(accepted.status, 202);
     assert_eq!(accepted.header("location"), format!("/v1/executions/{id}"));
-    let ended = api.post("/v1/executions?wait=10", &json!({ "script": "return 1" })).await;
+    let first = api.get(&format!("/v1/executions/{id}?wait=60")).await;
+    assert_eq!(first.json()["status"], "ok");
+    let ended = api.post("/v1/executions?wait=60", &json!({ "script": "return 1" })).await;
     assert_eq!((ended.status.as_u16(), &ended.json()["status"]), (200, &"ok".into()));
     assert!(ended.headers.contains_key("location"));
     let command = json!({ "command": { "shell": "true" }, "image": "debian:13" });
-    let command = api.post("/v1/executions?wait=10", &command).await;
+    let command = api.post("/v1/executions?wait=60", &command).await;
     assert_eq!(command.json()["schema"], "sandboxctl.exec/1");
     let list = api.get("/v1/executions?kind=script&status=ok&limit=1").await;
     assert_eq!(list.json()["executions"].as_array().unwrap().len(), 1);
@@ -37,8 +42,20 @@ async fn execution_is_answered_at_its_end_or_accepted() {
 
 #[tokio::test]
 async fn what_was_accepted_is_not_refused_though_it_is_forgotten() {
-    let api = api();
-    let answer = api.post("/v1/executions?wait=1", &json!({ "script": "forgotten" })).await;
+    let api = api().await;
+    let body = json!({ "script": "wait" });
+    let mut answer = pin!(api.post("/v1/executions?wait=60", &body));
+    while api.world.launcher.runs.load(Ordering::SeqCst) == 0 {
+        assert!(poll!(answer.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    // It ends, and is forgotten, before its caller sees that.
+    api.world.finish();
+    let later = Time::now().after(Duration::from_secs(3600));
+    while api.world.store.expire(later, 0).unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let answer = answer.await;
     assert_eq!(answer.status, 202);
     let location = answer.header("location").to_owned();
     assert_eq!(location, format!("/v1/executions/{}", answer.json()["id"].as_str().unwrap()));
@@ -47,19 +64,25 @@ async fn what_was_accepted_is_not_refused_though_it_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_ends_with_the_execution_or_the_time_or_the_server() {
-    let api = api();
-    let id = api.run("slow").await;
+    let api = api().await;
+    let id = api.begin("wait").await;
     let path = format!("/v1/executions/{id}?wait=5");
     let start = tokio::time::Instant::now();
     let running = api.get(&path).await;
     assert_eq!((&running.json()["status"], start.elapsed().as_secs()), (&"running".into(), 5));
-    let (ended, ()) = tokio::join!(api.get(&path), async {
+    let (ended, held) = tokio::join!(api.get(&path), async {
         tokio::time::sleep(Duration::from_secs(2)).await;
-        api.fake.finish(&id);
+        let held = hold_clock();
+        api.world.finish();
+        held
     });
     assert_eq!((&ended.json()["status"], start.elapsed().as_secs()), (&"ok".into(), 7));
-    let body = json!({ "script": "slow" });
+    let body = json!({ "script": "wait" });
     let (accepted, ()) = tokio::join!(api.post("/v1/executions?wait=300", &body), async {
+        while api.world.launcher.runs.load(Ordering::SeqCst) == 1 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
         tokio::time::sleep(Duration::from_secs(1)).await;
         api.shutdown.stop.cancel();
     });
@@ -69,20 +92,23 @@ async fn wait_ends_with_the_execution_or_the_time_or_the_server() {
 
 #[tokio::test]
 async fn cancel_ends_an_execution() {
-    let api = api();
-    let id = api.run("slow").await;
+    let api = api().await;
+    let id = api.begin("wait").await;
     let delete = request(Method::DELETE, &format!("/v1/executions/{id}")).body(Body::empty());
-    assert_eq!(api.send(delete.unwrap()).await.json()["status"], "cancelled");
+    assert_eq!(api.send(delete.unwrap()).await.status, 200);
+    let ended = api.get(&format!("/v1/executions/{id}?wait=60")).await;
+    assert_eq!(ended.json()["status"], "cancelled");
 }
 
 #[tokio::test]
 async fn file_is_an_attachment_with_an_etag() {
-    let api = api();
+    let api = api().await;
     let id = api.run("return 1").await;
     let path = format!("/v1/executions/{id}/files/out.csv");
     let whole = api.get(&path).await;
     assert_eq!((whole.status.as_u16(), &*whole.body), (200, CONTENT));
-    let etag = format!("\"{VERSION}\"");
+    let etag = whole.header("etag").to_owned();
+    assert!(etag.len() > 2 && etag.starts_with('"') && etag.ends_with('"'), "{etag}");
     for (name, value) in [
         ("etag", &*etag),
         ("content-length", "16"),
@@ -124,13 +150,14 @@ async fn file_is_an_attachment_with_an_etag() {
 
 #[tokio::test]
 async fn files_are_there_after_the_end() {
-    let api = api();
-    let id = api.run("slow").await;
+    let api = api().await;
+    let id = api.begin("wait").await;
     for what in ["files", "files/out.csv", "archive", "changes"] {
         let early = api.get(&format!("/v1/executions/{id}/{what}")).await;
         assert_eq!(early.problem().status, 409, "{what}");
     }
-    api.fake.finish(&id);
+    api.world.finish();
+    api.get(&format!("/v1/executions/{id}?wait=60")).await;
     for what in ["files", "files/out.csv", "archive", "archive?format=tar.zst", "changes"] {
         let answer = api.get(&format!("/v1/executions/{id}/{what}")).await;
         assert_eq!(answer.status, 200, "{what}");
@@ -139,7 +166,7 @@ async fn files_are_there_after_the_end() {
 
 #[tokio::test]
 async fn file_of_a_sandbox_is_overwritten_unless_a_condition_says_no() {
-    let api = api();
+    let api = api().await;
     let id = api.post("/v1/sandboxes", &json!({ "name": "a" })).await.json()["id"].clone();
     let path = format!("/v1/sandboxes/{}/files/", id.as_str().unwrap());
     let put = async |name: &str, header: (&str, &str)| {
@@ -159,7 +186,7 @@ async fn file_of_a_sandbox_is_overwritten_unless_a_condition_says_no() {
 
 #[tokio::test]
 async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
-    let api = api();
+    let api = api().await;
     let body = json!({ "name": "a", "spec": { "image": "debian:13" } });
     let new = api.post("/v1/sandboxes", &body).await;
     let id = new.json()["id"].as_str().unwrap().to_owned();
@@ -171,22 +198,23 @@ async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
         ["sandbox-generation", "sandbox-restarted"].map(|name| answer.header(name).to_owned())
     };
     assert_eq!(generation(&new), ["1", "false"]);
+    api.world.launcher.all_ended.store(true, Ordering::SeqCst);
     let found = api.post("/v1/sandboxes", &body).await;
-    assert_eq!(generation(&found), ["1", "true"]);
+    assert_eq!(generation(&found), ["2", "true"]);
     assert_eq!((found.status.as_u16(), &found.json()["id"]), (200, &new.json()["id"]));
     assert_eq!(api.post("/v1/sandboxes", &json!({ "name": "a" })).await.problem().status, 409);
     assert_eq!(api.get("/v1/sandboxes").await.json()["sandboxes"].as_array().unwrap().len(), 1);
     assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.status, 200);
-    let extend = json!({ "ttl_ms": 60_000 });
+    let extend = json!({ "ttl_ms": 7_200_000 });
     let extended = api.post(&format!("/v1/sandboxes/{id}/extend"), &extend).await;
     assert_ne!(extended.json()["expires_at"], new.json()["expires_at"]);
     let operation = json!({ "operation": "stat", "path": "a" });
     let operations = format!("/v1/sandboxes/{id}/operations");
     let failed = api.post(&operations, &operation).await;
     assert_eq!((failed.status.as_u16(), &failed.json()["success"]), (200, &false.into()));
-    assert_eq!(failed.header("sandbox-generation"), "1");
+    assert_eq!(failed.header("sandbox-generation"), "2");
     assert_eq!(failed.header("sandbox-restarted"), "false");
-    let stale = api.post(&format!("{operations}?generation=2"), &operation).await;
+    let stale = api.post(&format!("{operations}?generation=1"), &operation).await;
     assert_eq!(stale.problem().status, 410);
     let put = request(Method::PUT, &format!("/v1/sandboxes/{id}/files/dir/b.bin"));
     let written = api.send(put.body("12345".into()).unwrap()).await;
@@ -196,13 +224,13 @@ async fn sandbox_is_found_by_its_name_and_used_by_its_id() {
     );
     assert_eq!(&*api.get(&format!("/v1/sandboxes/{id}/files/b.bin")).await.body, CONTENT);
     let run = json!({ "script": "return 1" });
-    let run = api.post(&format!("/v1/sandboxes/{id}/executions?wait=1&generation=1"), &run).await;
+    let run = api.post(&format!("/v1/sandboxes/{id}/executions?wait=60&generation=2"), &run).await;
     assert_eq!(
         (run.status.as_u16(), &run.json()["sandbox"]),
         (200, &serde_json::Value::from(id.clone()))
     );
-    assert_eq!((&run.json()["generation"], &run.json()["restarted"]), (&1.into(), &false.into()));
+    assert_eq!((&run.json()["generation"], &run.json()["restarted"]), (&2.into(), &false.into()));
     let delete = request(Method::DELETE, &format!("/v1/sandboxes/{id}")).body(Body::empty());
     assert_eq!(api.send(delete.unwrap()).await.status, 204);
-    assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.problem().status, 404);
+    assert_eq!(api.get(&format!("/v1/sandboxes/{id}")).await.problem().status, 410);
 }

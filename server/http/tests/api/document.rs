@@ -115,7 +115,7 @@ fn no_description_speaks_of_rust() {
 #[tokio::test]
 async fn committed_document_is_that_of_the_server() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference/openapi.json");
-    let answer = api().get("/v1/openapi.json").await;
+    let answer = api().await.get("/v1/openapi.json").await;
     assert_eq!(answer.status, 200);
     let text = String::from_utf8(answer.body.to_vec()).unwrap();
     if std::env::var_os("BLESS").is_some() {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
+use axum::response::IntoResponse as _;
 use sandbox_api::{ByteSize, DiskShortage, ErrorKind, Failure, LimitKey, OverCeiling};
+use sandbox_http::Refusal;
 use sandbox_service::ServiceError;
 
 use super::DOCUMENT;
@@ -77,4 +79,22 @@ fn every_error_of_the_service_is_documented_for_each_route_that_can_answer_it() 
         missing.extend(undocumented.map(|it| format!("{}: {status}", name(it))));
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn error_of_the_service_has_its_status_and_when_to_try_again() {
+    let soon = Duration::from_millis(2500);
+    for (error, status, retry) in [
+        (ServiceError::too_fast(soon), 429, Some("3")),
+        (ServiceError::quota_exceeded("x", Some(soon)), 429, Some("3")),
+        (ServiceError::quota_exceeded("x", None), 429, None),
+        (ServiceError::full(1), 503, Some("1")),
+        (ServiceError::key_in_flight(), 409, Some("1")),
+        (ServiceError::forbidden("image", "no"), 403, None),
+        (ServiceError::internal("oops"), 500, None),
+    ] {
+        let answer = Refusal::from(error).into_response();
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers().get("retry-after").map(|it| it.to_str().unwrap()), retry);
+    }
 }

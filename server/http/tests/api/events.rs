@@ -26,8 +26,8 @@ fn messages(stream: &str) -> Vec<(String, String, Value)> {
 
 #[tokio::test]
 async fn events_are_numbered_and_end_with_the_end() {
-    let api = api();
-    let id = api.run("return 1").await;
+    let api = api().await;
+    let id = api.run("log a\nb").await;
     let answer = api.get(&format!("/v1/executions/{id}/events")).await;
     assert_eq!(answer.header("content-type"), "text/event-stream");
     let all = messages(std::str::from_utf8(&answer.body).unwrap());
@@ -39,8 +39,8 @@ async fn events_are_numbered_and_end_with_the_end() {
 
 #[tokio::test]
 async fn client_that_comes_back_gets_what_follows() {
-    let api = api();
-    let id = api.run("return 1").await;
+    let api = api().await;
+    let id = api.run("log a").await;
     let path = format!("/v1/executions/{id}/events");
     let after = async |query: &str, last: Option<&str>| {
         let mut request = request(Method::GET, &format!("{path}{query}"));
@@ -62,8 +62,8 @@ async fn client_that_comes_back_gets_what_follows() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_lives_until_the_end_or_the_server_stops() {
-    let api = api();
-    let id = api.run("slow").await;
+    let api = api().await;
+    let id = api.begin("log-and-wait a").await;
     let open = async || {
         let request = request(Method::GET, &format!("/v1/executions/{id}/events"));
         let request = request.body(Body::empty()).unwrap();
@@ -76,11 +76,11 @@ async fn stream_lives_until_the_end_or_the_server_stops() {
         text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
     }
     assert!(text.contains("event: log") && !text.contains("event: end"), "{text}");
-    api.fake.finish(&id);
+    api.world.finish();
     let rest = one.collect().await.unwrap().to_bytes();
     assert!(std::str::from_utf8(&rest).unwrap().contains("event: end"));
     drop(two);
-    let id = api.run("slow").await;
+    let id = api.begin("wait").await;
     let request = request(Method::GET, &format!("/v1/executions/{id}/events"));
     let response = api.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     api.shutdown.stop.cancel();

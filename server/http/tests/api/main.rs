@@ -1,18 +1,17 @@
-//! The API over a service in memory: every answer of these tests is checked against the OpenAPI
-//! document.
+//! The API over a service whose sandboxes are none: every answer of these tests is checked against the
+//! OpenAPI document.
 
 mod access;
 mod content;
 mod document;
 mod errors;
 mod events;
-mod fake;
 mod input;
 mod memory;
 mod sockets;
 mod subjects;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,10 +25,11 @@ use sandbox_api::service::Subject;
 use sandbox_http::{
     Authenticate, Caller, Http, HttpConfig, Peer, Scope, Shutdown, Unauthenticated,
 };
+use sandbox_service::fake::{self, FakeRunner};
+use sandbox_service::{IoPosture, Service, ServiceConfig};
+use sandbox_store::{Durability, Store};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-
-use crate::fake::Fake;
 
 /// Callers by their tokens.
 struct Tokens;
@@ -60,10 +60,51 @@ impl Authenticate for Tokens {
     }
 }
 
-/// An API over a [`Fake`].
+/// Of every file.
+const CONTENT: &[u8] = b"0123456789abcdef";
+
+/// A service, what its sandboxes do, and its store, which ends with it.
+struct World {
+    service: Service,
+    launcher: Arc<FakeRunner>,
+    store: Store,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = ServiceConfig::new(dir.path().join("data"));
+        config.io = IoPosture::PrivatePerExecution;
+        config.allowed_images = vec!["debian:13".to_owned()];
+        config.request.metadata_bytes = 4 << 20;
+        let launcher = Arc::<FakeRunner>::default();
+        let files = [&b"out.csv"[..], b"dir/page.html", b"\xff"];
+        *launcher.files.lock().unwrap() =
+            files.map(|path| (path.to_vec(), CONTENT.to_vec())).to_vec();
+        *launcher.content.lock().unwrap() = Some(CONTENT);
+        let store = Store::open(&config.data_dir, Durability::Process).unwrap();
+        let service = fake::start(config, launcher.clone(), store.clone()).await.unwrap();
+        Self { service, launcher, store, _dir: dir }
+    }
+
+    /// One execution that waits goes on to its end.
+    fn finish(&self) {
+        self.launcher.go_on.add_permits(1);
+    }
+}
+
+/// While it is there a clock that is stopped does not go on, though all wait: for the store.
+fn hold_clock() -> mpsc::Sender<()> {
+    let (sender, end) = mpsc::channel();
+    tokio::task::spawn_blocking(move || end.recv());
+    sender
+}
+
+/// An API over a service.
 struct Api {
     router: Router,
-    fake: Arc<Fake>,
+    world: World,
     shutdown: Shutdown,
 }
 
@@ -96,16 +137,16 @@ impl Answer {
     }
 }
 
-fn api() -> Api {
-    api_with(HttpConfig { hosts: vec!["api.example.org".to_owned()], ..HttpConfig::default() })
+async fn api() -> Api {
+    let hosts = vec!["api.example.org".to_owned()];
+    api_with(HttpConfig { hosts, ..HttpConfig::default() }).await
 }
 
-fn api_with(config: HttpConfig) -> Api {
-    let fake = Arc::<Fake>::default();
-    let shutdown = Shutdown::default();
-    let auth: Arc<dyn Authenticate> = Arc::new(Tokens);
-    let http = Http::new(config, Arc::clone(&fake) as _, auth, None, shutdown.clone());
-    Api { router: http.router(), fake, shutdown }
+async fn api_with(config: HttpConfig) -> Api {
+    let (world, shutdown) = (World::new().await, Shutdown::default());
+    let service = world.service.clone();
+    let http = Http::new(config, service, Arc::new(Tokens), None, shutdown.clone());
+    Api { router: http.router(), world, shutdown }
 }
 
 /// A request of alice.
@@ -144,9 +185,17 @@ impl Api {
     }
 
     /// The id of an execution of this script.
-    async fn run(&self, script: &str) -> String {
+    async fn begin(&self, script: &str) -> String {
         let answer = self.post("/v1/executions", &json!({ "script": script })).await;
         answer.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The same when it has ended.
+    async fn run(&self, script: &str) -> String {
+        let id = self.begin(script).await;
+        let ended = self.get(&format!("/v1/executions/{id}?wait=60")).await.json();
+        assert_eq!(ended["status"], "ok");
+        id
     }
 
     /// The id of a sandbox.

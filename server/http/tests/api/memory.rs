@@ -18,8 +18,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 
-use super::{Api, Tokens, api, api_with, request};
-use crate::fake::Fake;
+use super::{Api, Tokens, World, api, api_with, hold_clock, request};
 
 const MIB: usize = 1 << 20;
 
@@ -37,20 +36,20 @@ fn of(subject: &str, method: Method, path: &str) -> axum::http::request::Builder
         .extension(Peer::Tcp(([127, 0, 0, 1], 7).into()))
 }
 
-/// A body of so many bytes of text, in pieces, and how many of them were read. Without an end it stays
+/// A body with metadata of so many bytes, in pieces, and how many of them were read. Without an end it stays
 /// away.
 fn script(bytes: usize, ends: bool) -> (Body, Arc<AtomicUsize>) {
     let read = Arc::<AtomicUsize>::default();
     let counter = Arc::clone(&read);
     let piece = Bytes::from(vec![b'x'; 10 << 10]);
     let pieces = std::iter::repeat_n(piece, bytes.div_ceil(10 << 10));
-    let first = stream::iter([Bytes::from_static(br#"{"script":""#)]);
+    let first = stream::iter([Bytes::from_static(br#"{"script":"return 1","metadata":{"a":""#)]);
     let text = first.chain(stream::iter(pieces)).map(move |piece| {
         counter.fetch_add(piece.len(), Ordering::Relaxed);
         piece
     });
     let all = match ends {
-        true => text.chain(stream::iter([Bytes::from_static(b"\"}")])).boxed(),
+        true => text.chain(stream::iter([Bytes::from_static(b"\"}}")])).boxed(),
         false => text.chain(stream::pending()).boxed(),
     };
     (Body::from_stream(all.map(Ok::<_, Infallible>)), read)
@@ -82,7 +81,7 @@ async fn stalled(
 
 #[tokio::test]
 async fn json_of_many_values_is_413_before_its_end() {
-    let api = api();
+    let api = api().await;
     let read = Arc::<AtomicUsize>::default();
     let counter = Arc::clone(&read);
     let head = Bytes::from_static(br#"{"script":"return 1","args":{"a":["#);
@@ -104,12 +103,14 @@ async fn json_of_many_values_is_413_before_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_uploads_of_one_subject_hold_up_no_other() {
-    let Api { router, .. } = api_with(small_memory());
+    let Api { router, world: _world, .. } = api_with(small_memory()).await;
+    let held = hold_clock();
     // They take what has arrived of them: not what they say they will send.
     let begun = stalled(&router, "/v1/executions", 10, 100 << 10).await;
     let (body, _) = script(MIB, true);
     let request = of("alice", Method::POST, "/v1/executions").body(body).unwrap();
     assert_eq!(status(&router, request).await, 202);
+    drop(held);
     begun.iter().for_each(JoinHandle::abort);
     for task in begun {
         assert!(task.await.unwrap_err().is_cancelled());
@@ -119,6 +120,7 @@ async fn slow_uploads_of_one_subject_hold_up_no_other() {
     for (subject, expected) in [("alice", 429), ("bob", 202)] {
         let (body, _) = script(MIB, true);
         let request = of(subject, Method::POST, "/v1/executions").body(body).unwrap();
+        let _held = (expected == 202).then(hold_clock);
         assert_eq!(status(&router, request).await, expected, "{subject}");
     }
 }
@@ -133,9 +135,9 @@ async fn bodies_of_what_is_mounted_are_in_the_same_memory() {
     let service = Router::new().route("/mcp", post(read));
     let max_request = ByteSize::b(2 << 20);
     let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request };
-    let backend = Arc::<Fake>::default();
+    let World { service, _dir, .. } = World::new().await;
     let http =
-        Http::new(small_memory(), backend, Arc::new(Tokens), Some(mount), Shutdown::default());
+        Http::new(small_memory(), service, Arc::new(Tokens), Some(mount), Shutdown::default());
     let router = http.router();
     let send = async |subject: &str| {
         let (body, _) = script(MIB, true);
@@ -180,13 +182,14 @@ async fn large_execution(api: &Api, subject: &str) -> String {
 
 #[tokio::test]
 async fn execution_that_ended_is_not_refused_for_want_of_memory() {
-    let api = api_with(small_memory());
+    let api = api_with(small_memory()).await;
     let send = async |request| api.router.clone().oneshot(request).await.unwrap();
-    let path = "/v1/executions?wait=1";
+    let path = "/v1/executions?wait=60";
     let unread = [send(large("alice", path)).await, send(large("alice", path)).await];
     assert!(unread.iter().all(|response| response.status() == 200));
     let accepted = send(large("alice", path)).await;
-    assert_eq!((accepted.status().as_u16(), api.fake.count()), (202, 3));
+    let runs = api.world.launcher.runs.load(Ordering::SeqCst);
+    assert_eq!((accepted.status().as_u16(), runs), (202, 3));
     let location = accepted.headers()["location"].to_str().unwrap().to_owned();
     assert!(!accepted.headers().contains_key("retry-after"));
     drop(unread);
@@ -203,9 +206,9 @@ async fn piece_of_a_stream_waits_for_memory() {
     let service = Router::new().route("/mcp", post(stream));
     let mount =
         Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request: ByteSize::b(1000) };
-    let backend = Arc::<Fake>::default();
+    let World { service, _dir, .. } = World::new().await;
     let http =
-        Http::new(small_memory(), backend, Arc::new(Tokens), Some(mount), Shutdown::default());
+        Http::new(small_memory(), service, Arc::new(Tokens), Some(mount), Shutdown::default());
     let router = http.router();
     let begin = async || {
         let request = of("alice", Method::POST, "/mcp").body(Body::empty()).unwrap();
@@ -223,7 +226,7 @@ async fn piece_of_a_stream_waits_for_memory() {
 
 #[tokio::test]
 async fn answers_that_nobody_reads_take_the_share_of_their_subject() {
-    let api = api_with(small_memory());
+    let api = api_with(small_memory()).await;
     let get = async |subject: &str, id: &str| {
         let path = format!("/v1/executions/{id}");
         let request = of(subject, Method::GET, &path).body(Body::empty()).unwrap();

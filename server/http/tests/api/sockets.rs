@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::{Request, Response, StatusCode, Version};
@@ -18,14 +19,13 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
-use super::Tokens;
-use super::fake::Fake;
+use super::{Tokens, World, hold_clock};
 
 const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 struct Running {
     endpoint: Endpoint,
-    fake: Arc<Fake>,
+    world: World,
     shutdown: Shutdown,
     task: JoinHandle<()>,
 }
@@ -63,32 +63,33 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &[u8]) 
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn serve_at(endpoint: &Endpoint, limits: ConnectionLimits, tls: Option<Arc<Tls>>) -> Running {
+async fn serve_at(endpoint: &Endpoint, limits: ConnectionLimits, tls: Option<Arc<Tls>>) -> Running {
     let listener = Listener::bind(endpoint).unwrap();
     let endpoint = listener.endpoint().unwrap();
-    let (fake, shutdown) = (Arc::<Fake>::default(), Shutdown::default());
+    let (world, shutdown) = (World::new().await, Shutdown::default());
     let config = HttpConfig { connections: limits, ..HttpConfig::default() };
-    let http = Http::new(config, Arc::clone(&fake) as _, Arc::new(Tokens), None, shutdown.clone());
+    let service = world.service.clone();
+    let http = Http::new(config, service, Arc::new(Tokens), None, shutdown.clone());
     let task = tokio::spawn(http.serve(vec![listener], tls));
-    Running { endpoint, fake, shutdown, task }
+    Running { endpoint, world, shutdown, task }
 }
 
-fn serve(limits: ConnectionLimits) -> Running {
-    serve_at(&"127.0.0.1:0".parse().unwrap(), limits, None)
+async fn serve(limits: ConnectionLimits) -> Running {
+    serve_at(&"127.0.0.1:0".parse().unwrap(), limits, None).await
 }
 
 /// For a clock that is stopped, which goes on where there is nothing to read. What is sent to a UNIX socket
 /// can be read at once; over TCP a busy kernel delivers it later.
-fn serve_with_stopped_clock() -> (Running, tempfile::TempDir) {
+async fn serve_with_stopped_clock() -> (Running, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::Unix(dir.path().join("api"));
-    (serve_at(&endpoint, ConnectionLimits::default(), None), dir)
+    (serve_at(&endpoint, ConnectionLimits::default(), None).await, dir)
 }
 
 /// The connection was closed on what was not read, and its peer saw that in place of the answer.
 #[tokio::test]
 async fn peer_that_sends_on_after_a_refusal_gets_it_and_may_ask_again() {
-    let server = serve(ConnectionLimits::default());
+    let server = serve(ConnectionLimits::default()).await;
     let mut stream = server.connect().await;
     let piece = [b'x'; 64 << 10];
     let head = format!(
@@ -137,7 +138,7 @@ async fn ask_http2(
 
 #[tokio::test]
 async fn both_versions_are_told_by_their_first_bytes() {
-    let server = serve(ConnectionLimits::default());
+    let server = serve(ConnectionLimits::default()).await;
     let one = ask_http1(server.connect().await).await;
     assert_eq!((one.status(), one.version()), (StatusCode::OK, Version::HTTP_11));
     let two = ask_http2(server.connect().await).await;
@@ -148,7 +149,7 @@ async fn both_versions_are_told_by_their_first_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn peer_that_sends_too_slowly_is_cut_off() {
-    let (server, _dir) = serve_with_stopped_clock();
+    let (server, _dir) = serve_with_stopped_clock().await;
     for begun in [
         "",
         "GET / HT",
@@ -188,20 +189,25 @@ async fn peer_that_sends_too_slowly_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_of_events_lives_for_as_long_as_it_is_read() {
-    let (server, _dir) = serve_with_stopped_clock();
+    let (server, _dir) = serve_with_stopped_clock().await;
     let post = |script: &str| {
         let body = format!(r#"{{"script":"{script}"}}"#);
         format!(
             "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+             Content-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
     };
-    let accepted = server.exchange(post("slow").as_bytes()).await;
-    assert!(accepted.contains("\"id\":\"execution-1\""), "{accepted}");
+    let held = hold_clock();
+    let accepted = server.exchange(post("wait").as_bytes()).await;
+    drop(held);
+    let (_, id) = accepted.split_once("\"id\":\"").unwrap_or_else(|| panic!("{accepted}"));
+    let (id, _) = id.split_once('"').unwrap();
     let mut stream = server.connect_unix().await;
-    let events = "GET /v1/executions/execution-1/events HTTP/1.1\r\nHost: localhost\r\n\
-        Authorization: Bearer alice\r\n\r\n";
+    let events = format!(
+        "GET /v1/executions/{id}/events HTTP/1.1\r\nHost: localhost\r\n\
+         Authorization: Bearer alice\r\n\r\n"
+    );
     stream.write_all(events.as_bytes()).await.unwrap();
     let start = Instant::now();
     let mut comments = 0;
@@ -212,13 +218,13 @@ async fn stream_of_events_lives_for_as_long_as_it_is_read() {
         comments += 1;
     }
     assert!(comments > 100, "{comments}");
-    server.fake.finish("execution-1");
+    server.world.finish();
     server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_body_is_answered_408() {
-    let (server, _dir) = serve_with_stopped_clock();
+    let (server, _dir) = serve_with_stopped_clock().await;
     let head = "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     let start = Instant::now();
@@ -231,7 +237,7 @@ async fn slow_body_is_answered_408() {
 
 #[tokio::test]
 async fn flood_of_headers_is_refused() {
-    let server = serve(ConnectionLimits::default());
+    let server = serve(ConnectionLimits::default()).await;
     let many: String = (0..200).map(|number| format!("x-{number}: a\r\n")).collect();
     let large = format!("x-large: {}\r\n", "a".repeat(100_000));
     for headers in [many, large] {
@@ -251,7 +257,7 @@ async fn flood_of_headers_is_refused() {
 
 #[tokio::test]
 async fn address_has_so_many_connections_and_others_wait_in_the_kernel() {
-    let server = serve(ConnectionLimits { connections: 100, of_an_address: 3 });
+    let server = serve(ConnectionLimits { connections: 100, of_an_address: 3 }).await;
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut stream = server.connect().await;
@@ -278,7 +284,7 @@ async fn address_has_so_many_connections_and_others_wait_in_the_kernel() {
     tokio::time::timeout(Duration::from_secs(60), answered).await.unwrap();
     server.stop().await;
 
-    let server = serve(ConnectionLimits { connections: 2, of_an_address: 100 });
+    let server = serve(ConnectionLimits { connections: 2, of_an_address: 100 }).await;
     let (one, _two) = (server.connect().await, server.connect().await);
     let mut third = server.connect().await;
     third.write_all(GET_HEALTH.as_bytes()).await.unwrap();
@@ -301,9 +307,9 @@ async fn read_some(mut stream: TcpStream) -> Option<String> {
 
 #[tokio::test]
 async fn server_that_stops_answers_who_waits_and_drops_who_does_not_end() {
-    let server = serve(ConnectionLimits::default());
+    let server = serve(ConnectionLimits::default()).await;
     let _idle = server.connect().await;
-    let body = r#"{"script":"slow"}"#;
+    let body = r#"{"script":"wait"}"#;
     let request = format!(
         "POST /v1/executions?wait=300 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -315,7 +321,7 @@ async fn server_that_stops_answers_who_waits_and_drops_who_does_not_end() {
     let begun = "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n\
         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n";
     upload.write_all(begun.as_bytes()).await.unwrap();
-    while server.fake.count() == 0 {
+    while server.world.launcher.runs.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
     server.shutdown.stop.cancel();
@@ -332,7 +338,7 @@ async fn socket_of_a_user_needs_no_name_and_is_gone_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("api");
     let endpoint = Endpoint::Unix(path.clone());
-    let server = serve_at(&endpoint, ConnectionLimits::default(), None);
+    let server = serve_at(&endpoint, ConnectionLimits::default(), None).await;
     let answer = ask_http1(UnixStream::connect(&path).await.unwrap()).await;
     assert_eq!(answer.status(), StatusCode::OK);
     answer.into_body().collect().await.unwrap();
@@ -380,7 +386,8 @@ async fn certificate_is_read_again_while_the_server_runs() {
         &"127.0.0.1:0".parse().unwrap(),
         ConnectionLimits::default(),
         Some(Arc::clone(&tls)),
-    );
+    )
+    .await;
     let connect = async |trusted: &str, protocol: &[u8]| {
         let name = "localhost".try_into().unwrap();
         trusting(trusted, protocol).connect(name, server.connect().await).await
@@ -421,7 +428,7 @@ async fn silent_handshake_is_cut_off() {
     copy_key("one.key.pem", &key, 0o600);
     let tls = Tls::load(&fixture("one.cert.pem"), &key).unwrap();
     let endpoint = "127.0.0.1:0".parse().unwrap();
-    let server = serve_at(&endpoint, ConnectionLimits::default(), Some(Arc::new(tls)));
+    let server = serve_at(&endpoint, ConnectionLimits::default(), Some(Arc::new(tls))).await;
     let start = Instant::now();
     assert_eq!(server.exchange(b"").await, "");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sandbox_api::service::{SandboxStatus, Subject, Time};
+use sandbox_api::service::{SandboxRef, SandboxStatus, Subject, Time};
 use sandbox_api::{CancelCause, generation_id};
 use tracing::Instrument as _;
 
-use super::registry::{Due, KeptSandbox, SandboxTarget, Use};
+use super::registry::{Due, KeptSandbox, Use};
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
@@ -29,9 +29,9 @@ impl Core {
     pub async fn use_kept(
         self: &Arc<Self>,
         subject: &Subject,
-        place: &SandboxTarget,
+        place: &SandboxRef,
     ) -> Result<Use, ServiceError> {
-        let kept = self.kept.find(subject, &place.sandbox)?;
+        let kept = self.kept.find(subject, &place.id)?;
         // A launch goes on if its caller does not wait: the next use has it.
         let (core, generation) = (self.clone(), place.generation);
         let using = async move { core.begin_use(kept, generation).await };

@@ -10,5 +10,5 @@ mod operations;
 pub(crate) mod registry;
 mod requests;
 
-pub use operations::{KeptReader, KeptWriter, UseOutcome};
+pub use operations::{InSandbox, KeptReader, KeptWriter};
 pub use requests::CreatedSandbox;

@@ -7,21 +7,21 @@ use std::task::{Context, Poll};
 
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
-use sandbox_api::service::Subject;
+use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{Envelope, ErrorKind, Failure, operation_hint};
-use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::registry::{SandboxTarget, Use};
+use super::registry::Use;
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::room::Room;
+use crate::runner::{ContentReader, ContentWriter};
 use crate::service::Service;
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
 pub struct KeptReader {
-    reader: FileReader,
+    reader: ContentReader,
     _use: Use,
 }
 
@@ -29,7 +29,7 @@ pub struct KeptReader {
 /// [finished](Self::finish), or at all if it is dropped without.
 pub struct KeptWriter {
     core: Arc<Core>,
-    writer: FileWriter,
+    writer: Box<dyn ContentWriter>,
     in_use: Use,
     /// For what was announced, or else for what was written.
     room: Room,
@@ -84,8 +84,8 @@ impl KeptWriter {
     ///
     /// [`ServiceError::sandbox`], with what failed; nothing was written then.
     /// [`ServiceError::sandbox_gone`] if the sandbox was removed meanwhile.
-    pub async fn finish(self) -> Result<UseOutcome<WriteReply>, ServiceError> {
-        let written = crate::runner::finish_write(self.writer).await;
+    pub async fn finish(self) -> Result<InSandbox<WriteReply>, ServiceError> {
+        let written = self.writer.finish().await;
         let value = written.map_err(|failed| self.in_use.failed(failed))?;
         self.in_use.grew(self.written);
         Ok(done(value, &self.in_use))
@@ -106,7 +106,7 @@ impl std::fmt::Debug for KeptWriter {
 
 /// What was done in a kept sandbox.
 #[derive(Debug)]
-pub struct UseOutcome<T> {
+pub struct InSandbox<T> {
     /// What it gave.
     pub value: T,
     /// The generation that did it.
@@ -126,16 +126,15 @@ impl Service {
     pub async fn perform(
         &self,
         subject: &Subject,
-        sandbox: &str,
-        generation: Option<u64>,
+        sandbox: &SandboxRef,
         request: OperationRequest,
-    ) -> Result<UseOutcome<Envelope>, ServiceError> {
+    ) -> Result<InSandbox<Envelope>, ServiceError> {
         let bytes = request.content.as_ref().map_or(0, |content| content.len() as u64);
         let _room = match request.operation.stores() {
             true => Some(self.core.make_room(subject, bytes).await?),
             false => None,
         };
-        let in_use = self.begin_use(subject, sandbox, generation).await?;
+        let in_use = self.core.use_kept(subject, sandbox).await?;
         let envelope = in_use.machine().perform(request).await;
         match (envelope.success, in_use.gone()) {
             (false, Some(gone)) => return Err(gone),
@@ -153,15 +152,14 @@ impl Service {
     pub async fn read_file(
         &self,
         subject: &Subject,
-        sandbox: &str,
-        generation: Option<u64>,
+        sandbox: &SandboxRef,
         read: Read,
-    ) -> Result<UseOutcome<KeptReader>, ServiceError> {
-        let in_use = self.begin_use(subject, sandbox, generation).await?;
+    ) -> Result<InSandbox<KeptReader>, ServiceError> {
+        let in_use = self.core.use_kept(subject, sandbox).await?;
         let reader = in_use.machine().reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
-        let UseOutcome { value: (), generation, restarted } = done((), &in_use);
-        Ok(UseOutcome { value: KeptReader { reader, _use: in_use }, generation, restarted })
+        let InSandbox { value: (), generation, restarted } = done((), &in_use);
+        Ok(InSandbox { value: KeptReader { reader, _use: in_use }, generation, restarted })
     }
 
     /// Begins to write a file of a kept sandbox. The content has at most `bytes`, where it says so.
@@ -172,13 +170,12 @@ impl Service {
     pub async fn write_file(
         &self,
         subject: &Subject,
-        sandbox: &str,
-        generation: Option<u64>,
+        sandbox: &SandboxRef,
         write: Write,
         bytes: Option<u64>,
     ) -> Result<KeptWriter, ServiceError> {
         let core = self.core.clone();
-        let most = core.kept.find(subject, sandbox)?.spec()?.limits.max_file_size.as_u64();
+        let most = core.kept.find(subject, &sandbox.id)?.spec()?.limits.max_file_size.as_u64();
         if bytes.is_some_and(|bytes| bytes > most) {
             // Nothing of it is waited for.
             let (path, most) = (write.path.to_string_lossy(), size_text(most));
@@ -187,24 +184,14 @@ impl Service {
             return Err(ServiceError::sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
-        let in_use = self.begin_use(subject, sandbox, generation).await?;
+        let in_use = self.core.use_kept(subject, sandbox).await?;
         let writer = in_use.machine().writer(write).await;
         let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }
-
-    async fn begin_use(
-        &self,
-        subject: &Subject,
-        sandbox: &str,
-        generation: Option<u64>,
-    ) -> Result<Use, ServiceError> {
-        let place = SandboxTarget { sandbox: sandbox.to_owned(), generation };
-        Arc::clone(&self.core).use_kept(subject, &place).await
-    }
 }
 
-fn done<T>(value: T, in_use: &Use) -> UseOutcome<T> {
+fn done<T>(value: T, in_use: &Use) -> InSandbox<T> {
     in_use.told();
-    UseOutcome { value, generation: in_use.generation(), restarted: in_use.is_restart() }
+    InSandbox { value, generation: in_use.generation(), restarted: in_use.is_restart() }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::SandboxSpec;
-use sandbox_api::service::{SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::service::{SandboxRef, SandboxStatus, SandboxView, Subject, Time};
 use tokio::sync::Notify;
 
 use crate::config::ServiceConfig;
@@ -14,16 +14,10 @@ use crate::error::ServiceError;
 use crate::files::Files;
 use crate::plan::plan_kept;
 use crate::records::{KeptRecord, Records};
-use crate::runner::{Failed, Machine};
+use crate::runner::Machine;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
-/// The kept sandbox that an execution runs in.
-pub(crate) struct SandboxTarget {
-    pub sandbox: String,
-    pub generation: Option<u64>,
-}
-
 /// All kept sandboxes.
 #[derive(Default)]
 pub(crate) struct KeptSandboxes {
@@ -119,8 +113,8 @@ impl Use {
     }
 
     /// The failure of something in it.
-    pub fn failed(&self, failed: Failed) -> ServiceError {
-        self.gone().unwrap_or(ServiceError::sandbox(*failed.failure))
+    pub fn failed(&self, error: ServiceError) -> ServiceError {
+        self.gone().unwrap_or(error)
     }
 
     /// Ends it, and gives the sandbox as it is then.
@@ -312,17 +306,15 @@ impl KeptSandboxes {
     pub fn check(
         &self,
         subject: &Subject,
-        place: &SandboxTarget,
+        place: &SandboxRef,
     ) -> Result<Arc<KeptSandbox>, ServiceError> {
-        let kept = self.find(subject, &place.sandbox)?;
+        let kept = self.find(subject, &place.id)?;
         let info = kept.info();
         let is_current = info.status != SandboxStatus::Stopped
             && place.generation.is_none_or(|asked| asked == info.generation);
         drop(info);
         match place.generation {
-            Some(asked) if !is_current => {
-                Err(ServiceError::stale_generation(&place.sandbox, asked))
-            }
+            Some(asked) if !is_current => Err(ServiceError::stale_generation(&place.id, asked)),
             _ => Ok(kept),
         }
     }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
-use sandbox_api::service::{SandboxList, SandboxRequest, SandboxView, Subject, Time};
+use sandbox_api::service::{SandboxList, SandboxRef, SandboxRequest, SandboxView, Subject, Time};
 use sandbox_dirfd::random_hex;
 use tracing::Instrument as _;
 
-use super::registry::{KeptSandbox, SandboxTarget, Use};
+use super::registry::{KeptSandbox, Use};
 use crate::config::ServiceConfig;
 use crate::core::Core;
 use crate::error::ServiceError;
@@ -170,12 +170,12 @@ impl Core {
         let record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
         let (kept, is_new) = self.register(record, spec).await?;
-        let place = SandboxTarget { sandbox: kept.record.id.clone(), generation: None };
+        let place = SandboxRef { id: kept.record.id.clone(), generation: None };
         match self.use_kept(&subject, &place).await {
             Ok(used) => Ok((used, is_new)),
             Err(error) => {
                 if is_new && let Err(error) = self.delete_unstarted(kept).await {
-                    tracing::warn!(id = place.sandbox, %error, "a sandbox was not removed");
+                    tracing::warn!(id = place.id, %error, "a sandbox was not removed");
                 }
                 Err(error)
             }

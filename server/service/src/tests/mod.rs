@@ -1,7 +1,6 @@
 //! Tests of the whole service, with a real store and a runner without containers.
 
 mod permits;
-mod runner;
 mod sandboxes;
 
 use std::path::{Path, PathBuf};
@@ -11,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_api::service::{
-    Execution, ExecutionKind, ExecutionRequest, ExecutionState, SandboxRequest, Subject, Time,
+    Execution, ExecutionKind, ExecutionRequest, ExecutionState, SandboxRef, SandboxRequest,
+    Subject, Time,
 };
 use sandbox_api::{
     ByteSize, DiskReserve, ErrorKind, Limits, ProblemKind, Recorded, RootFs, Status,
 };
-use sandbox_store::{Accepted, NewExecution, Store};
+use sandbox_store::{Accepted, Durability, NewExecution, Store};
 use tokio::runtime::Runtime;
 
-use self::runner::{FakeRunner, Shared};
+use crate::fake::{self, FakeRunner};
 use crate::{
     ArchiveFormat, IdempotencyKey, IoPosture, ListQuery, Quotas, Service, ServiceConfig,
     ServiceError,
@@ -62,19 +62,19 @@ impl World {
         let mut config = ServiceConfig::new(self.data_dir());
         config.io = IoPosture::PrivatePerExecution;
         (self.change)(&mut config);
-        let runner = Arc::new(Shared(self.runner.clone()));
+        let runner = self.runner.clone();
         let service = runtime.block_on(async {
             // The thread that writes the store of a killed service ends a little later.
             let deadline = Instant::now() + TEST_TIMEOUT;
             let store = loop {
-                match Store::open(&config.data_dir) {
+                match Store::open(&config.data_dir, Durability::Disk) {
                     Err(sandbox_store::StoreError::InUse { .. }) if Instant::now() < deadline => {
                         tokio::task::yield_now().await;
                     }
                     store => break store.unwrap(),
                 }
             };
-            Service::start_with(config, runner, store).await.unwrap()
+            fake::start(config, runner, store).await.unwrap()
         });
         self.running = Some((runtime, service));
     }
@@ -108,7 +108,7 @@ impl World {
     }
 
     fn submit_as(&self, subject: &Subject, source: &str) -> Result<String, ServiceError> {
-        self.block_on(self.service().submit(subject, script(source), None)).map(|it| it.id)
+        self.block_on(self.service().submit(subject, script(source), None, None)).map(|it| it.id)
     }
 
     fn submit(&self, source: &str) -> String {
@@ -159,6 +159,14 @@ fn other() -> &'static Subject {
 
 fn script(source: &str) -> ExecutionRequest {
     ExecutionRequest { script: Some(source.into()), ..ExecutionRequest::default() }
+}
+
+fn of_sandbox(id: &str, generation: Option<u64>) -> SandboxRef {
+    SandboxRef { id: id.to_owned(), generation }
+}
+
+fn at(id: &str, generation: Option<u64>) -> Option<SandboxRef> {
+    Some(of_sandbox(id, generation))
 }
 
 fn key(text: &str) -> Option<IdempotencyKey> {
@@ -272,7 +280,7 @@ fn reader_follows_a_run_to_its_end() {
 fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
     let mut world = World::new();
     let submit = |world: &World, source: &str| {
-        world.block_on(world.service().submit(me(), script(source), key("k")))
+        world.block_on(world.service().submit(me(), script(source), None, key("k")))
     };
     let first = submit(&world, "return 1").unwrap();
     assert!(first.is_new);
@@ -284,7 +292,7 @@ fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
         assert_eq!(error.problem().kind, ProblemKind::KeyReused, "{error}");
         world.restart();
     }
-    let theirs = world.service().submit(other(), script("return 2"), key("k"));
+    let theirs = world.service().submit(other(), script("return 2"), None, key("k"));
     assert!(world.block_on(theirs).unwrap().is_new);
     world.until_true(|| world.runner.runs.load(Ordering::SeqCst) == 2);
 }
@@ -295,7 +303,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
     let store = world.service().core.records.store();
     let submit = |source: &'static str, key| {
         let service = world.service().clone();
-        world.spawn(async move { service.submit(me(), script(source), key).await })
+        world.spawn(async move { service.submit(me(), script(source), None, key).await })
     };
     let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
     let ((holds, begun), (release, held)) = (mpsc::channel(), mpsc::channel::<()>());
@@ -341,7 +349,8 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
 fn concurrent_requests_with_one_key_are_one_execution() {
     let world = World::new();
     let ids = world.block_on(async {
-        let submits = (0..20).map(|_| world.service().submit(me(), script("return 1"), key("k")));
+        let submits =
+            (0..20).map(|_| world.service().submit(me(), script("return 1"), None, key("k")));
         futures_util::future::join_all(submits).await
     });
     let is_in_flight = |it: &Result<_, ServiceError>| {
@@ -549,7 +558,8 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     let mut with_secret = script("return 1");
     let secret = sandbox_api::SecretValue::new("hunter2!");
     with_secret.secrets.0.insert("TOKEN".to_owned(), secret);
-    let with_secret = world.block_on(world.service().submit(me(), with_secret, None)).unwrap().id;
+    let with_secret =
+        world.block_on(world.service().submit(me(), with_secret, None, None)).unwrap().id;
     let unknown = world.data_dir().join("files/0123");
     std::fs::create_dir(&unknown).unwrap();
     world.restart();
@@ -596,10 +606,10 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     });
     let mut request = script("log-and-wait a b");
     request.limits = serde_json::from_value(serde_json::json!({ "pids": 20 })).unwrap();
-    let script = world.block_on(world.service().submit(me(), request, None)).unwrap().id;
+    let script = world.block_on(world.service().submit(me(), request, None, None)).unwrap().id;
     let line = serde_json::json!({ "command": { "shell": "log-and-wait a b" } });
     let line: ExecutionRequest = serde_json::from_value(line).unwrap();
-    let command = world.block_on(world.service().submit(me(), line, None)).unwrap().id;
+    let command = world.block_on(world.service().submit(me(), line, None, None)).unwrap().id;
     let in_sandbox = {
         let request = SandboxRequest::default();
         let created = world.block_on(world.service().create_sandbox(me(), request)).unwrap();
@@ -608,7 +618,7 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
             ..self::script("log-and-wait a b")
         };
         let sandbox = created.sandbox.id;
-        let submitted = world.service().submit_in(me(), &sandbox, None, wait, None);
+        let submitted = world.service().submit(me(), wait, at(&sandbox, None), None);
         world.block_on(submitted).unwrap().id
     };
     for id in [&script, &command, &in_sandbox] {
@@ -679,7 +689,7 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
     world.restart();
     world.runner.failing.store(2, Ordering::SeqCst);
     let submitted =
-        world.service().submit_in(me(), &created.sandbox.id, None, script("return 1"), None);
+        world.service().submit(me(), script("return 1"), at(&created.sandbox.id, None), None);
     let in_sandbox = world.block_on(submitted).unwrap().id;
     assert_eq!(world.wait(&in_sandbox).summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(world.service().counters().retried_starts, 2);

@@ -22,7 +22,8 @@ impl World {
     }
 
     fn perform(&self, id: &str, generation: Option<u64>) -> Result<(u64, bool), ServiceError> {
-        let done = self.block_on(self.service().perform(me(), id, generation, stat()))?;
+        let done =
+            self.block_on(self.service().perform(me(), &of_sandbox(id, generation), stat()))?;
         Ok((done.generation, done.restarted))
     }
 
@@ -97,7 +98,7 @@ fn sandbox_that_is_not_allowed_any_more_keeps_its_files_and_is_not_used() {
         assert!(error.to_string().contains("'debian:13' is not allowed here"), "{error}");
     };
     is_forbidden(world.perform(&id, None).unwrap_err());
-    let run = world.service().submit_in(me(), &id, None, script("return 1"), None);
+    let run = world.service().submit(me(), script("return 1"), at(&id, None), None);
     is_forbidden(world.block_on(run).unwrap_err());
     world.change = allow;
     world.restart();
@@ -112,7 +113,7 @@ fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
     let id = world.create(request(None)).unwrap().sandbox.id;
     let busy = world.submit("wait");
     world.until(&busy, ExecutionState::Running);
-    let submit = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    let submit = world.service().submit(me(), script("return 1"), at(&id, Some(1)), key("k"));
     let queued = world.block_on(submit).unwrap().id;
     let view = world.block_on(world.service().execution(me(), &queued)).unwrap();
     assert_eq!((view.summary.generation, view.summary.restarted), (Some(1), None));
@@ -121,11 +122,11 @@ fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     assert_eq!(failure(&execution).1, format!("generation 1 of the sandbox {id} is gone"));
     // A client that asks again is given the execution that was accepted, not a refusal.
-    let again = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    let again = world.service().submit(me(), script("return 1"), at(&id, Some(1)), key("k"));
     let again = world.block_on(again).unwrap();
     assert_eq!((again.id, again.is_new), (queued, false));
     world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
-    let gone = world.service().submit_in(me(), &id, Some(1), script("return 1"), key("k"));
+    let gone = world.service().submit(me(), script("return 1"), at(&id, Some(1)), key("k"));
     assert!(!world.block_on(gone).unwrap().is_new);
 }
 
@@ -136,7 +137,7 @@ fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
     assert!(!created.restarted);
     let id = created.sandbox.id;
     let run = |world: &World| {
-        let submit = world.service().submit_in(me(), &id, None, script("log a"), None);
+        let submit = world.service().submit(me(), script("log a"), at(&id, None), None);
         let id = world.block_on(submit).unwrap().id;
         let ended = world.wait(&id);
         let summary = ended.summary.clone();
@@ -214,7 +215,7 @@ fn files_of_kept_sandboxes_count_as_stored() {
     assert!(is_refused(world.create(request(None)).unwrap_err()));
     let write = r#"{"operation":"write","path":"b","content":"x"}"#;
     let write = serde_json::from_str(write).unwrap();
-    let written = world.block_on(world.service().perform(me(), &id, None, write));
+    let written = world.block_on(world.service().perform(me(), &of_sandbox(&id, None), write));
     assert!(is_refused(written.unwrap_err()));
     world.submit_as(other(), "return 1").unwrap();
     // What it removes makes room.
@@ -264,7 +265,8 @@ fn restart_that_nobody_was_told_of_is_told_to_the_next_use() {
     world.runner.all_ended.store(true, Ordering::SeqCst);
     world.runner.holds_launches.store(true, Ordering::SeqCst);
     let (service, of) = (world.service().clone(), id.clone());
-    let gone = world.spawn(async move { service.perform(me(), &of, None, stat()).await });
+    let gone =
+        world.spawn(async move { service.perform(me(), &of_sandbox(&of, None), stat()).await });
     world.until_true(|| world.runner.begun.load(Ordering::SeqCst) == 2);
     gone.abort();
     assert!(world.block_on(gone).unwrap_err().is_cancelled());
@@ -315,8 +317,8 @@ fn file_that_is_announced_as_too_large_is_refused_before_it_comes() {
         serde_json::from_value(serde_json::json!({ "file_bytes": 1 << 20 })).unwrap();
     let id = world.create(small).unwrap().sandbox.id;
     let write = |bytes| {
-        let write = Write::new("big");
-        let writing = world.service().write_file(me(), &id, None, write, Some(bytes));
+        let (sandbox, write) = (of_sandbox(&id, None), Write::new("big"));
+        let writing = world.service().write_file(me(), &sandbox, write, Some(bytes));
         world.block_on(writing).unwrap_err().failure()
     };
     let refused = write((1 << 20) + 1);
@@ -333,7 +335,7 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     let world = World::with(|config| config.concurrency = 2);
     let id = world.create(request(None)).unwrap().sandbox.id;
     let submit = |source| {
-        let submitted = world.service().submit_in(me(), &id, None, script(source), None);
+        let submitted = world.service().submit(me(), script(source), at(&id, None), None);
         world.block_on(submitted).unwrap().id
     };
     let (cancelled, lost) = (submit("wait"), submit("until-closed"));
@@ -343,8 +345,9 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     let queued = submit("return 1");
     let (service, of) = (world.service().clone(), id.clone());
     let operation = serde_json::from_str(r#"{"operation":"exists","path":"a"}"#).unwrap();
-    let operation =
-        world.spawn(async move { service.perform(me(), &of, None, operation).await.map(drop) });
+    let operation = world.spawn(async move {
+        service.perform(me(), &of_sandbox(&of, None), operation).await.map(drop)
+    });
     let uses = || world.service().core.kept.find(me(), &id).unwrap().info().uses;
     world.until_true(|| uses() == 3);
     world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
@@ -407,7 +410,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     let world = World::new();
     let id = world.create(request(None)).unwrap().sandbox.id;
     let submit = |generation, source| {
-        world.block_on(world.service().submit_in(me(), &id, generation, script(source), None))
+        world.block_on(world.service().submit(me(), script(source), at(&id, generation), None))
     };
     let execution = world.wait(&submit(Some(1), "log a").unwrap().id);
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
@@ -427,7 +430,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     assert!(world.view(&id).idle_at.is_some());
     let error = submit(Some(7), "return 1").unwrap_err();
     assert!(error.to_string().starts_with("generation 7 of"), "{error}");
-    let unknown = world.service().submit_in(me(), "nothing", None, script("return 1"), None);
+    let unknown = world.service().submit(me(), script("return 1"), at("nothing", None), None);
     let error = world.block_on(unknown).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::NotFound, "{error}");
 }

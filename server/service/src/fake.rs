@@ -1,32 +1,51 @@
-//! A runner without containers: the first word of a script says what it does.
+//! A launcher of sandboxes without containers, for the tests of this crate and of its front ends: the
+//! first word of a script or a shell line says what it does.
+//!
+//! `wait` waits until a test lets it [go on](FakeRunner::go_on), `log WORD...` logs each word,
+//! `log-and-wait` does both, `fail`, `panic` and `until-closed` fail; anything else returns at once.
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use sandbox_api::files::{WriteMode, WriteReply};
 use sandbox_api::operation::{Operation, OperationRequest, Read, Write};
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
     Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
-    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream,
-    ResultBody, SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
+    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream, ResultBody,
+    SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
 };
-use sandbox_controller::CancelHandle;
-use sandbox_controller::files::{FileReader, FileWriter};
+use sandbox_controller::{CancelHandle, PoolStats};
+use sandbox_protocol::WireString;
+use sandbox_store::Store;
 use serde_json::value::RawValue;
+use tokio::io::AsyncWrite;
 use tokio::sync::{Semaphore, watch};
 
-use crate::runner::{Failed, Machine, Runner, Sink};
+use crate::config::ServiceConfig;
+use crate::error::ServiceError;
+use crate::runner::{ContentReader, ContentWriter, Machine, Runner, Sink};
+use crate::service::Service;
 
 /// What the tests see and control.
+#[derive(Debug)]
 pub struct FakeRunner {
+    /// Launches that succeeded.
     pub launches: AtomicUsize,
     /// What is to be started ahead.
     pub prewarmed: Mutex<Vec<SandboxSpec>>,
+    /// Runs that have begun.
     pub runs: AtomicUsize,
+    /// Sandboxes that were closed.
     pub closed: Arc<AtomicUsize>,
     /// Sandboxes that nobody has any more.
     pub dropped: AtomicUsize,
@@ -46,6 +65,10 @@ pub struct FakeRunner {
     pub launched: Mutex<Vec<SandboxSpec>>,
     /// All sandboxes end when it is set.
     pub all_ended: Arc<AtomicBool>,
+    /// What each execution leaves, by its path.
+    pub files: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
+    /// What every file of a kept sandbox has; `None` if there is none.
+    pub content: Mutex<Option<&'static [u8]>>,
 }
 
 impl Default for FakeRunner {
@@ -64,6 +87,8 @@ impl Default for FakeRunner {
             loses_files: AtomicBool::new(false),
             launched: Mutex::default(),
             all_ended: Arc::default(),
+            files: Mutex::new(vec![(b"out.txt".to_vec(), b"made".to_vec())]),
+            content: Mutex::default(),
         }
     }
 }
@@ -75,9 +100,49 @@ struct FakeMachine {
 
 impl FakeMachine {
     /// What is in it fails when it is closed.
-    async fn closed(&self) -> Failed {
+    async fn closed(&self) -> ServiceError {
         _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
-        Failed::new(ErrorKind::AgentLost, "the agent is gone")
+        failed(ErrorKind::AgentLost, "the agent is gone")
+    }
+}
+
+/// Counts what is written.
+struct FakeWriter {
+    path: WireString,
+    bytes: u64,
+}
+
+impl AsyncWrite for FakeWriter {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.bytes += bytes.len() as u64;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl ContentWriter for FakeWriter {
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>> {
+        let Self { path, bytes } = *self;
+        let written = WriteReply { path, bytes_written: bytes, created: true };
+        async { Ok(written) }.boxed()
+    }
+}
+
+impl FakeMachine {
+    fn content(&self) -> Result<&'static [u8], ServiceError> {
+        let content = *self.runner.content.lock().unwrap();
+        content.ok_or_else(|| failed(ErrorKind::NotFound, "no file"))
     }
 }
 
@@ -132,11 +197,28 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
     }
 }
 
+/// Starts a service on sandboxes of this launcher.
+///
+/// # Errors
+///
+/// As of [`Service::start`].
+pub async fn start(
+    config: ServiceConfig,
+    runner: Arc<FakeRunner>,
+    store: Store,
+) -> Result<Service, ServiceError> {
+    Service::start_with(config, Arc::new(Shared(runner)), store).await
+}
+
+fn failed(kind: ErrorKind, message: &str) -> ServiceError {
+    ServiceError::sandbox(Failure::new(kind, message, None))
+}
+
 /// A runner is shared with its sandboxes.
-pub struct Shared(pub Arc<FakeRunner>);
+struct Shared(Arc<FakeRunner>);
 
 impl Runner for Shared {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, Failed>> {
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>> {
         async {
             self.0.begun.fetch_add(1, Ordering::SeqCst);
             if self.0.holds_launches.load(Ordering::SeqCst) {
@@ -145,8 +227,8 @@ impl Runner for Shared {
             let failing = &self.0.failing;
             let fails = |left: usize| left.checked_sub(1);
             if failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
-                let failed = Failed::new(ErrorKind::Engine, "cannot connect to the engine");
-                return Err(Failed { is_transient: true, ..failed });
+                let failure = Failure::new(ErrorKind::Engine, "cannot connect to the engine", None);
+                return Err(ServiceError::not_started(failure, true));
             }
             self.0.launches.fetch_add(1, Ordering::SeqCst);
             self.0.launched.lock().unwrap().push(spec);
@@ -158,7 +240,7 @@ impl Runner for Shared {
         .boxed()
     }
 
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), Failed>> {
+    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>> {
         self.0.prewarmed.lock().unwrap().push(spec);
         async { Ok(()) }.boxed()
     }
@@ -177,9 +259,9 @@ impl Runner for Shared {
         .boxed()
     }
 
-    fn pool(&self) -> Option<Result<(), String>> {
-        let is_empty = self.0.launches.load(Ordering::SeqCst) == 0;
-        Some(if is_empty { Err("no sandbox is ready yet".to_owned()) } else { Ok(()) })
+    fn pool(&self) -> Option<PoolStats> {
+        let filled = self.0.launches.load(Ordering::SeqCst) as u64;
+        Some(PoolStats { target: 1, filled, ..PoolStats::default() })
     }
 }
 
@@ -189,7 +271,7 @@ impl Machine for FakeMachine {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, Failed>> {
+    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>> {
         async move {
             self.runner.runs.fetch_add(1, Ordering::SeqCst);
             let kind = workload.kind();
@@ -200,7 +282,7 @@ impl Machine for FakeMachine {
             };
             let source = String::from_utf8(source).unwrap();
             let mut outcome = Outcome::Ok { result: RawValue::NULL.to_owned() };
-            let mut words = source.split_whitespace();
+            let mut words = source.split(' ');
             let verb = words.next().unwrap();
             sink(ExecutionEvent::Started);
             if matches!(verb, "log" | "log-and-wait") {
@@ -215,40 +297,41 @@ impl Machine for FakeMachine {
                 }
             }
             match verb {
-                "return" | "log" => {}
                 "wait" | "log-and-wait" => {
                     tokio::select! {
                         permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
                         () = cancel.cancelled() => {
                             outcome = Outcome::Cancelled { cause: cancel.cause().unwrap() };
                         }
-                        failed = self.closed() => return Err(failed),
+                        error = self.closed() => return Err(error),
                     }
                 }
                 "until-closed" => return Err(self.closed().await),
                 "panic" => panic!("as it was told"),
-                "fail" => return Err(Failed::new(ErrorKind::AgentLost, "the agent is gone")),
-                other => panic!("nobody knows what '{other}' is"),
+                "fail" => return Err(failed(ErrorKind::AgentLost, "the agent is gone")),
+                _ => {}
             }
             Ok(result(kind, outcome))
         }
         .boxed()
     }
 
-    fn keep_files(&self, to: &Path) -> Result<(), Failed> {
+    fn keep_files(&self, to: &Path) -> Result<(), ServiceError> {
         if self.runner.loses_files.load(Ordering::SeqCst) {
-            return Err(Failed::new(ErrorKind::Internal, "another file system"));
+            return Err(failed(ErrorKind::Internal, "another file system"));
         }
-        std::fs::create_dir(to).unwrap();
-        std::fs::write(to.join("out.txt"), "made").unwrap();
+        for (path, content) in &*self.runner.files.lock().unwrap() {
+            let file = to.join(OsStr::from_bytes(path));
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, content).unwrap();
+        }
         Ok(())
     }
 
     fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope> {
         async move {
             if let Operation::Exists(_) = request.operation {
-                let failed = self.closed().await;
-                return Envelope::failed(Duration::ZERO, *failed.failure);
+                return Envelope::failed(Duration::ZERO, self.closed().await.failure());
             }
             let failure = Failure::new(ErrorKind::NotFound, request.operation.name(), None);
             Envelope::failed(Duration::ZERO, failure)
@@ -256,12 +339,19 @@ impl Machine for FakeMachine {
         .boxed()
     }
 
-    fn reader(&self, _: Read) -> BoxFuture<'_, Result<FileReader, Failed>> {
-        async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
+    fn reader(&self, _: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>> {
+        async { Ok(Box::new(self.content()?) as ContentReader) }.boxed()
     }
 
-    fn writer(&self, _: Write) -> BoxFuture<'_, Result<FileWriter, Failed>> {
-        async { Err(Failed::new(ErrorKind::NotFound, "no file")) }.boxed()
+    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>> {
+        async move {
+            self.content()?;
+            if write.mode == WriteMode::CreateNew && write.path == "taken" {
+                return Err(failed(ErrorKind::AlreadyExists, "taken"));
+            }
+            Ok(Box::new(FakeWriter { path: write.path, bytes: 0 }) as Box<dyn ContentWriter>)
+        }
+        .boxed()
     }
 
     fn has_ended(&self) -> bool {
