@@ -1,9 +1,10 @@
 //! `server`: backups of a service's data directory, and how a service is.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbox_api::service::{Health, HealthCheck, Time};
+use sandbox_service::ServiceConfig;
 use sandbox_store::{Store, StoreStatus};
 use serde::Serialize;
 
@@ -39,9 +40,10 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &DataDirArgs) -> Result<u
     let (data_dir, config) = directory(context, args)?;
     target::refuse_served("--data-dir", &data_dir, &config)?;
     let missing = MissingDirs::of(&data_dir);
+    let restoring = data_dir.clone();
     let restored = cancellable(move |proceed| {
-        Store::restore(&data_dir, &file, proceed)
-            .inspect_err(|error| remove_new(&data_dir, &missing, error))
+        Store::restore(&restoring, &file, proceed)
+            .inspect_err(|error| remove_new(&restoring, &missing, error))
     })?;
     if let Some(replaced) = restored.replaced {
         context.output.notice(&format!("the database as it was is {}", replaced.display()));
@@ -52,10 +54,32 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &DataDirArgs) -> Result<u
             executions(restored.interrupted)
         ));
     }
+    let lost = files_of_nothing(&data_dir)?;
+    if lost > 0 {
+        context.output.notice(&format!(
+            "the next start of the service deletes the files of {}: the backup does not have them",
+            executions(lost)
+        ));
+    }
     context.output.caution(
         "tokens that were revoked since the backup are valid again: `sandboxctl token ls` lists them",
     );
     Ok(0)
+}
+
+/// How many directories of files there are whose execution or sandbox the store does not have.
+fn files_of_nothing(data_dir: &Path) -> Result<u64, Error> {
+    let Ok(entries) = std::fs::read_dir(ServiceConfig::new(data_dir).files_dir()) else {
+        return Ok(0);
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ids: Vec<String> = names.collect();
+    let store = Store::attach(data_dir)?;
+    let sandboxes = store.sandboxes()?;
+    let known = store.known(&ids)?;
+    let is_known =
+        |id: &&String| known.contains(id) || sandboxes.iter().any(|sandbox| sandbox.id == **id);
+    Ok(ids.iter().filter(|id| !is_known(id)).count() as u64)
 }
 
 /// How a service is.

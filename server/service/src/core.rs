@@ -253,10 +253,14 @@ impl Core {
             return Err(ServiceError::not_ended(id));
         }
         let execution = self.records.stored(subject, id).await?;
-        match execution.summary.sandbox {
-            Some(_) => Err(ServiceError::no_files(id)),
-            None => Ok(self.clone()),
+        if execution.summary.sandbox.is_some() {
+            return Err(ServiceError::no_files(id));
         }
+        if execution.has_files {
+            let (core, id) = (self.clone(), id.to_owned());
+            crate::blocking(move || core.files.check(&id)).await?;
+        }
+        Ok(self.clone())
     }
 }
 

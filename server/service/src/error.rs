@@ -65,6 +65,13 @@ impl ServiceError {
         Self::new(Kind::NotFound, format!("the execution {id} keeps no files"))
     }
 
+    /// Files of an execution were kept, and are not there.
+    #[must_use]
+    pub fn files_lost(id: &str) -> Self {
+        Self::new(Kind::NotFound, format!("the files of the execution {id} are not here any more"))
+            .with_hint("a backup of the database has results and no files")
+    }
+
     /// An execution left more than an archive has.
     #[must_use]
     pub fn too_many_files(id: &str, most: u64) -> Self {

@@ -93,6 +93,15 @@ impl Files {
         openat(&self.root, id, DIRECTORY, Mode::empty())
     }
 
+    /// Checks that what was kept of this id is there: a database that was restored may be older.
+    pub fn check(&self, id: &str) -> Result<(), ServiceError> {
+        match self.directory(id) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT) => Err(ServiceError::files_lost(id)),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
     /// What is not there is empty: an execution that leaves nothing has no directory.
     fn if_any<T: Default>(
         &self,

@@ -176,7 +176,7 @@ impl Records {
 
     /// The same, read.
     pub async fn get(&self, subject: &Subject, id: &str) -> Result<Execution, ServiceError> {
-        let StoredExecution { summary, document } = self.stored(subject, id).await?;
+        let StoredExecution { summary, document, .. } = self.stored(subject, id).await?;
         let read = |json: String| ExecutionDocument::from_json(&json);
         let document = document.map(read).transpose().map_err(|error| {
             tracing::error!(id, %error, "a stored result cannot be read");

@@ -155,7 +155,8 @@ impl Service {
         if let Some(live) = self.core.find_live(subject, id) {
             live.ended(up_to).await;
             if !live.has_ended() {
-                return Ok(StoredExecution { summary: live.summary(), document: None });
+                let summary = live.summary();
+                return Ok(StoredExecution { summary, document: None, has_files: false });
             }
         }
         self.core.records.stored(subject, id).await

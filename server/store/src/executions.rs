@@ -120,6 +120,8 @@ pub struct StoredExecution {
     pub summary: ExecutionSummary,
     /// Its result document, after its end.
     pub document: Option<String>,
+    /// Whether it left files that were kept.
+    pub has_files: bool,
 }
 
 /// Which executions to list.
@@ -347,12 +349,15 @@ impl Store {
     ) -> Result<Option<StoredExecution>, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(&format!(
-                "SELECT {SUMMARY}, document FROM executions
+                "SELECT {SUMMARY}, document, stored_bytes FROM executions
                  WHERE id = ?1 AND subject = ?2 AND NOT is_expired"
             ))?;
             let mut rows = query.query(params![id, subject.as_str()])?;
             let Some(row) = rows.next()? else { return Ok(None) };
-            Ok(Some(StoredExecution { summary: summary(row)?, document: row.get(10)? }))
+            let (document, stored) = (row.get::<_, Option<String>>(10)?, row.get::<_, i64>(11)?);
+            let has_files =
+                document.as_ref().is_some_and(|document| stored > document.len() as i64);
+            Ok(Some(StoredExecution { summary: summary(row)?, document, has_files }))
         })
     }
 

@@ -906,8 +906,10 @@ fn data_of_a_service_is_copied_while_it_runs_and_damaged_data_is_refused() {
     };
     std::fs::write(&store, "no database, and longer than the head of one: ".repeat(100)).unwrap();
     refused("damaged");
+    std::fs::create_dir(place.path("service/files/of-a-later-execution")).unwrap();
     let restored = place.sandboxctl(restore);
     restored.assert_code(0).assert_stderr_has("the database as it was is ");
+    restored.assert_stderr_has("deletes the files of 1 execution: the backup does not have them");
     let service = Service::open(&place);
     assert_eq!(service.get(&id)["result"], "kept");
     service.stop();

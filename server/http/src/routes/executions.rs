@@ -21,7 +21,7 @@ use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_t
 use crate::response::{AcceptedResponse, json_response, json_text};
 
 fn execution_answer(status: StatusCode, execution: StoredExecution) -> Response {
-    let StoredExecution { summary, document } = execution;
+    let StoredExecution { summary, document, .. } = execution;
     json_text(status, summary.to_json_with(document))
 }
 

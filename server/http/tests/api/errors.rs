@@ -32,6 +32,7 @@ fn errors() -> Vec<(ServiceError, Vec<&'static str>)> {
         (Error::file_not_found("x"), vec!["get_file"]),
         (Error::too_many_files("x", 1), vec!["get_archive"]),
         (Error::no_files("x"), FILES.to_vec()),
+        (Error::files_lost("x"), FILES.to_vec()),
         (Error::not_ended("x"), FILES.to_vec()),
         (Error::key_reused(), SUBMIT.to_vec()),
         (Error::key_in_flight(), SUBMIT.to_vec()),

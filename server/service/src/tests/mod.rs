@@ -179,6 +179,31 @@ fn failure(execution: &Execution) -> (ErrorKind, String) {
 }
 
 #[test]
+fn files_that_were_kept_and_are_gone_are_reported_as_missing() {
+    let world = World::new();
+    let id = world.submit("return 1");
+    world.wait(&id);
+    let files = || world.block_on(world.service().files(me(), &id));
+    world.until_true(|| files().is_ok_and(|it| it.files.len() == 1));
+    // As after the restore of a database that is older than the directory.
+    std::fs::remove_dir_all(world.data_dir().join("files").join(&id)).unwrap();
+    for missing in [
+        files().unwrap_err(),
+        world.block_on(world.service().open_file(me(), &id, b"out.txt")).unwrap_err(),
+        world.block_on(world.service().archive(me(), &id, ArchiveFormat::TarGzip)).err().unwrap(),
+        world.block_on(world.service().changes(me(), &id)).unwrap_err(),
+    ] {
+        assert_eq!(missing.problem(), ServiceError::files_lost(&id).problem());
+    }
+    let file = world.runner.files.lock().unwrap().split_off(0);
+    drop(file);
+    let empty = world.submit("return 1");
+    world.wait(&empty);
+    let files = world.block_on(world.service().files(me(), &empty)).unwrap();
+    assert!(files.files.is_empty(), "it left none");
+}
+
+#[test]
 fn result_whose_files_are_lost_is_no_success() {
     let world = World::new();
     world.runner.loses_files.store(true, Ordering::SeqCst);
