@@ -83,6 +83,8 @@ pub enum CancelCause {
     Hangup,
     /// Its sandbox was deleted.
     Deleted,
+    /// The service that ran it was stopped.
+    Stopped,
     /// Another reason.
     Caller,
 }
@@ -96,6 +98,7 @@ impl CancelCause {
             Self::Terminate => "terminated",
             Self::Hangup => "hung up",
             Self::Deleted => "the sandbox was deleted",
+            Self::Stopped => "the server was stopped while it ran",
             Self::Caller => "cancelled by the caller",
         }
     }
@@ -182,8 +185,9 @@ impl Outcome {
             Self::ScriptError(_) => Status::ScriptError,
             Self::Limit(_) => Status::Limit,
             Self::Timeout(_) => Status::Timeout,
+            // Nobody who asked for it.
+            Self::Killed { .. } | Self::Cancelled { cause: CancelCause::Stopped } => Status::Killed,
             Self::Cancelled { .. } => Status::Cancelled,
-            Self::Killed { .. } => Status::Killed,
             Self::AgentLost { .. } => Status::AgentLost,
             Self::Exit(_) => Status::Exit,
             Self::Error { .. } => Status::Error,
@@ -201,8 +205,8 @@ impl Outcome {
             Self::Timeout(_) => 124,
             Self::Cancelled { cause: CancelCause::Terminate } => 143,
             Self::Cancelled { cause: CancelCause::Hangup } => 129,
+            Self::Killed { .. } | Self::Cancelled { cause: CancelCause::Stopped } => 137,
             Self::Cancelled { .. } => 130,
-            Self::Killed { .. } => 137,
             Self::Exit(Exit::Code(code)) => *code,
             Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
             Self::Error { exit_code, .. } => *exit_code,
@@ -216,6 +220,9 @@ impl Outcome {
             Self::Ok { .. } | Self::Exit(_) => None,
             Self::ScriptError(error) | Self::Limit(error) | Self::Timeout(error) => {
                 Some(error.clone())
+            }
+            Self::Cancelled { cause: cause @ CancelCause::Stopped } => {
+                Some(failure(ErrorKind::Killed, cause.message()))
             }
             Self::Cancelled { cause } => Some(failure(ErrorKind::Cancelled, cause.message())),
             Self::Killed { by } => {

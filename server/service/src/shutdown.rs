@@ -13,8 +13,8 @@ use crate::service::Service;
 /// How long cancelled executions have to end at a shutdown.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 impl Service {
-    /// Ends the service: nothing more is accepted, what runs may end until the deadline and is
-    /// cancelled then, and what waits is run by the next service on this store.
+    /// Ends the service: nothing more is accepted, what runs may end until the deadline and is killed
+    /// then, and what waits is run by the next service on this store.
     pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         let core = &self.core;
         core.is_accepting.store(false, Ordering::Release);
@@ -25,7 +25,7 @@ impl Service {
         _ = tokio::time::timeout(deadline, all_ended(&running)).await;
         let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
         let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
-        cancel_all(&cancelled, CancelCause::Caller, CANCEL_TIMEOUT).await;
+        cancel_all(&cancelled, CancelCause::Stopped, CANCEL_TIMEOUT).await;
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
         report.left = core.close_kept().await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sandbox_api::service::{Execution, ExecutionRequest, ExecutionState, SandboxRef, Time};
 use sandbox_api::{
-    DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent, ExecutionResult,
-    Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
+    CancelCause, DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent,
+    ExecutionResult, Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
 };
 use sandbox_store::{Finish, Start, UsedGeneration};
 use serde_json::value::RawValue;
@@ -54,7 +54,7 @@ impl Core {
         let executed = AssertUnwindSafe(self.execute(&live, work, &mut room)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
-            Ok(Err(NotRun::Cancelled)) => not_run(&live, Status::Cancelled, cancelled()),
+            Ok(Err(NotRun::Cancelled)) => cancelled(&live),
             Ok(Err(NotRun::Failed(failure))) => not_run(&live, Status::Error, failure),
             Err(_) => {
                 let failure = Failure::new(ErrorKind::Internal, "the execution panicked", None);
@@ -67,7 +67,7 @@ impl Core {
     /// Ends an execution that was cancelled before its turn.
     pub async fn cancel_waiting(self: Arc<Self>, waiting: Waiting) {
         let Waiting { live, room: _room, .. } = waiting;
-        let ended = not_run(&live, Status::Cancelled, cancelled());
+        let ended = cancelled(&live);
         self.finish(&live, ended, HasRun::No).await;
     }
 
@@ -451,7 +451,13 @@ fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
 }
 
-/// Why an execution that was cancelled did not run.
-fn cancelled() -> Failure {
-    Failure::new(ErrorKind::Cancelled, "cancelled before it began", None)
+/// The end of an execution that was cancelled and did not run.
+fn cancelled(live: &Live) -> Ended {
+    if live.cancel.cause() == Some(CancelCause::Stopped) {
+        let hint = Some("submit it again".to_owned());
+        let message = "the server was stopped before it began";
+        return not_run(live, Status::Killed, Failure::new(ErrorKind::Killed, message, hint));
+    }
+    let failure = Failure::new(ErrorKind::Cancelled, "cancelled before it began", None);
+    not_run(live, Status::Cancelled, failure)
 }

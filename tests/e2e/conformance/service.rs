@@ -491,7 +491,8 @@ fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
     assert!(log.contains("1 cancelled"), "{log}");
     says(&log, &looping, "cancelled");
     let service = Service::open(&place);
-    service.until(&looping, "cancelled");
+    let killed = service.until(&looping, "killed");
+    assert_eq!(killed["error"]["message"], "the server was stopped while it ran");
     service.stop();
 }
 

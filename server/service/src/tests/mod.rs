@@ -816,7 +816,10 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     let status = |id: &String| world.status(id);
     let mut ends = [status(&report.finished[0]), status(&report.cancelled[0])];
     ends.sort_by_key(|status| status.as_str());
-    assert_eq!(ends, [ExecutionState::Ended(Status::Cancelled), ExecutionState::Ended(Status::Ok)]);
+    assert_eq!(ends, [ExecutionState::Ended(Status::Killed), ExecutionState::Ended(Status::Ok)]);
+    let killed = world.block_on(world.service().execution(me(), &report.cancelled[0])).unwrap();
+    let message = "the server was stopped while it ran".to_owned();
+    assert_eq!(failure(&killed), (ErrorKind::Killed, message));
     world.restart();
     assert_eq!(world.wait(&waiting).summary.status, ExecutionState::Ended(Status::Ok));
 }
