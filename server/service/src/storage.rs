@@ -42,7 +42,7 @@ impl Core {
     /// Refuses what would be stored where the disk has less left than its reserve, which is for what ends.
     pub fn check_disk(&self) -> Result<(), ServiceError> {
         let space = self.files.free_space();
-        let space = space.map_err(|errno| ServiceError::files(errno))?;
+        let space = space.map_err(ServiceError::files)?;
         match self.config.disk_reserve.shortage(&space) {
             Some(shortage) => Err(ServiceError::disk_full(shortage)),
             None => Ok(()),

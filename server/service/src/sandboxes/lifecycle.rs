@@ -112,7 +112,7 @@ impl Core {
         };
         drop(info);
         self.kept.changed.notify_one();
-        Ok(launched?)
+        launched
     }
 
     /// Removes its container, if nothing uses it.
