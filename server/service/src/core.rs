@@ -14,19 +14,19 @@ use crate::counters::Counting;
 use crate::disk_usage::SubjectDirs;
 use crate::error::ServiceError;
 use crate::files::Files;
+use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, Waiting};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
-use crate::runner::{Machine, Runner};
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
 
 /// What all parts of a service share.
 pub(crate) struct Core {
     pub config: ServiceConfig,
-    pub runner: Arc<dyn Runner>,
+    pub launcher: Arc<dyn Launcher>,
     pub records: Records,
     pub files: Arc<Files>,
     pub counting: Counting,
@@ -69,7 +69,7 @@ impl Core {
     /// A service that does nothing yet; `work` runs an execution on a task of its own.
     pub fn new(
         config: ServiceConfig,
-        runner: Arc<dyn Runner>,
+        launcher: Arc<dyn Launcher>,
         records: Records,
         files: Files,
         work: fn(Arc<Self>, Waiting),
@@ -85,7 +85,7 @@ impl Core {
         };
         Self {
             config,
-            runner,
+            launcher,
             records,
             files: Arc::new(files),
             counting,
@@ -137,9 +137,9 @@ impl Core {
         &self,
         subject: &Subject,
         spec: SandboxSpec,
-    ) -> Result<Arc<dyn Machine>, ServiceError> {
+    ) -> Result<Arc<dyn Guest>, ServiceError> {
         let since = Instant::now();
-        let launched = self.runner.launch(spec).await;
+        let launched = self.launcher.launch(spec).await;
         if launched.is_ok() {
             self.counting.started(subject, since.elapsed());
         }

@@ -1,7 +1,7 @@
 //! A launcher of sandboxes without containers, for the tests of this crate and of its front ends: the
 //! first word of a script or a shell line says what it does.
 //!
-//! `wait` waits until a test lets it [go on](FakeRunner::go_on), `log WORD...` logs each word,
+//! `wait` waits until a test lets it [go on](FakeLauncher::go_on), `log WORD...` logs each word,
 //! `log-and-wait` does both, `fail`, `panic` and `until-closed` fail; anything else returns at once.
 
 use std::ffi::OsStr;
@@ -33,12 +33,12 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::ServiceConfig;
 use crate::error::ServiceError;
-use crate::runner::{ContentReader, ContentWriter, Machine, Runner, Sink};
+use crate::launcher::{ContentReader, ContentWriter, Guest, Launcher, Sink};
 use crate::service::Service;
 
 /// What the tests see and control.
 #[derive(Debug)]
-pub struct FakeRunner {
+pub struct FakeLauncher {
     /// Launches that succeeded.
     pub launches: AtomicUsize,
     /// What is to be started ahead.
@@ -71,7 +71,7 @@ pub struct FakeRunner {
     pub content: Mutex<Option<&'static [u8]>>,
 }
 
-impl Default for FakeRunner {
+impl Default for FakeLauncher {
     fn default() -> Self {
         Self {
             launches: AtomicUsize::new(0),
@@ -93,12 +93,12 @@ impl Default for FakeRunner {
     }
 }
 
-struct FakeMachine {
-    runner: Arc<FakeRunner>,
+struct FakeGuest {
+    launcher: Arc<FakeLauncher>,
     is_closed: watch::Sender<bool>,
 }
 
-impl FakeMachine {
+impl FakeGuest {
     /// What is in it fails when it is closed.
     async fn closed(&self) -> ServiceError {
         _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
@@ -139,16 +139,16 @@ impl ContentWriter for FakeWriter {
     }
 }
 
-impl FakeMachine {
+impl FakeGuest {
     fn content(&self) -> Result<&'static [u8], ServiceError> {
-        let content = *self.runner.content.lock().unwrap();
+        let content = *self.launcher.content.lock().unwrap();
         content.ok_or_else(|| failed(ErrorKind::NotFound, "no file"))
     }
 }
 
-impl Drop for FakeMachine {
+impl Drop for FakeGuest {
     fn drop(&mut self) {
-        self.runner.dropped.fetch_add(1, Ordering::SeqCst);
+        self.launcher.dropped.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -204,21 +204,21 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
 /// As of [`Service::start`].
 pub async fn start(
     config: ServiceConfig,
-    runner: Arc<FakeRunner>,
+    launcher: Arc<FakeLauncher>,
     store: Store,
 ) -> Result<Service, ServiceError> {
-    Service::start_with(config, Arc::new(Shared(runner)), store).await
+    Service::start_with(config, Arc::new(Shared(launcher)), store).await
 }
 
 fn failed(kind: ErrorKind, message: &str) -> ServiceError {
     ServiceError::sandbox(Failure::new(kind, message, None))
 }
 
-/// A runner is shared with its sandboxes.
-struct Shared(Arc<FakeRunner>);
+/// A launcher is shared with its sandboxes.
+struct Shared(Arc<FakeLauncher>);
 
-impl Runner for Shared {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>> {
+impl Launcher for Shared {
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>> {
         async {
             self.0.begun.fetch_add(1, Ordering::SeqCst);
             if self.0.holds_launches.load(Ordering::SeqCst) {
@@ -233,9 +233,9 @@ impl Runner for Shared {
             self.0.launches.fetch_add(1, Ordering::SeqCst);
             self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
-            let machine =
-                FakeMachine { runner: self.0.clone(), is_closed: watch::Sender::new(false) };
-            Ok(Arc::new(machine) as Arc<dyn Machine>)
+            let guest =
+                FakeGuest { launcher: self.0.clone(), is_closed: watch::Sender::new(false) };
+            Ok(Arc::new(guest) as Arc<dyn Guest>)
         }
         .boxed()
     }
@@ -265,7 +265,7 @@ impl Runner for Shared {
     }
 }
 
-impl Machine for FakeMachine {
+impl Guest for FakeGuest {
     fn run<'a>(
         &'a self,
         workload: Workload,
@@ -273,7 +273,7 @@ impl Machine for FakeMachine {
         sink: Sink<'a>,
     ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>> {
         async move {
-            self.runner.runs.fetch_add(1, Ordering::SeqCst);
+            self.launcher.runs.fetch_add(1, Ordering::SeqCst);
             let kind = workload.kind();
             let source = match workload {
                 Workload::Script(script) => script.source,
@@ -299,7 +299,7 @@ impl Machine for FakeMachine {
             match verb {
                 "wait" | "log-and-wait" => {
                     tokio::select! {
-                        permit = self.runner.go_on.acquire() => permit.unwrap().forget(),
+                        permit = self.launcher.go_on.acquire() => permit.unwrap().forget(),
                         () = cancel.cancelled() => {
                             outcome = Outcome::Cancelled { cause: cancel.cause().unwrap() };
                         }
@@ -317,10 +317,10 @@ impl Machine for FakeMachine {
     }
 
     fn keep_files(&self, to: &Path) -> Result<(), ServiceError> {
-        if self.runner.loses_files.load(Ordering::SeqCst) {
+        if self.launcher.loses_files.load(Ordering::SeqCst) {
             return Err(failed(ErrorKind::Internal, "another file system"));
         }
-        for (path, content) in &*self.runner.files.lock().unwrap() {
+        for (path, content) in &*self.launcher.files.lock().unwrap() {
             let file = to.join(OsStr::from_bytes(path));
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, content).unwrap();
@@ -355,12 +355,12 @@ impl Machine for FakeMachine {
     }
 
     fn has_ended(&self) -> bool {
-        self.runner.all_ended.load(Ordering::SeqCst)
+        self.launcher.all_ended.load(Ordering::SeqCst)
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         async {
-            self.runner.closed.fetch_add(1, Ordering::SeqCst);
+            self.launcher.closed.fetch_add(1, Ordering::SeqCst);
             self.is_closed.send_replace(true);
             Ok(())
         }

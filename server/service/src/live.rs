@@ -17,9 +17,9 @@ use tracing::Span;
 
 use crate::error::ServiceError;
 use crate::feed::Feed;
+use crate::launcher::Guest;
 use crate::plan::PlannedIo;
 use crate::room::Room;
-use crate::runner::Machine;
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ pub(crate) struct Begun {
 }
 
 /// The start of a sandbox. Dropping it ends the sandbox.
-pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Machine>, NotRun>>);
+pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Guest>, NotRun>>);
 
 impl std::fmt::Debug for Launching {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

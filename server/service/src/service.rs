@@ -19,8 +19,8 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::ServiceError;
 use crate::files::{Files, OpenFile};
+use crate::launcher::Launcher;
 use crate::records::Records;
-use crate::runner::Runner;
 
 /// How many executions a page has at most.
 const MAX_PAGE: usize = 200;
@@ -76,14 +76,14 @@ impl Service {
 
     pub(crate) async fn start_with(
         config: ServiceConfig,
-        runner: Arc<dyn Runner>,
+        launcher: Arc<dyn Launcher>,
         store: Store,
     ) -> Result<Self, ServiceError> {
         let data_dir = config.data_dir.clone();
         let files =
             crate::blocking(move || Files::open(&data_dir).map_err(ServiceError::files)).await?;
         let records = Records::new(store);
-        let core = Arc::new(Core::new(config, runner, records, files, crate::work::begin));
+        let core = Arc::new(Core::new(config, launcher, records, files, crate::work::begin));
         core.recover().await?;
         crate::background::start(&core);
         core.dispatch();
@@ -271,7 +271,7 @@ impl Service {
             queued: queued as u64,
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
-            pool: self.core.runner.pool(),
+            pool: self.core.launcher.pool(),
             ..self.core.counting.so_far()
         }
     }
@@ -281,7 +281,7 @@ impl Service {
         const PING_TIMEOUT: Duration = Duration::from_secs(5);
         let core = &self.core;
         let engine = async {
-            tokio::time::timeout(PING_TIMEOUT, core.runner.ping())
+            tokio::time::timeout(PING_TIMEOUT, core.launcher.ping())
                 .await
                 .unwrap_or_else(|_| Err("the engine does not answer".to_owned()))
         };
@@ -301,7 +301,7 @@ impl Service {
             ok: result.is_ok(),
             problem: result.err(),
         };
-        let pool = core.runner.pool().map(|pool| ("pool", has_begun(&pool)));
+        let pool = core.launcher.pool().map(|pool| ("pool", has_begun(&pool)));
         let checks =
             [("accepting", accepting), ("disk", disk), ("engine", engine), ("store", store)];
         let checks: Vec<_> = checks.into_iter().chain(pool).map(check).collect();

@@ -19,11 +19,11 @@ use crate::config::IoPosture;
 use crate::core::{Core, HasRun};
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::launcher::Guest;
 use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
-use crate::runner::Machine;
 
 /// The pause before an engine that did not answer is asked again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ struct Ended {
     /// Whether its files are kept.
     keeps_files: bool,
     /// Its own sandbox, which is to be removed.
-    machine: Option<Arc<dyn Machine>>,
+    guest: Option<Arc<dyn Guest>>,
 }
 
 /// Runs an execution whose turn has come, on a task of its own.
@@ -96,8 +96,8 @@ impl Core {
         let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
-        let (status, machine) = (Status::Killed, None);
-        let ended = Ended { document, status, exit_code, usage, keeps_files, machine };
+        let (status, guest) = (Status::Killed, None);
+        let ended = Ended { document, status, exit_code, usage, keeps_files, guest };
         self.finish(live, ended, HasRun::No).await;
     }
 
@@ -151,7 +151,7 @@ impl Core {
     pub(crate) async fn prewarm(&self) {
         let usual = ExecutionRequest { script: Some("return".into()), ..Default::default() };
         let Ok(Plan { spec, io, .. }) = plan(usual, &self.config) else { return };
-        if let Err(error) = self.runner.prewarm(self.with_io_dir(spec, io)).await {
+        if let Err(error) = self.launcher.prewarm(self.with_io_dir(spec, io)).await {
             tracing::warn!(reason = %error, "no sandbox is started ahead");
         }
     }
@@ -178,23 +178,23 @@ impl Core {
     ) -> Result<Ended, NotRun> {
         let Begun { workload, io, mut launching } = begun;
         let failed = |_| ServiceError::internal("the start of a sandbox panicked");
-        let machine = (&mut launching.0).await.map_err(failed)??;
-        let (result, waited_ms) = match self.run(live, &*machine, workload).await {
+        let guest = (&mut launching.0).await.map_err(failed)??;
+        let (result, waited_ms) = match self.run(live, &*guest, workload).await {
             Ok(ended) => ended,
             Err(error) => {
-                self.remove(machine);
+                self.remove(guest);
                 return Err(error.into());
             }
         };
         let kept = match io {
-            PlannedIo::Private => self.keep(live, &*machine).map(|()| true),
+            PlannedIo::Private => self.keep(live, &*guest).map(|()| true),
             PlannedIo::Off | PlannedIo::Shared => Ok(false),
         };
         let document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
         let mut ended = Ended {
             usage: Some(result.usage),
             keeps_files: *kept.as_ref().unwrap_or(&false),
-            machine: Some(machine),
+            guest: Some(guest),
             ..Ended::with(&document, result.exit_code())?
         };
         if kept.is_err() {
@@ -211,7 +211,7 @@ impl Core {
     async fn run(
         &self,
         live: &Live,
-        machine: &dyn Machine,
+        guest: &dyn Guest,
         workload: Workload,
     ) -> Result<(ExecutionResult, u64), ServiceError> {
         let (since, waited_ms) = (Instant::now(), OnceLock::new());
@@ -220,7 +220,7 @@ impl Core {
             ExecutionEvent::Started => _ = waited_ms.set(millis(since.elapsed())),
             event => self.report(live, event),
         };
-        let result = machine.run(workload, live.cancel.clone(), &sink).await?;
+        let result = guest.run(workload, live.cancel.clone(), &sink).await?;
         Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }
 
@@ -244,7 +244,7 @@ impl Core {
         self.mark_running(live, limits, Some(of), room).await?;
         used.told();
         let is_started_for_it = used.is_new();
-        let ran = self.run(live, used.machine(), workload).await;
+        let ran = self.run(live, used.guest(), workload).await;
         let (result, waited_ms) = ran.map_err(|error| match NotRun::from(error) {
             NotRun::Cancelled => NotRun::Cancelled,
             failed => used.gone().map_or(failed, NotRun::from),
@@ -262,7 +262,7 @@ impl Core {
 
     /// The start of an execution, with what is known of it.
     pub fn start_of(&self, at: Time, limits: Limits, used: Option<UsedGeneration>) -> Start {
-        Start { at, engine: self.runner.engine(), limits, used }
+        Start { at, engine: self.launcher.engine(), limits, used }
     }
 
     async fn mark_running(
@@ -316,8 +316,8 @@ impl Core {
     }
 
     /// Keeps the files of an execution that has ended.
-    fn keep(&self, live: &Live, machine: &dyn Machine) -> Result<(), ServiceError> {
-        let kept = machine.keep_files(&self.files.path(&live.id));
+    fn keep(&self, live: &Live, guest: &dyn Guest) -> Result<(), ServiceError> {
+        let kept = guest.keep_files(&self.files.path(&live.id));
         kept.inspect_err(|error| {
             tracing::error!(id = live.id, %error, "files are not kept");
         })
@@ -325,7 +325,7 @@ impl Core {
 
     /// Makes the end of an execution durable, and tells it then.
     async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, has_run: HasRun) {
-        let Ended { document, status, exit_code, usage, keeps_files, machine } = ended;
+        let Ended { document, status, exit_code, usage, keeps_files, guest } = ended;
         let files_bytes = match keeps_files {
             true => {
                 let (core, id) = (self.clone(), live.id.clone());
@@ -373,17 +373,17 @@ impl Core {
         let document = ExecutionDocument::from_json(&document).ok();
         live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
         live.feed.publish_end();
-        if let Some(machine) = machine {
-            self.remove(machine);
+        if let Some(guest) = guest {
+            self.remove(guest);
         }
         self.retire(live, has_run);
     }
 
     /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.
-    pub fn remove(self: &Arc<Self>, machine: Arc<dyn Machine>) {
+    pub fn remove(self: &Arc<Self>, guest: Arc<dyn Guest>) {
         let core = self.clone();
         let closing = async move {
-            if let Err(error) = machine.close().await {
+            if let Err(error) = guest.close().await {
                 Counting::add(&core.counting.failed_removals);
                 tracing::warn!(error, "a sandbox was not removed");
             }
@@ -397,7 +397,7 @@ impl Ended {
     fn with(document: &ExecutionDocument<'_>, exit_code: u8) -> Result<Self, ServiceError> {
         let failed = |_| ServiceError::internal("a result cannot be stored");
         let (status, document) = (document.status, document.to_json().map_err(failed)?);
-        Ok(Self { document, status, exit_code, usage: None, keeps_files: false, machine: None })
+        Ok(Self { document, status, exit_code, usage: None, keeps_files: false, guest: None })
     }
 }
 
@@ -448,7 +448,7 @@ fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     let document = ExecutionDocument::ended(live.kind, &live.id, status, failure);
     let exit_code = document.process_exit_code();
     let document = document.to_json().unwrap_or_default();
-    Ended { document, status, exit_code, usage: None, keeps_files: false, machine: None }
+    Ended { document, status, exit_code, usage: None, keeps_files: false, guest: None }
 }
 
 /// The end of an execution that was cancelled and did not run.

@@ -25,7 +25,7 @@ use sandbox_api::service::Subject;
 use sandbox_http::{
     Authenticate, Caller, Http, HttpConfig, Peer, Scope, Shutdown, Unauthenticated,
 };
-use sandbox_service::fake::{self, FakeRunner};
+use sandbox_service::fake::{self, FakeLauncher};
 use sandbox_service::{IoPosture, Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ const CONTENT: &[u8] = b"0123456789abcdef";
 /// A service, what its sandboxes do, and its store, which ends with it.
 struct World {
     service: Service,
-    launcher: Arc<FakeRunner>,
+    launcher: Arc<FakeLauncher>,
     store: Store,
     _dir: tempfile::TempDir,
 }
@@ -78,7 +78,7 @@ impl World {
         config.io = IoPosture::PrivatePerExecution;
         config.allowed_images = vec!["debian:13".to_owned()];
         config.request.metadata_bytes = 4 << 20;
-        let launcher = Arc::<FakeRunner>::default();
+        let launcher = Arc::<FakeLauncher>::default();
         let files = [&b"out.csv"[..], b"dir/page.html", b"\xff"];
         *launcher.files.lock().unwrap() =
             files.map(|path| (path.to_vec(), CONTENT.to_vec())).to_vec();

@@ -14,8 +14,8 @@ use super::registry::{Due, KeptSandbox, Use};
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::launcher::Guest;
 use crate::live::{Live, cancel_all};
-use crate::runner::Machine;
 
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -50,10 +50,10 @@ impl Core {
         if kept.is_deleted.load(Ordering::Acquire) || kept.info().expires_at <= Time::now() {
             return Err(kept.gone());
         }
-        if let Some(machine) = &*container
-            && machine.has_ended()
+        if let Some(guest) = &*container
+            && guest.has_ended()
         {
-            self.remove(machine.clone());
+            self.remove(guest.clone());
             *container = None;
             kept.info().status = SandboxStatus::Stopped;
         }
@@ -64,15 +64,15 @@ impl Core {
         {
             return Err(stale(asked));
         }
-        let (machine, is_new) = match &*container {
-            Some(machine) => (machine.clone(), false),
+        let (guest, is_new) = match &*container {
+            Some(guest) => (guest.clone(), false),
             None => {
-                let machine = self.start_kept(&kept, current + 1).await?;
-                *container = Some(machine.clone());
-                (machine, true)
+                let guest = self.start_kept(&kept, current + 1).await?;
+                *container = Some(guest.clone());
+                (guest, true)
             }
         };
-        let used = Use::begin(kept.clone(), machine, is_new, self.kept.changed.clone());
+        let used = Use::begin(kept.clone(), guest, is_new, self.kept.changed.clone());
         drop(container);
         Ok(used)
     }
@@ -81,7 +81,7 @@ impl Core {
         self: &Arc<Self>,
         kept: &KeptSandbox,
         generation: u64,
-    ) -> Result<Arc<dyn Machine>, ServiceError> {
+    ) -> Result<Arc<dyn Guest>, ServiceError> {
         let spec = kept.spec()?.clone();
         // Durable before anything of it runs: no two containers have one generation.
         let (now, expires_at) = (Time::now(), kept.info().expires_at);
@@ -121,9 +121,9 @@ impl Core {
         if kept.info().uses > 0 {
             return;
         }
-        if let Some(machine) = container.take() {
+        if let Some(guest) = container.take() {
             kept.info().status = SandboxStatus::Stopped;
-            self.remove(machine);
+            self.remove(guest);
         }
     }
 
@@ -150,9 +150,9 @@ impl Core {
             return Ok(());
         }
         self.end_executions_in(&kept).await;
-        let machine = kept.container.lock().await.take();
-        if let Some(machine) = machine
-            && let Err(error) = machine.close().await
+        let guest = kept.container.lock().await.take();
+        if let Some(guest) = guest
+            && let Err(error) = guest.close().await
         {
             Counting::add(&self.counting.failed_removals);
             tracing::warn!(id = kept.record.id, error, "a sandbox was not removed");
@@ -178,9 +178,9 @@ impl Core {
     /// Removes all containers. Those that could not be removed, and why.
     pub async fn close_kept(self: &Arc<Self>) -> Vec<String> {
         let close = |kept: Arc<KeptSandbox>| async move {
-            let machine = kept.container.lock().await.take()?;
+            let guest = kept.container.lock().await.take()?;
             kept.info().status = SandboxStatus::Stopped;
-            let closed = tokio::time::timeout(CLOSE_TIMEOUT, machine.close()).await;
+            let closed = tokio::time::timeout(CLOSE_TIMEOUT, guest.close()).await;
             let closed = closed.unwrap_or_else(|_| Err("it takes too long".to_owned()));
             closed.err().map(|error| format!("{}: {error}", kept.record.id))
         };

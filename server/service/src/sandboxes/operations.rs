@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::registry::Use;
 use crate::core::Core;
 use crate::error::ServiceError;
+use crate::launcher::{ContentReader, ContentWriter};
 use crate::room::Room;
-use crate::runner::{ContentReader, ContentWriter};
 use crate::service::Service;
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
@@ -135,7 +135,7 @@ impl Service {
             false => None,
         };
         let in_use = self.core.use_kept(subject, sandbox).await?;
-        let envelope = in_use.machine().perform(request).await;
+        let envelope = in_use.guest().perform(request).await;
         match (envelope.success, in_use.gone()) {
             (false, Some(gone)) => return Err(gone),
             (false, None) => {}
@@ -156,7 +156,7 @@ impl Service {
         read: Read,
     ) -> Result<InSandbox<KeptReader>, ServiceError> {
         let in_use = self.core.use_kept(subject, sandbox).await?;
-        let reader = in_use.machine().reader(read).await;
+        let reader = in_use.guest().reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
         let InSandbox { value: (), generation, restarted } = done((), &in_use);
         Ok(InSandbox { value: KeptReader { reader, _use: in_use }, generation, restarted })
@@ -185,7 +185,7 @@ impl Service {
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.core.use_kept(subject, sandbox).await?;
-        let writer = in_use.machine().writer(write).await;
+        let writer = in_use.guest().writer(write).await;
         let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }

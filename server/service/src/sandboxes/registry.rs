@@ -12,9 +12,9 @@ use crate::config::ServiceConfig;
 use crate::disk_usage::DiskUsage;
 use crate::error::ServiceError;
 use crate::files::Files;
+use crate::launcher::Guest;
 use crate::plan::plan_kept;
 use crate::records::{KeptRecord, Records};
-use crate::runner::Machine;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -41,7 +41,7 @@ pub(crate) struct KeptSandbox {
     spec: Result<SandboxSpec, ServiceError>,
     info: Mutex<Info>,
     /// Held while its container is started or removed.
-    pub container: tokio::sync::Mutex<Option<Arc<dyn Machine>>>,
+    pub container: tokio::sync::Mutex<Option<Arc<dyn Guest>>>,
     pub is_deleted: AtomicBool,
     size: DiskUsage,
 }
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A use of a kept sandbox. Its container is not removed for idleness before it ends.
 pub(crate) struct Use {
     kept: Arc<KeptSandbox>,
-    machine: Arc<dyn Machine>,
+    guest: Arc<dyn Guest>,
     generation: u64,
     is_new: bool,
     is_restart: bool,
@@ -76,7 +76,7 @@ impl Use {
     /// Begins a use of a sandbox whose container there is; `is_new` if it was started for it.
     pub fn begin(
         kept: Arc<KeptSandbox>,
-        machine: Arc<dyn Machine>,
+        guest: Arc<dyn Guest>,
         is_new: bool,
         changed: Arc<Notify>,
     ) -> Self {
@@ -85,11 +85,11 @@ impl Use {
         info.last_used_at = Time::now();
         let (generation, is_restart) = (info.generation, info.is_untold);
         drop(info);
-        Self { kept, machine, generation, is_new, is_restart, changed }
+        Self { kept, guest, generation, is_new, is_restart, changed }
     }
 
-    pub fn machine(&self) -> &dyn Machine {
-        &*self.machine
+    pub fn guest(&self) -> &dyn Guest {
+        &*self.guest
     }
 
     pub const fn generation(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Tests of the whole service, with a real store and a runner without containers.
+//! Tests of the whole service, with a real store and a launcher without containers.
 
 mod permits;
 mod sandboxes;
@@ -19,7 +19,7 @@ use sandbox_api::{
 use sandbox_store::{Accepted, Durability, NewExecution, Store};
 use tokio::runtime::Runtime;
 
-use crate::fake::{self, FakeRunner};
+use crate::fake::{self, FakeLauncher};
 use crate::{
     ArchiveFormat, IdempotencyKey, IoPosture, ListQuery, Quotas, Service, ServiceConfig,
     ServiceError,
@@ -31,7 +31,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// A service on a directory of its own, which can be killed and started again.
 struct World {
     dir: tempfile::TempDir,
-    runner: Arc<FakeRunner>,
+    launcher: Arc<FakeLauncher>,
     change: fn(&mut ServiceConfig),
     /// All tasks of a service are in its runtime: they end with it, as in a killed process.
     running: Option<(Runtime, Service)>,
@@ -44,7 +44,7 @@ impl World {
 
     fn with(change: fn(&mut ServiceConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut world = Self { dir, runner: Arc::default(), change, running: None };
+        let mut world = Self { dir, launcher: Arc::default(), change, running: None };
         world.start();
         world
     }
@@ -62,7 +62,7 @@ impl World {
         let mut config = ServiceConfig::new(self.data_dir());
         config.io = IoPosture::PrivatePerExecution;
         (self.change)(&mut config);
-        let runner = self.runner.clone();
+        let launcher = self.launcher.clone();
         let service = runtime.block_on(async {
             // The thread that writes the store of a killed service ends a little later.
             let deadline = Instant::now() + TEST_TIMEOUT;
@@ -74,7 +74,7 @@ impl World {
                     store => break store.unwrap(),
                 }
             };
-            fake::start(config, runner, store).await.unwrap()
+            fake::start(config, launcher, store).await.unwrap()
         });
         self.running = Some((runtime, service));
     }
@@ -195,7 +195,7 @@ fn files_that_were_kept_and_are_gone_are_reported_as_missing() {
     ] {
         assert_eq!(missing.problem(), ServiceError::files_lost(&id).problem());
     }
-    let file = world.runner.files.lock().unwrap().split_off(0);
+    let file = world.launcher.files.lock().unwrap().split_off(0);
     drop(file);
     let empty = world.submit("return 1");
     world.wait(&empty);
@@ -206,14 +206,14 @@ fn files_that_were_kept_and_are_gone_are_reported_as_missing() {
 #[test]
 fn result_whose_files_are_lost_is_no_success() {
     let world = World::new();
-    world.runner.loses_files.store(true, Ordering::SeqCst);
+    world.launcher.loses_files.store(true, Ordering::SeqCst);
     let execution = world.wait(&world.submit("return 1"));
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     let message = "it ran to its end, but its files could not be kept".to_owned();
     assert_eq!(failure(&execution), (ErrorKind::Internal, message));
     let id = world.submit("wait");
     // It is called running a moment before.
-    while world.runner.runs.load(Ordering::SeqCst) < 2 {
+    while world.launcher.runs.load(Ordering::SeqCst) < 2 {
         std::thread::yield_now();
     }
     world.block_on(world.service().cancel(me(), &id)).unwrap();
@@ -293,7 +293,7 @@ fn reader_follows_a_run_to_its_end() {
             let event = event.unwrap();
             names.push(event.event.name());
             if event.event.name() == "start" {
-                world.runner.go_on.add_permits(1);
+                world.launcher.go_on.add_permits(1);
             }
         }
         names
@@ -319,7 +319,7 @@ fn repeated_key_is_the_same_execution_and_another_request_is_refused() {
     }
     let theirs = world.service().submit(other(), script("return 2"), None, key("k"));
     assert!(world.block_on(theirs).unwrap().is_new);
-    world.until_true(|| world.runner.runs.load(Ordering::SeqCst) == 2);
+    world.until_true(|| world.launcher.runs.load(Ordering::SeqCst) == 2);
 }
 
 #[test]
@@ -357,16 +357,16 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
         |accepted| assert_eq!(accepted.unwrap(), Accepted::New),
     );
     let (accepted, refused) = (submit("return 1", None), submit("return 2", key("k")));
-    world.until_true(|| count(&world.runner.launches) == 2);
+    world.until_true(|| count(&world.launcher.launches) == 2);
     assert!(!accepted.is_finished() && !refused.is_finished());
-    assert_eq!(count(&world.runner.runs), 0);
+    assert_eq!(count(&world.launcher.runs), 0);
     drop(release);
     let id = world.block_on(accepted).unwrap().unwrap().id;
     let error = world.block_on(refused).unwrap().unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::KeyReused, "{error}");
     assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
-    world.until_true(|| count(&world.runner.dropped) == 2);
-    assert_eq!(count(&world.runner.runs), 1);
+    world.until_true(|| count(&world.launcher.dropped) == 2);
+    assert_eq!(count(&world.launcher.runs), 1);
     world.until_true(|| world.service().counters().running == 0);
 }
 
@@ -398,7 +398,7 @@ fn subject_over_its_concurrency_waits_and_others_do_not() {
     assert_eq!(world.status(&two), ExecutionState::Queued);
     let usage = world.block_on(world.service().usage(me())).unwrap();
     assert_eq!((usage.running, usage.queued), (1, 1));
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     world.wait(&one);
     world.wait(&two);
 }
@@ -414,7 +414,7 @@ fn full_queue_refuses_and_forgets_nothing() {
     let waiting: Vec<_> = (0..3).map(|_| world.submit("return 1")).collect();
     let error = world.submit_as(me(), "return 1").unwrap_err();
     assert_eq!(error.problem(), ServiceError::full(3).problem());
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     for id in waiting {
         assert_eq!(world.wait(&id).summary.status, ExecutionState::Ended(Status::Ok));
     }
@@ -450,7 +450,7 @@ fn waiting_requests_have_a_bound_of_bytes_together() {
     world.restart();
     world.until(&ids[1], ExecutionState::Running);
     is_refused(&world, 6500);
-    world.runner.go_on.add_permits(2);
+    world.launcher.go_on.add_permits(2);
     for id in &ids[1..] {
         assert_eq!(world.wait(id).summary.status, ExecutionState::Ended(Status::Ok));
     }
@@ -472,7 +472,7 @@ fn bytes_of_requests_count_as_stored_until_their_end() {
     world.submit_as(other(), &long("return 1", 4000)).unwrap();
     world.block_on(world.service().cancel(me(), &waiting)).unwrap();
     world.until_true(|| world.submit_as(me(), &long("return 1", 4000)).is_ok());
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     world.wait(&running);
 }
 
@@ -499,7 +499,7 @@ fn disk_reserve_is_for_what_was_accepted_before() {
     assert!(!health.ready && failing.iter().any(|check| check.name == "disk"), "{failing:?}");
     // What was accepted is cancelled, and runs to its end.
     world.block_on(world.service().cancel(me(), &ids[2])).unwrap();
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     assert_eq!(world.wait(&ids[1]).summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(world.wait(&ids[2]).summary.status, ExecutionState::Ended(Status::Cancelled));
 }
@@ -565,7 +565,7 @@ fn cancelled_execution_ends_whether_it_waits_or_runs() {
     assert_eq!(world.wait(&running).summary.status, ExecutionState::Ended(Status::Cancelled));
     // It stays what it is.
     assert_eq!(cancel(&running).summary.status, ExecutionState::Ended(Status::Cancelled));
-    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 1);
+    assert_eq!(world.launcher.runs.load(Ordering::SeqCst), 1);
     assert_eq!(
         world.wait(&world.submit("return 1")).summary.status,
         ExecutionState::Ended(Status::Ok)
@@ -607,7 +607,7 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     // Whoever has seen at once that it is queued sees the end too.
     assert_eq!(world.events(&with_secret, 0), [(1, "queued"), (2, "end")]);
     assert_eq!(world.events(&with_secret, 1), [(2, "end")]);
-    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 2 + waiting.len());
+    assert_eq!(world.launcher.runs.load(Ordering::SeqCst), 2 + waiting.len());
     assert!(!unknown.exists());
     let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
     assert_eq!(list.executions.len(), 6);
@@ -712,14 +712,14 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
     let created = world.block_on(world.service().create_sandbox(me(), request)).unwrap();
     // Its container is gone.
     world.restart();
-    world.runner.failing.store(2, Ordering::SeqCst);
+    world.launcher.failing.store(2, Ordering::SeqCst);
     let submitted =
         world.service().submit(me(), script("return 1"), at(&created.sandbox.id, None), None);
     let in_sandbox = world.block_on(submitted).unwrap().id;
     assert_eq!(world.wait(&in_sandbox).summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(world.service().counters().retried_starts, 2);
 
-    world.runner.failing.store(2, Ordering::SeqCst);
+    world.launcher.failing.store(2, Ordering::SeqCst);
     let health = world.block_on(world.service().health());
     assert!(!health.ready && health.checks.iter().any(|it| it.name == "engine" && !it.ok));
     let id = world.submit("return 1");
@@ -732,11 +732,11 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
 #[test]
 fn accepted_work_ends_with_an_error_if_the_engine_stays_away() {
     let world = World::with(|config| config.engine_patience = Duration::from_millis(150));
-    world.runner.failing.store(usize::MAX, Ordering::SeqCst);
+    world.launcher.failing.store(usize::MAX, Ordering::SeqCst);
     let execution = world.wait(&world.submit("return 1"));
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
     assert_eq!(failure(&execution).0, ErrorKind::Engine);
-    assert_eq!(world.runner.runs.load(Ordering::SeqCst), 0);
+    assert_eq!(world.launcher.runs.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -759,8 +759,8 @@ fn every_sandbox_of_an_execution_is_removed() {
     for source in ["return 1", "fail", "log a"] {
         world.wait(&world.submit(source));
     }
-    world.until_true(|| world.runner.closed.load(Ordering::SeqCst) == 3);
-    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 3);
+    world.until_true(|| world.launcher.closed.load(Ordering::SeqCst) == 3);
+    assert_eq!(world.launcher.launches.load(Ordering::SeqCst), 3);
 }
 
 #[test]
@@ -791,7 +791,7 @@ fn subjects_see_nothing_of_each_other() {
 #[test]
 fn sandboxes_for_scripts_are_started_ahead() {
     let world = World::new();
-    let prewarmed = world.runner.prewarmed.lock().unwrap();
+    let prewarmed = world.launcher.prewarmed.lock().unwrap();
     assert_eq!(prewarmed.len(), 1);
     assert!(prewarmed[0].private_io.is_some(), "as the executions of this service are started");
 }
@@ -806,7 +806,7 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     // So long that the one which may end has ended before, also on a busy machine.
     let shutdown = world.service().shutdown(Duration::from_secs(5));
     // After the shutdown has begun.
-    let go_on = async { world.runner.go_on.add_permits(1) };
+    let go_on = async { world.launcher.go_on.add_permits(1) };
     let (report, ()) = world.block_on(futures_util::future::join(shutdown, go_on));
     assert_eq!((report.finished.len(), report.cancelled.len()), (1, 1));
     assert_eq!(report.queued, std::slice::from_ref(&waiting));

@@ -44,7 +44,7 @@ fn permit_to_run_waits_and_counts_as_an_execution_of_its_subject() {
     let (service, queued) = (world.service().clone(), || world.service().counters().queued);
     let waits = world.spawn(async move { service.run_permit(me()).await });
     world.until_true(|| queued() == 1);
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     let permit = world.block_on(waits).unwrap().unwrap();
     world.end(permit, Usage::default());
 }

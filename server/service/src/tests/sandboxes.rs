@@ -163,7 +163,7 @@ fn sandbox_without_programs_has_files_where_scripts_have_some() {
     let io_is_off = |world: &World, image: Option<&str>| {
         let spec = KeptSpec { image: image.map(str::to_owned), ..KeptSpec::default() };
         world.create(SandboxRequest { spec, ..request(None) }).unwrap();
-        let launched = world.runner.launched.lock().unwrap();
+        let launched = world.launcher.launched.lock().unwrap();
         let spec = launched.last().unwrap();
         assert_eq!(spec.io_dir.is_none(), spec.io_is_off);
         spec.io_is_off
@@ -187,7 +187,7 @@ fn container_of_a_sandbox_has_its_name_its_files_and_its_longest_life() {
     let world = World::with(|config| config.kept.max_ttl = Duration::from_secs(100));
     let created = world.create(SandboxRequest { ttl_ms: Some(50_000), ..request(Some("a")) });
     let id = created.unwrap().sandbox.id;
-    let launched = world.runner.launched.lock().unwrap();
+    let launched = world.launcher.launched.lock().unwrap();
     let spec = &launched[0];
     assert_eq!(spec.container_name.as_deref(), Some("a"));
     assert_eq!(spec.id, Some(format!("{id}-g1")));
@@ -233,23 +233,23 @@ fn concurrent_creations_of_one_name_start_one_container() {
     });
     let ids: Vec<_> = created.into_iter().map(|it| it.unwrap().sandbox.id).collect();
     assert!(ids.iter().all(|id| *id == ids[0]));
-    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
+    assert_eq!(world.launcher.launches.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
     let world = World::new();
-    world.runner.holds_launches.store(true, Ordering::SeqCst);
-    world.runner.failing.store(1, Ordering::SeqCst);
+    world.launcher.holds_launches.store(true, Ordering::SeqCst);
+    world.launcher.failing.store(1, Ordering::SeqCst);
     let service = world.service().clone();
     let first = world.spawn(async move { service.create_sandbox(me(), request(Some("a"))).await });
-    world.until_true(|| world.runner.begun.load(Ordering::SeqCst) == 1);
+    world.until_true(|| world.launcher.begun.load(Ordering::SeqCst) == 1);
     let id = world.service().sandboxes(me()).sandboxes[0].id.clone();
     // The second is the next to start it.
     let core = &world.service().core;
     let mut second = Box::pin(core.begin_use(core.kept.find(me(), &id).unwrap(), None));
     assert!(world.block_on(async { (&mut second).now_or_never().is_none() }));
-    world.runner.may_launch.add_permits(2);
+    world.launcher.may_launch.add_permits(2);
     let used = world.block_on(second).unwrap();
     assert!(world.block_on(first).unwrap().is_err());
     drop(used);
@@ -262,15 +262,15 @@ fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
 fn restart_that_nobody_was_told_of_is_told_to_the_next_use() {
     let world = World::new();
     let id = world.create(request(None)).unwrap().sandbox.id;
-    world.runner.all_ended.store(true, Ordering::SeqCst);
-    world.runner.holds_launches.store(true, Ordering::SeqCst);
+    world.launcher.all_ended.store(true, Ordering::SeqCst);
+    world.launcher.holds_launches.store(true, Ordering::SeqCst);
     let (service, of) = (world.service().clone(), id.clone());
     let gone =
         world.spawn(async move { service.perform(me(), &of_sandbox(&of, None), stat()).await });
-    world.until_true(|| world.runner.begun.load(Ordering::SeqCst) == 2);
+    world.until_true(|| world.launcher.begun.load(Ordering::SeqCst) == 2);
     gone.abort();
     assert!(world.block_on(gone).unwrap_err().is_cancelled());
-    world.runner.may_launch.add_permits(1);
+    world.launcher.may_launch.add_permits(1);
     world.until_true(|| world.view(&id).status == SandboxStatus::Ready);
     assert_eq!(world.perform(&id, None).unwrap(), (2, true));
     assert_eq!(world.perform(&id, None).unwrap(), (2, false));
@@ -281,7 +281,7 @@ fn sandbox_that_ended_starts_a_new_generation_and_a_handle_of_the_old_one_is_gon
     let world = World::new();
     let id = world.create(request(None)).unwrap().sandbox.id;
     assert_eq!(world.perform(&id, Some(1)).unwrap(), (1, false));
-    world.runner.all_ended.store(true, Ordering::SeqCst);
+    world.launcher.all_ended.store(true, Ordering::SeqCst);
     let error = world.perform(&id, Some(1)).unwrap_err();
     assert_eq!(error.problem(), ServiceError::stale_generation(&id, 1).problem());
     assert_eq!(world.perform(&id, None).unwrap(), (2, true));
@@ -362,7 +362,7 @@ fn sandbox_that_is_removed_cancels_what_runs_in_it_and_fails_other_uses_as_gone(
     }
     let error = world.block_on(operation).unwrap().unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Gone, "{error}");
-    assert_eq!(world.runner.closed.load(Ordering::SeqCst), 1);
+    assert_eq!(world.launcher.closed.load(Ordering::SeqCst), 1);
     assert_eq!(
         world.wait(&world.submit("return 1")).summary.status,
         ExecutionState::Ended(Status::Ok)
@@ -375,7 +375,7 @@ fn idle_sandbox_has_no_container_until_its_next_use() {
     let created = world.create(SandboxRequest { idle_ms: Some(50), ..request(None) }).unwrap();
     let id = created.sandbox.id;
     world.until_true(|| world.view(&id).status == SandboxStatus::Stopped);
-    world.until_true(|| world.runner.closed.load(Ordering::SeqCst) == 1);
+    world.until_true(|| world.launcher.closed.load(Ordering::SeqCst) == 1);
     assert_eq!(world.perform(&id, None).unwrap(), (2, true));
 }
 
@@ -415,7 +415,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     let execution = world.wait(&submit(Some(1), "log a").unwrap().id);
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(execution.summary.sandbox.as_ref(), Some(&id));
-    assert_eq!(world.runner.launches.load(Ordering::SeqCst), 1);
+    assert_eq!(world.launcher.launches.load(Ordering::SeqCst), 1);
     let query = ListQuery { sandbox: Some(id.clone()), ..ListQuery::default() };
     let list = world.block_on(world.service().list(me(), query)).unwrap();
     assert_eq!(list.executions.len(), 1);
@@ -425,7 +425,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     let long = submit(None, "wait").unwrap().id;
     world.until(&long, ExecutionState::Running);
     assert_eq!(world.view(&id).idle_at, None);
-    world.runner.go_on.add_permits(1);
+    world.launcher.go_on.add_permits(1);
     world.wait(&long);
     assert!(world.view(&id).idle_at.is_some());
     let error = submit(Some(7), "return 1").unwrap_err();
@@ -438,7 +438,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
 #[test]
 fn number_of_sandboxes_is_bounded_and_a_failed_start_leaves_none() {
     let world = World::with(|config| config.quotas.sandboxes = 2);
-    world.runner.failing.store(1, Ordering::SeqCst);
+    world.launcher.failing.store(1, Ordering::SeqCst);
     let error = world.create(request(Some("a"))).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Unavailable, "{error}");
     assert!(world.service().sandboxes(me()).sandboxes.is_empty());
@@ -457,5 +457,5 @@ fn shutdown_ends_the_containers_of_kept_sandboxes() {
     world.create(request(None)).unwrap();
     let report = world.block_on(world.service().shutdown(Duration::ZERO));
     assert!(report.left.is_empty());
-    assert_eq!(world.runner.closed.load(Ordering::SeqCst), 2);
+    assert_eq!(world.launcher.closed.load(Ordering::SeqCst), 2);
 }

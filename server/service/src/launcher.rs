@@ -21,9 +21,9 @@ use crate::error::ServiceError;
 pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 
 /// Starts sandboxes.
-pub(crate) trait Runner: Send + Sync + 'static {
+pub(crate) trait Launcher: Send + Sync + 'static {
     /// Starts a sandbox.
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>>;
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>>;
 
     /// Has sandboxes like this one started ahead, if there is a pool.
     fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>>;
@@ -39,7 +39,7 @@ pub(crate) trait Runner: Send + Sync + 'static {
 }
 
 /// A sandbox that is there.
-pub(crate) trait Machine: Send + Sync + 'static {
+pub(crate) trait Guest: Send + Sync + 'static {
     /// Runs something to its end.
     fn run<'a>(
         &'a self,
@@ -128,11 +128,11 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
     )
 }
 
-impl Runner for Arc<Controller> {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Machine>, ServiceError>> {
+impl Launcher for Arc<Controller> {
+    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>> {
         async move {
             let sandbox = Controller::launch(self, spec).await.map_err(not_started)?;
-            Ok(Arc::new(sandbox) as Arc<dyn Machine>)
+            Ok(Arc::new(sandbox) as Arc<dyn Guest>)
         }
         .boxed()
     }
@@ -160,7 +160,7 @@ impl Runner for Arc<Controller> {
     }
 }
 
-impl Machine for Sandbox {
+impl Guest for Sandbox {
     fn run<'a>(
         &'a self,
         workload: Workload,
