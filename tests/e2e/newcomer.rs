@@ -243,10 +243,10 @@ fn newcomer_is_told_what_to_type() {
             (
                 "sandboxctl run hello.luau --timeout 0",
                 2,
-                &["'0s' is no limit", "10m is the highest"],
+                &["'0s' is no limit", "is at most 10m"],
             ),
-            ("sandboxctl run hello.luau --timeout none", 2, &["10m is the highest"]),
-            ("sandboxctl run hello.luau --memory 0", 2, &["4GiB is the highest"]),
+            ("sandboxctl run hello.luau --timeout none", 2, &["is at most 10m"]),
+            ("sandboxctl run hello.luau --memory 0", 2, &["is at most 4GiB"]),
             ("sandboxctl run hello.luau --user nobody", 2, &["--user 0 is root", "--user 1000"]),
             ("sandboxctl create", 2, &["made for each `run` and `exec`"]),
             ("sandboxctl connect x", 2, &["no interactive session"]),

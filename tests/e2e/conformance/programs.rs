@@ -190,7 +190,8 @@ fn program_learns_of_the_host_what_programs_need_and_not_its_hardware_disks_or_b
     if has(Feature::SharedKernel) {
         assert_eq!(masked, "");
         // As `/proc/cpuinfo` says, and nothing else of the devices.
-        let lists = ["online", "possible"].map(|name| format!("/sys/devices/system/cpu/{name}"));
+        let lists =
+            ["online", "possible", "present"].map(|name| format!("/sys/devices/system/cpu/{name}"));
         let found = hostile.prints("find /sys/devices -type f -o -type l | sort");
         assert_eq!(found.lines().collect::<Vec<_>>(), lists);
         for list in lists {
