@@ -9,7 +9,7 @@ use crate::named::named;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommitPolicy {
-    /// Whatever the status.
+    /// For any status.
     #[default]
     Always,
     /// Only if the status is `ok`; otherwise the io dir stays as it was.

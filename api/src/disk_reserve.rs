@@ -13,7 +13,7 @@ const MOST_BY_DEFAULT: u64 = 1 << 30;
 const PART_BY_DEFAULT: u64 = 20;
 
 /// How much space stays free on a filesystem that sandboxes write to, or images are unpacked on,
-/// whoever else fills it.
+/// even if other programs fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DiskReserve {
     /// 1 GiB or 5 % of the filesystem, whichever is smaller, so that a small disk remains usable.

@@ -164,7 +164,7 @@ fn no_base64(error: &DecodeError) -> String {
     match error {
         DecodeError::InvalidByte(index, _) => format!("character {} is not a digit", index + 1),
         DecodeError::InvalidLastSymbol { offset, .. } => {
-            format!("character {} has bits of no byte", offset + 1)
+            format!("character {} has trailing bits", offset + 1)
         }
         DecodeError::InvalidLength(_) => "it ends in the middle of a byte".to_owned(),
         DecodeError::InvalidPadding => "it is not padded with '=' as it should be".to_owned(),

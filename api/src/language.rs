@@ -97,7 +97,7 @@ impl Language {
         LANGUAGES.iter().find(|language| language.extensions.contains(&extension))
     }
 
-    /// The language of a text that does not compile as Luau, if its beginning tells.
+    /// The language of a text that does not compile as Luau, if its beginning shows it.
     #[must_use]
     pub fn of_text(text: &str) -> Option<&'static Self> {
         if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("#!")) {

@@ -5,9 +5,9 @@ use serde_json::Value;
 /// The longest id that is read, in bytes as it is written.
 const MAX_ID_BYTES: usize = 8 << 10;
 
-/// Reads the member `id` of a JSON object from its bytes as they come, whatever the other members
-/// contain: half a surrogate pair, a number out of range, a deep nesting, more than anybody reads. It
-/// stops where the object itself is malformed.
+/// Reads the member `id` of a JSON object from its bytes as they come, for any content of the other
+/// members: half a surrogate pair, a number out of range, too deep a nesting. It stops where the
+/// object itself is malformed.
 #[derive(Debug, Default)]
 pub struct IdReader {
     place: Place,

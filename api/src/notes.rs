@@ -67,7 +67,7 @@ pub enum NoteKind {
 pub struct KernelEvents {
     /// Processes that it killed because memory ran out.
     pub oom_kills: u64,
-    /// The name of the last of them, if the kernel tells.
+    /// The name of the last of them, if the kernel reports it.
     pub oom_victim: Option<String>,
     /// How often it refused to start a process or a thread.
     pub refused_processes: u64,
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::{ByteSize, CancelCause, RefusedHost, failure};
 
-    fn told(outcome: &Outcome, kernel: KernelEvents, signs: &[Sign]) -> Vec<String> {
+    fn texts(outcome: &Outcome, kernel: KernelEvents, signs: &[Sign]) -> Vec<String> {
         let limits = Limits::for_programs();
         let io_dir = Some("/io".to_owned());
         let evidence =
@@ -243,22 +243,22 @@ mod tests {
         let well = Outcome::Ok { result: RawValue::NULL.to_owned() };
         let cancelled = Outcome::Cancelled { cause: CancelCause::Interrupt };
         for outcome in [well, cancelled] {
-            assert_eq!(told(&outcome, counted(1, None, 1), &Sign::ALL), [""; 0]);
+            assert_eq!(texts(&outcome, counted(1, None, 1), &Sign::ALL), [""; 0]);
         }
     }
 
     #[test]
     fn each_note_says_what_bit_and_names_its_flag() {
         let failed = Outcome::Exit(Exit::Code(1));
-        let told = |kernel, signs: &[Sign]| told(&failed, kernel, signs);
-        assert_eq!(told(KernelEvents::default(), &[]), [""; 0]);
+        let texts = |kernel, signs: &[Sign]| texts(&failed, kernel, signs);
+        assert_eq!(texts(KernelEvents::default(), &[]), [""; 0]);
         assert_eq!(
-            told(counted(1, Some("python3"), 0), &[]),
+            texts(counted(1, Some("python3"), 0), &[]),
             ["memory ran out: a process, python3, was killed, because the sandbox has 1GiB; \
               --memory raises the limit"]
         );
         assert_eq!(
-            told(counted(3, None, 2), &[]),
+            texts(counted(3, None, 2), &[]),
             [
                 "memory ran out: 3 processes were killed, because the sandbox has 1GiB; \
                  --memory raises the limit",
@@ -288,9 +288,9 @@ mod tests {
             ),
             (Sign::NoNetwork, "it had no network; --allow HOST lets it reach a host"),
         ] {
-            assert_eq!(told(KernelEvents::default(), &[sign]), [expected]);
+            assert_eq!(texts(KernelEvents::default(), &[sign]), [expected]);
         }
-        let both = told(KernelEvents::default(), &[Sign::ShmFull, Sign::NoSpace]);
+        let both = texts(KernelEvents::default(), &[Sign::ShmFull, Sign::NoSpace]);
         assert_eq!(both, ["/dev/shm is full: it holds 64MiB; --shm-size raises the limit"]);
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn signals_of_full_memory_and_large_files_are_known_from_a_shell_too() {
         for (signal, part) in [(SIGBUS, "/dev/shm"), (SIGXFSZ, "--max-write")] {
             for exit in [Exit::Signal(signal), Exit::Code(OF_SIGNALS + signal)] {
-                let notes = told(&Outcome::Exit(exit), KernelEvents::default(), &[]);
+                let notes = texts(&Outcome::Exit(exit), KernelEvents::default(), &[]);
                 assert_eq!(notes.len(), 1, "{notes:?}");
                 assert!(notes[0].contains(part), "{notes:?}");
             }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn what_the_status_says_is_not_said_again() {
         let outcome = Outcome::Limit(failure(ErrorKind::OutOfMemory, "killed"));
-        assert_eq!(told(&outcome, counted(1, None, 0), &[]), [""; 0]);
+        assert_eq!(texts(&outcome, counted(1, None, 0), &[]), [""; 0]);
     }
 
     #[test]

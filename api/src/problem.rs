@@ -96,7 +96,7 @@ macro_rules! problem_kinds {
 problem_kinds! {
     /// It is not HTTP or JSON as it should be.
     Malformed = "malformed", 400, "malformed request";
-    /// Nobody has authenticated, or by what is not valid.
+    /// There are no credentials, or invalid ones.
     Unauthenticated = "unauthenticated", 401, "authentication required";
     /// The caller lacks a scope, or its origin is not allowed.
     Forbidden = "forbidden", 403, "not allowed";
@@ -122,7 +122,7 @@ problem_kinds! {
     UnsupportedMediaType = "unsupported_media_type", 415, "unsupported media type";
     /// No byte of the file is in the range.
     RangeNotSatisfiable = "range_not_satisfiable", 416, "range not satisfiable";
-    /// The `Host` is none that this server answers for.
+    /// The service does not serve this `Host`.
     Misdirected = "misdirected", 421, "misdirected request";
     /// A member is unknown, missing, or has an invalid value.
     Invalid = "invalid_request", 422, "invalid request";

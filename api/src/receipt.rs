@@ -478,8 +478,8 @@ impl PayloadType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
-    /// Which key made it: the SHA-256 of the public key (DER). The signature does not cover it:
-    /// whoever has the key compares it.
+    /// Which key made it: the SHA-256 of the public key (DER). The signature does not cover it: a
+    /// verifier compares it with its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keyid: Option<String>,
     /// Its bytes.

@@ -145,7 +145,7 @@ pub struct LeftStage {
     /// completed once it is unmounted.
     #[serde(default)]
     pub blocked: SomePaths,
-    /// The file that records it. Without it an interrupted commit is given up.
+    /// The file that records it. Without it an interrupted commit is dropped.
     pub record: String,
 }
 
@@ -294,7 +294,7 @@ mod tests {
         };
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<GcReport>(&json).unwrap(), report, "{json}");
-        let told = report.commit_conflicts[0].to_string();
-        assert!(told.contains("without f, f, f, f, f, f, f, f, f, f and 2 more:"), "{told}");
+        let text = report.commit_conflicts[0].to_string();
+        assert!(text.contains("without f, f, f, f, f, f, f, f, f, f and 2 more:"), "{text}");
     }
 }

@@ -35,8 +35,8 @@ impl fmt::Debug for SecretValue {
 
 /// The secrets of a script or a command, by name, in order. All of them are valid.
 ///
-/// A document never has them: [`Script`](crate::Script) skips them when it is serialized, and so
-/// whoever sends one elsewhere must deliver its secrets another way.
+/// A document never has them: [`Script`](crate::Script) skips them when it is serialized, so a
+/// sender must deliver its secrets another way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Secrets(Vec<(String, SecretValue)>);
 

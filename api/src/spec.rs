@@ -184,7 +184,7 @@ pub struct SandboxSpec {
     /// Whether the sandbox has no files at all.
     pub io_is_off: bool,
     /// Whether the paths of its io dir and its inputs are opened without following a symbolic link:
-    /// whoever can write to a directory in one cannot make it lead elsewhere.
+    /// a writer of a directory in such a path cannot redirect it.
     pub no_symlinks: bool,
     /// Where its private io dir is, if it has one.
     pub private_io: Option<PrivateIo>,
@@ -363,7 +363,7 @@ impl SandboxSpec {
     }
 
     /// Lets the sandbox work on a copy of the io dir. At its end the changes can be listed, and are
-    /// committed whole or not at all; without that decision they are discarded.
+    /// committed atomically; without that decision they are discarded.
     #[must_use]
     pub fn staged(mut self) -> Self {
         self.staged = true;

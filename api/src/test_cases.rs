@@ -33,13 +33,13 @@ mod tests {
         let (passed, failed) = (case("a", TestStatus::Passed), case("b", TestStatus::Failed));
         let skipped = case("c", TestStatus::Skipped);
         assert_eq!(test_failure(&[passed.clone(), skipped.clone()]), None);
-        let told = |cases: &[&TestCase]| {
+        let summary = |cases: &[&TestCase]| {
             let cases: Vec<_> = cases.iter().map(|&case| case.clone()).collect();
             let error = test_failure(&cases).unwrap();
             (error.message, error.line)
         };
-        assert_eq!(told(&[&failed]), ("1 of 1 test case failed: b".to_owned(), Some(7)));
+        assert_eq!(summary(&[&failed]), ("1 of 1 test case failed: b".to_owned(), Some(7)));
         let all = [&passed, &failed, &skipped, &failed];
-        assert_eq!(told(&all), ("2 of 4 test cases failed: b, …".to_owned(), Some(7)));
+        assert_eq!(summary(&all), ("2 of 4 test cases failed: b, …".to_owned(), Some(7)));
     }
 }

@@ -32,7 +32,7 @@ impl StartKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// The wait in a queue; `None` where there is none. It counts towards no time limit.
+    /// The wait in a queue; `None` without a queue. It counts towards no time limit.
     pub queued_ms: Option<u64>,
     /// The start of its sandbox; `None` if that was open already.
     pub start_ms: Option<u64>,

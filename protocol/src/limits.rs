@@ -127,7 +127,7 @@ pub const MAX_CLOSED_MESSAGE_BYTES: usize = 2 << 10;
 /// them, so that a slow trickle does not need a grant for each piece.
 pub const CREDIT_STEP: u64 = 32 << 10;
 
-/// Interval of the controller's heartbeats, whatever else it sends.
+/// Interval of the controller's heartbeats, in addition to other messages.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long an agent waits for the next byte from its controller, of any frame, before it exits.

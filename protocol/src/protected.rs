@@ -146,7 +146,7 @@ pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(without_end(&folded).to_vec())
 }
 
-/// Removes trailing dots and spaces; a name of nothing else stays as it is.
+/// Removes trailing dots and spaces; a name that consists of them stays as it is.
 fn without_end(name: &[u8]) -> &[u8] {
     match name.iter().rposition(|byte| !matches!(byte, b'.' | b' ')) {
         Some(last) => &name[..=last],

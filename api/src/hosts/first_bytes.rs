@@ -9,9 +9,9 @@
 //! - OpenSSL up to 1.0.2, where its version is fixed: records of a type that TLS does not have;
 //! - front ends such as HAProxy and nginx: a header of the PROXY protocol before it.
 //!
-//! None of these can carry a server name that a guard could check. So only data that
-//! none of these servers would accept counts as another protocol. A record of an unknown type may be
-//! one: what follows it tells.
+//! None of these can carry a server name that a guard could check. So only data that none of these
+//! servers would accept counts as another protocol. A record of an unknown type may be one: what
+//! follows it decides.
 
 /// The maximum number of bytes that a decision needs.
 pub const DECISIVE: usize = 12;

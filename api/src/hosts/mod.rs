@@ -106,7 +106,7 @@ impl Host {
         }
     }
 
-    /// Whether it means the loopback of whoever asks for it.
+    /// Whether it means the caller's own loopback.
     fn is_own_loopback(&self) -> bool {
         match self {
             Self::Address(address) => special(*address) == Some(Special::Loopback),
@@ -226,7 +226,7 @@ pub enum AllowRuleError {
     Host(String),
     /// An address that no host can have.
     #[error("{0} is {1}, to which no connection can be made")]
-    Nobody(IpAddr, &'static str),
+    Unreachable(IpAddr, &'static str),
     /// The sandbox's own loopback.
     #[error(
         "'{0}' is the sandbox's own loopback, which needs no rule; for a port of this machine's: \
@@ -301,7 +301,7 @@ impl FromStr for AllowRule {
             Host::Address(_) if star => return Err(AllowRuleError::Star(shown())),
             Host::Address(address) => match special(address) {
                 Some(special) if special.is_nobody() => {
-                    return Err(AllowRuleError::Nobody(address, special.as_str()));
+                    return Err(AllowRuleError::Unreachable(address, special.as_str()));
                 }
                 _ => Pattern::Exactly(Host::Address(address)),
             },
@@ -387,7 +387,7 @@ impl Pattern {
     fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Exactly(allowed), host) => allowed == host,
-            // Whoever allows a domain does not mean this machine.
+            // Allowing a domain does not include this machine.
             (Self::Below(parent), Host::Name(name)) => {
                 is_below(name, parent) && name != HOST_LOOPBACK
             }
