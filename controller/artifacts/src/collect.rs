@@ -94,10 +94,10 @@ pub fn collect(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(io_dir, ".", flags, Mode::empty())
         .map_err(|errno| Error::io("read", b".")(errno))?;
-    // Files that are only listed stand beside no manifest.
+    // A listing without copies writes no manifest.
     let reserves = destination.is_some();
     let found = find(root.as_fd(), selection, bounds, reserves)?;
-    // Before anything else is told of them.
+    // Omitted entries are masked before any output names them.
     let omitted = found.omitted.iter().map(OmittedEntry::path);
     for path in found.files.iter().map(Vec::as_slice).chain(omitted) {
         let shown = shown(path);
@@ -400,7 +400,7 @@ pub mod tests {
     }
 
     #[test]
-    fn secret_in_a_name_is_copied_and_told_by_nothing() {
+    fn secret_in_a_name_is_copied_and_masked_in_all_output() {
         let place = Fixture::new();
         place.file("dist/app", "x");
         place.file("dist/of-hunter2", "x");

@@ -21,7 +21,7 @@ const TRIES: usize = 4;
 
 /// Opens a file that was found to be regular, for reading.
 ///
-/// First without reading it: whoever can write to its directory may have put a device there.
+/// Opened with `O_PATH` first: a writer of its directory may have put a device there.
 pub fn open(from: &mut Cursor<'_>, path: &[u8]) -> Result<File, Error> {
     let failed = |errno: Errno| match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => {
@@ -149,7 +149,7 @@ pub fn describe(
     Err(Error::Changing { path: text(path) })
 }
 
-/// Creates a file in a directory of ours, in place of one that an earlier try left.
+/// Creates a file in a directory of this crate, replacing one that an earlier try left.
 fn create(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -164,8 +164,8 @@ fn transfer(
     proceed: Proceed<'_>,
 ) -> io::Result<Option<Content>> {
     // Such as a file of one hole, which the guest made as large as it liked.
-    let room = rustix::fs::fstatvfs(&*target)?;
-    if size(before) > room.f_bavail.saturating_mul(room.f_frsize) {
+    let space = rustix::fs::fstatvfs(&*target)?;
+    if size(before) > space.f_bavail.saturating_mul(space.f_frsize) {
         return Err(io::ErrorKind::StorageFull.into());
     }
     // A clone shares its blocks, and is one state of the file.

@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
             };
         let opened = open_child(parent, folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
         if is_new {
-            // Whatever the umask says.
+            // Independent of the umask.
             fchmod(&opened, Mode::from_raw_mode(0o755))?;
         }
         Ok(opened)

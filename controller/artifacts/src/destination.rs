@@ -1,5 +1,5 @@
-//! The artifacts directory: checked before anything runs, and built beside its place, which it
-//! takes when it is complete.
+//! The artifacts directory: checked before the run, built under a temporary name next to its final
+//! place, and renamed when complete.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,7 +19,8 @@ use crate::Error;
 
 /// How the names of unfinished directories begin.
 const PREFIX: &str = ".sandboxctl-artifacts-";
-/// A file in an unfinished directory: whoever may rename others' directories cannot make it there.
+/// A file in an unfinished directory: users who may rename the directories of others cannot create
+/// it there.
 pub(crate) const MARK: &str = ".sandboxctl-unfinished";
 /// How often to try again if another command removes a directory before it is locked.
 const TRIES: usize = 100;
@@ -32,7 +33,7 @@ pub struct Destination {
     given: PathBuf,
     /// Absolute, and without links as far as it exists.
     path: PathBuf,
-    /// The directory above it that exists: opened once, so that nobody can lead it elsewhere.
+    /// The nearest existing parent, held open: later changes of the path do not matter.
     above: Arc<OwnedFd>,
     /// The names of those between the two, which are missing.
     missing: Vec<OsString>,
@@ -100,7 +101,7 @@ impl Destination {
         &self.path
     }
 
-    /// Fails if it is in the directory with this identity, whatever their paths.
+    /// Fails if it is in the directory with this identity, compared by inodes instead of paths.
     fn check_outside(&self, parent: &OwnedFd, name: &OsStr, io_dir: Identity) -> Result<(), Error> {
         let refuse = |errno: Errno| Error::destination(&self.given, errno.to_string());
         let itself = sandbox_dirfd::open_child(parent, as_bytes(name), DIRECTORY).ok();
@@ -120,8 +121,8 @@ impl Destination {
         }
     }
 
-    /// Creates the directory that is to take this place, and removes those that crashed commands
-    /// left beside it.
+    /// Creates the staging directory of this destination, and removes those that crashed commands
+    /// left next to it.
     pub(crate) fn stage(&self, io_dir: Identity) -> Result<Staging, Error> {
         let refuse = |reason: String| Error::destination(&self.given, reason);
         let name = self.path.file_name().unwrap_or_default();
@@ -249,7 +250,7 @@ fn mark(root: &OwnedFd) -> rustix::io::Result<()> {
     openat(root, MARK, flags, Mode::RUSR | Mode::WUSR).map(drop)
 }
 
-/// Removes the unfinished directories of this user that nobody holds.
+/// Removes the unlocked unfinished directories of this user.
 fn sweep(parent: &OwnedFd) {
     let user = rustix::process::geteuid().as_raw();
     let Ok(entries) = rustix::fs::Dir::read_from(parent) else { return };
@@ -259,7 +260,7 @@ fn sweep(parent: &OwnedFd) {
             continue;
         }
         let Ok(lock) = lock_directory(parent, name) else { continue };
-        // Whoever may write to the parent may have given a directory of this user such a name.
+        // A writer of the parent may have given another directory of this user such a name.
         let has_mark = statat(&lock, MARK, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let is_own = fstat(&lock).is_ok_and(|stat| stat.st_uid == user);
         let name = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());

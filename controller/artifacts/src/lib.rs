@@ -50,7 +50,7 @@ const MAX_DEPTH: usize = 128;
 /// How much is copied or read between two calls of [`Proceed`].
 const PIECE: usize = 256 << 10;
 
-/// Whether the files of an artifacts directory leave no room for a file at this path.
+/// Whether this path collides with the files of an artifacts directory itself.
 pub fn is_reserved(path: &[u8]) -> bool {
     let first = path.split(|&byte| byte == b'/').next();
     [MANIFEST, CHECKSUMS, destination::MARK].iter().any(|name| first == Some(name.as_bytes()))

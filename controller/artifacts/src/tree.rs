@@ -39,8 +39,7 @@ pub struct InputDigest {
 }
 
 impl InputDigest {
-    /// Whether what is at a path is that input, and nothing of it has changed since, by its sizes, times
-    /// and inodes.
+    /// Whether the path has that input, unchanged since, by sizes, times and inodes.
     ///
     /// # Errors
     ///

@@ -161,7 +161,7 @@ fn is_same(cursor: &mut Cursor<'_>, file: &Artifact, proceed: Proceed<'_>) -> Re
     Ok(content.bytes == file.bytes && content.sha256 == file.sha256)
 }
 
-/// Reads a file beside the artifacts.
+/// Reads a file of the artifacts directory itself.
 fn read(cursor: &mut Cursor<'_>, name: &str) -> Result<Vec<u8>, Error> {
     let file: File = copy::open(cursor, name.as_bytes())?;
     let mut content = Vec::new();
