@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::budget::Budget;
 use crate::error::{RootfsError, TarProblem};
 use crate::section::Section;
-use crate::stream::{Compression, Metered, Plain};
+use crate::stream::{Compression, CountedReader, Plain};
 use crate::tar::{Entries, Kind, SparseExtent};
 
 /// The maximum length of a chain of links between members. `docker save` writes a link if an image
@@ -58,7 +58,7 @@ impl Archive {
         if Compression::of(reader.fill_buf()?) != Compression::None {
             let mut plain = spool()?;
             let budget = budget.anew();
-            io::copy(&mut Metered::new(Plain::new(reader)?, &budget), &mut plain)?;
+            io::copy(&mut CountedReader::new(Plain::new(reader)?, &budget), &mut plain)?;
             whole = Section::whole(plain)?;
         }
         let members = members(whole.clone(), budget)?;

@@ -43,7 +43,7 @@ impl Bounds {
 
 /// Free space is looked at after this many bytes.
 const LOOK_EVERY: u64 = 16 << 20;
-/// How many bytes an entry counts as for that, whatever is in it.
+/// The bytes that an entry counts as, independent of its content.
 const OF_AN_ENTRY: u64 = 16 << 10;
 /// Cancels unpacking.
 #[derive(Debug, Clone, Default)]

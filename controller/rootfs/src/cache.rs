@@ -212,7 +212,7 @@ impl CachePaths {
         }
     }
 
-    /// Locks the tree as in use; `None` if there is none, or it is being removed.
+    /// Locks the tree as in use; `None` if it is missing or being removed.
     fn hold(&self) -> io::Result<Option<Arc<OwnedFd>>> {
         let Some(tree) = open_directory(&self.root)? else { return Ok(None) };
         match rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared) {

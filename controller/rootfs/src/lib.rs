@@ -79,7 +79,7 @@ pub async fn prepare_archive(
     reserve: DiskReserve,
     progress: Progress<'_>,
 ) -> Result<Unpacked, RootfsError> {
-    /// Nobody waits any more.
+    /// The caller has stopped waiting.
     struct Dropped(Stop);
     impl Drop for Dropped {
         fn drop(&mut self) {

@@ -114,18 +114,18 @@ impl<B: BufRead> Read for Zstd<B> {
 }
 
 /// Counts what is read against the budget.
-pub(super) struct Metered<'budget, R> {
+pub(super) struct CountedReader<'budget, R> {
     inner: R,
     budget: &'budget Budget,
 }
 
-impl<'budget, R: Read> Metered<'budget, R> {
+impl<'budget, R: Read> CountedReader<'budget, R> {
     pub fn new(inner: R, budget: &'budget Budget) -> Self {
         Self { inner, budget }
     }
 }
 
-impl<R: Read> Read for Metered<'_, R> {
+impl<R: Read> Read for CountedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.budget.bytes(count as u64)?;
@@ -149,7 +149,7 @@ impl<R: Read> Read for Hashed<R> {
 
 /// A layer's tar.
 pub(super) struct LayerStream<'budget> {
-    plain: Hashed<Metered<'budget, Plain<BufReader<Hashed<Section>>>>>,
+    plain: Hashed<CountedReader<'budget, Plain<BufReader<Hashed<Section>>>>>,
 }
 
 /// The digests of a layer.
@@ -165,7 +165,7 @@ impl<'budget> LayerStream<'budget> {
     pub fn new(section: Section, budget: &'budget Budget) -> io::Result<Self> {
         let blob = Hashed { inner: section, hash: Sha256::new() };
         let plain = Plain::new(BufReader::with_capacity(PIECE, blob))?;
-        Ok(Self { plain: Hashed { inner: Metered::new(plain, budget), hash: Sha256::new() } })
+        Ok(Self { plain: Hashed { inner: CountedReader::new(plain, budget), hash: Sha256::new() } })
     }
 
     /// The digests of the whole stream, including what follows the tar's end.

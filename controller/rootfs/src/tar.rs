@@ -1,9 +1,9 @@
 //! Reads untrusted tar archives, one entry at a time, in bounded memory.
 //!
-//! Own code, because libraries read a header's extension whole, whatever length it claims, and
-//! mistake the map of a sparse file in the pax formats for its content. All formats that images use
-//! are read: V7, ustar, pax, GNU with its long names, and sparse files in all four notations. Where
-//! formats are ambiguous, it does the same as Go's library, which the engines use.
+//! Libraries read a header's extension completely, up to the length that it claims, and take the
+//! map of a sparse file in the pax formats for content; hence this parser. It reads all formats
+//! that images use: V7, ustar, pax, GNU with long names, and sparse files in all four notations.
+//! Where formats are ambiguous, it follows Go's library, which the engines use.
 
 use std::io;
 use std::io::Read;
@@ -505,7 +505,7 @@ fn signed_number(field: &[u8]) -> Result<i128, TarProblem> {
             _ => Err(TarProblem::Number),
         });
     }
-    // Two's complement of at most 12 bytes; the bit beside the mark is the sign.
+    // Two's complement of at most 12 bytes; the bit after the marker is the sign.
     let start = i128::from(first & 0x7f) - if first & 0x40 == 0 { 0 } else { 0x80 };
     Ok(field[1..].iter().fold(start, |sum, &byte| sum * 256 + i128::from(byte)))
 }

@@ -1,5 +1,4 @@
-//! Writes the tree of an image. Nothing outside one directory is written, whatever paths a layer
-//! has.
+//! Writes the tree of an image. Writes stay inside one directory, for any paths in a layer.
 //!
 //! A path is walked component by component, from the tree's own descriptor, and never through a
 //! link: neither to create an entry, nor to remove it, nor to link to it. No other process writes
@@ -60,9 +59,9 @@ impl Metadata {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owners {
     /// As in the image: a sandbox has the same users as the image has on Docker.
-    AsSaid,
+    FromArchive,
     /// This process's user: only root can change owners.
-    Ours,
+    Current,
 }
 
 /// The paths of the layer that is being unpacked, with their parents. Whiteouts do not remove
@@ -115,7 +114,7 @@ impl Tree {
         let is_root = rustix::process::geteuid().is_root();
         Self {
             root: Rc::new(root),
-            owners: if is_root { Owners::AsSaid } else { Owners::Ours },
+            owners: if is_root { Owners::FromArchive } else { Owners::Current },
             last: None,
             directories: BTreeMap::from([(Vec::new(), Metadata::DEFAULT)]),
             buffer: vec![0; PIECE],
@@ -180,7 +179,7 @@ impl Tree {
             rustix::fs::ftruncate(&file, size).map_err(failed)?;
         }
         let finish = || {
-            if self.owners == Owners::AsSaid {
+            if self.owners == Owners::FromArchive {
                 rustix::fs::fchown(&file, Some(uid(metadata)), Some(gid(metadata)))?;
             }
             // After the owner, whose change clears bits.
@@ -206,7 +205,7 @@ impl Tree {
         self.make(path, |parent, name| {
             rustix::fs::symlinkat(&target, parent, name)?;
             let itself = AtFlags::SYMLINK_NOFOLLOW;
-            if owners == Owners::AsSaid {
+            if owners == Owners::FromArchive {
                 let (uid, gid) = (uid(metadata), gid(metadata));
                 rustix::fs::chownat(parent, name, Some(uid), Some(gid), itself)?;
             }
@@ -292,7 +291,7 @@ impl Tree {
                 Err(errno) => return Err(named(errno.into())),
             };
             let finish = || {
-                if self.owners == Owners::AsSaid {
+                if self.owners == Owners::FromArchive {
                     rustix::fs::fchown(&directory, Some(uid(metadata)), Some(gid(metadata)))?;
                 }
                 rustix::fs::fchmod(&directory, metadata.mode())?;

@@ -16,7 +16,7 @@ use crate::RootfsError;
 use crate::budget::Bounds;
 use crate::digest::Digest;
 
-/// Unpacks it beside a file that must stay as it is, and gives the error.
+/// Unpacks it next to a file that must not change, and returns the error.
 #[track_caller]
 fn refused_within(what: &str, archive: &[u8], bounds: Bounds) -> RootfsError {
     let place = Fixture::new();
@@ -44,7 +44,7 @@ fn no_entry_leads_out_of_the_tree() {
     let beyond = "its path contains a symbolic link";
     let up = "'..' is not allowed in a path";
     let missing = "which is not a file of the image";
-    // The tree is at roots/KEY.part, beside which nothing is to be found.
+    // The tree is at roots/KEY.part, and nothing may appear next to it.
     let cases: Vec<(&str, Vec<Item>, &str)> = vec![
         ("a path upwards", vec![file("../outside/victim", "x")], up),
         ("a path upwards, later", vec![file("a/../../../outside/victim", "x")], up),
@@ -123,7 +123,7 @@ fn no_entry_leads_out_of_the_tree() {
             "a whiteout needs the name of an entry",
         ),
         (
-            "a whiteout of no name",
+            "a whiteout without a name",
             vec![file("d/.wh.", "")],
             "a whiteout needs the name of an entry",
         ),
@@ -210,7 +210,7 @@ fn disk_of_the_cache_is_never_filled() {
 }
 
 #[test]
-fn every_limit_is_told_by_its_name() {
+fn every_limit_is_named_in_its_error() {
     let small = Bounds {
         bytes: 100_000,
         entries: 20,
@@ -272,7 +272,7 @@ fn every_limit_is_told_by_its_name() {
 }
 
 #[test]
-fn a_tar_that_is_none_is_refused() {
+fn an_invalid_tar_is_refused() {
     let layer = |bytes: Vec<u8>| saved(&[bytes]);
     let good = file("f", "content").bytes();
     let mut flipped = good.clone();
@@ -288,16 +288,16 @@ fn a_tar_that_is_none_is_refused() {
         ("a wrong checksum", flipped, "a wrong checksum"),
         ("half a header", good[..300].to_vec(), "in the middle"),
         ("half a file", good[..515].to_vec(), "in the middle"),
-        ("an end that is none", [vec![0; 512], good.clone()].concat(), "a wrong checksum"),
+        ("an invalid end", [vec![0; 512], good.clone()].concat(), "a wrong checksum"),
         ("an unknown type", with(item(b'M', b"f", b"", b"")), "the unknown type 0x4d"),
-        ("a number that is none", size(b"9"), "an invalid number"),
+        ("an invalid number", size(b"9"), "an invalid number"),
         ("a negative size", size(&[0xff; 12]), "an invalid number"),
         ("a size beyond all bounds", size(&[0x80, 0, 0, 0, 0xff, 0xff]), "an invalid number"),
-        ("a user that is none", with(file("f", "").owner(u64::from(u32::MAX), 0)), "an owner"),
-        ("a group that is none", with(file("f", "").pax(&[("gid", b"9999999999")])), "an owner"),
-        ("headers that are none", with(item(b'x', b"x", b"", b"99 path=x\n")), "cannot be read"),
+        ("an invalid user", with(file("f", "").owner(u64::from(u32::MAX), 0)), "an owner"),
+        ("an invalid group", with(file("f", "").pax(&[("gid", b"9999999999")])), "an owner"),
+        ("invalid headers", with(item(b'x', b"x", b"", b"99 path=x\n")), "cannot be read"),
         ("headers without an end", with(item(b'x', b"x", b"", b"9 path=xx")), "cannot be read"),
-        ("a time that is none", with(file("f", "").pax(&[("mtime", b"now")])), "cannot be read"),
+        ("an invalid time", with(file("f", "").pax(&[("mtime", b"now")])), "cannot be read"),
         (
             "a map of text",
             sparse(&[("GNU.sparse.map", b"a,b"), ("GNU.sparse.size", b"9")]),
@@ -339,7 +339,7 @@ fn a_tar_that_is_none_is_refused() {
         refused(what, &layer(bytes), expected);
     }
     let tar_of_text = vec![b'x'; 4096];
-    refused("no tar at all", &tar_of_text, "a wrong checksum");
+    refused("text instead of a tar", &tar_of_text, "a wrong checksum");
     refused("nothing", b"", "not an image archive");
     refused("a container's files", &tar([file("bin/sh", "")]), "not an image archive");
 }
@@ -592,11 +592,7 @@ fn oci_layout_must_match_its_digests_and_sizes() {
             image(&|_, _, content| content["size"] = json!(5)),
             "bytes and should have 5",
         ),
-        (
-            "a size that is none",
-            image(&|_, _, content| content["size"] = json!(-1)),
-            "invalid value",
-        ),
+        ("an invalid size", image(&|_, _, content| content["size"] = json!(-1)), "invalid value"),
         (
             "a configuration that says another size",
             image(&|_, config, _| config["size"] = json!(5)),
@@ -613,7 +609,7 @@ fn oci_layout_must_match_its_digests_and_sizes() {
             "is not a SHA-256 digest",
         ),
         (
-            "a digest of another kind",
+            "a digest of an unknown algorithm",
             image(&|_, _, content| {
                 content["digest"] = json!(format!("sha512:{}", "0".repeat(128)))
             }),

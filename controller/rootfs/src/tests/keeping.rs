@@ -77,9 +77,9 @@ fn of_many_who_want_an_image_at_once_one_unpacks_it() {
 fn half_unpacked_image_of_a_dead_process_is_removed() {
     let place = Fixture::new();
     let root = place.unpack(&image("1")).unwrap().root;
-    // Killed when it had just begun, and in the middle of its work.
+    // Killed right after its start, and in the middle of its work.
     let key = |name: &str| root.with_file_name(format!("1-{name}"));
-    for name in ["begun", "half"] {
+    for name in ["started", "half"] {
         File::create(key(name).with_extension("lock")).unwrap();
     }
     let parts = [key("half").with_extension("part"), key("unlocked").with_extension("part")];
@@ -192,7 +192,7 @@ async fn waiting_process_gets_the_image_that_another_unpacked() {
 }
 
 #[tokio::test]
-async fn an_unpacking_that_is_given_up_leaves_nothing() {
+async fn a_cancelled_unpacking_leaves_nothing() {
     let place = Fixture::new();
     // It says what it unpacks, and goes on for long.
     let big = "x".repeat(10 << 20);
@@ -200,8 +200,9 @@ async fn an_unpacking_that_is_given_up_leaves_nothing() {
     let begun = tokio::sync::Notify::new();
     let mut progress = |_: &str| begun.notify_one();
     let preparing = prepare_archive(&path, &place.cache, DiskReserve::Auto, &mut progress);
-    // Given up as soon as it has begun, by a thread that waits for that: one that spins would have used
-    // up its time by then, and the unpacking would be over on a busy machine.
+    // Cancelled as soon as it has started, by a thread that waits for the notification: a spinning
+    // thread could use up its time slice, and on a busy machine the unpacking would be over by
+    // then.
     tokio::select! {
         biased;
         () = begun.notified() => {}

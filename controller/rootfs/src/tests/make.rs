@@ -66,7 +66,7 @@ impl Item {
         self
     }
 
-    /// What its header says, whatever it has.
+    /// Sets the size in the header, independent of the content.
     pub fn says_size(mut self, size: u64) -> Self {
         self.header.set_size(size);
         self

@@ -23,7 +23,7 @@ use super::layer::{MAX_DEPTH, MAX_PATH};
 use super::stream::Plain;
 use super::{RootCache, RootfsError, Unpacked};
 
-/// A cache, and an archive beside it.
+/// A cache, with an archive next to it.
 struct Fixture {
     dir: tempfile::TempDir,
     cache: RootCache,
@@ -174,7 +174,7 @@ fn files_belong_to_the_users_that_the_image_says() {
         let metadata = fs::symlink_metadata(root.join(path)).unwrap();
         (metadata.uid(), metadata.gid())
     };
-    // Nobody else can give files away.
+    // Only root can change owners.
     let is_root = rustix::process::geteuid().is_root();
     let expected = |said| if is_root { said } else { owner("") };
     for path in ["home", "home/f", "home/l"] {
@@ -274,7 +274,7 @@ fn a_layer_changes_what_lies_below_it_and_nothing_else() {
             &["d/", "d/a=3", "d/b=1", "d/e/", "d/e/x=1", "f=3", "l->d"],
         ),
         (
-            "an old driver's own files are none of the image",
+            "files of an old storage driver are not part of the image",
             vec![folder(".wh..wh.plnk"), file(".wh..wh.plnk/1.2", "x"), file("d/.wh..wh.aufs", "")],
             &["d/", "d/a=1", "d/b=1", "d/e/", "d/e/x=1", "f=1", "l->d"],
         ),
@@ -309,7 +309,7 @@ fn directory_metadata_is_that_of_the_last_layer() {
             folder("g").mode(0),
         ],
         vec![folder("d").mode(0o750), file(".wh.e", ""), symlink("g", "d"), folder("").mode(0o555)],
-        // Made again, on the way: nothing is said of it any more.
+        // Created again as a parent directory: its metadata is lost.
         vec![file("e/f", "3")],
     ]);
     let root = place.unpack(&saved(&layers)).unwrap().root;
@@ -446,7 +446,7 @@ fn names_are_any_bytes_of_any_length() {
         symlink("link", "cut").long(b'K', longer.as_bytes()),
         file("cut", "pax").pax(&[("path", longer.as_bytes()), ("mtime", b"12.5"), ("x", b"")]),
         file("cut", "line").pax(&[("path", b"two\nlines=1")]),
-        // It says the same of all entries, and nobody listens.
+        // A global header, which the unpacker ignores.
         item(b'g', b"g", b"", b"19 path=everything\n"),
         ustar,
     ]);
