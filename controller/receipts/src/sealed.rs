@@ -59,7 +59,9 @@ pub enum ReceiptError {
     #[error("no signature of the receipt is by this key: it was changed, or another key signed it")]
     Signature,
     /// The key signed it, and its `keyid`, which the signature does not cover, names another one.
-    #[error("the key signed the receipt, but its keyid is that of another key: it was changed")]
+    #[error(
+        "the key signed the receipt, but its keyid names a different key: the receipt was changed"
+    )]
     KeyId,
 }
 
@@ -76,7 +78,7 @@ pub fn sign(statement: &impl Serialize, key: &SigningKey) -> serde_json::Result<
     Ok(Envelope { payload_type, payload: Base64(payload), signatures })
 }
 
-/// Reads a receipt, and what tests said beside it.
+/// Reads a receipt, and the test results that follow it.
 ///
 /// # Errors
 ///
@@ -84,7 +86,7 @@ pub fn sign(statement: &impl Serialize, key: &SigningKey) -> serde_json::Result<
 pub fn open(text: &[u8]) -> Result<Opened, ReceiptError> {
     let mut statements = Vec::new();
     let mut envelopes = Vec::new();
-    // One more than a receipt has shows that it is none: whatever follows is not kept.
+    // Reads one document more than a receipt may have, and keeps no further ones.
     for document in serde_json::Deserializer::from_slice(without_bom(text))
         .into_iter::<Box<RawValue>>()
         .take(MAX_STATEMENTS + 1)
@@ -134,7 +136,7 @@ fn check(receipt: &Receipt, tests: Option<&TestStatement>) -> Result<(), &'stati
     check_subjects(subject, outcome.ok_or("it does not say how the run ended")?)?;
     let RunMetadata { started_on, finished_on, .. } = &predicate.run_details.metadata;
     if ![started_on, finished_on].into_iter().all(|time| parse_rfc3339(time).is_some()) {
-        return Err("a time of it is none");
+        return Err("it contains an invalid time");
     }
     let (mut names, mut results) = (HashSet::new(), HashSet::new());
     if !dependencies.iter().all(|it| names.insert(&it.name))
@@ -156,10 +158,10 @@ fn check(receipt: &Receipt, tests: Option<&TestStatement>) -> Result<(), &'stati
             let script = dependencies.iter().filter(|it| it.name == Dependency::SCRIPT);
             match tests.subject == *subject && script.eq(&tests.predicate.configuration) {
                 true => Ok(()),
-                false => Err("its tests are of another run"),
+                false => Err("its tests belong to a different run"),
             }
         }
-        (Some(_), _) => Err("its tests are of another run"),
+        (Some(_), _) => Err("its tests belong to a different run"),
         (None, Some(_)) => Err("the results of its tests are missing"),
     }
 }
@@ -214,8 +216,8 @@ impl Opened {
         signatures.filter_map(|it| it.keyid.as_deref()).filter(move |key| seen.insert(*key))
     }
 
-    /// Checks that this key signed all of it, and that it names no other one: the id of a key is beside
-    /// what is signed.
+    /// Checks that this key signed all of it, and that its key id is this key's: the id is not part
+    /// of the signed bytes.
     ///
     /// # Errors
     ///
@@ -243,7 +245,7 @@ fn malformed(error: serde_json::Error) -> ReceiptError {
     ReceiptError::Malformed { reason: error.to_string() }
 }
 
-/// What tells the kinds of documents apart.
+/// Distinguishes the kinds of documents.
 #[derive(Deserialize)]
 struct Head {
     #[serde(rename = "payloadType")]

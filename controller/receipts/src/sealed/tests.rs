@@ -72,7 +72,7 @@ fn receipt(source: &str, tests: Option<&TestResult>) -> Receipt {
 }
 
 #[test]
-fn tests_that_were_all_skipped_are_no_tests_that_passed() {
+fn tests_that_were_all_skipped_have_not_passed() {
     let skipped = |result| TestResult { result, passed_tests: Vec::new(), ..results("s", &[]) };
     let key = SigningKey::generate().unwrap();
     for (result, is_accepted) in
@@ -115,7 +115,7 @@ fn tests_are_those_of_their_run_whatever_is_signed() {
     }
     for mixed in [[&bad[0], &good[1]], [&flaky[0], &good[1]], [&none[0], &good[1]]] {
         let text = mixed.map(String::as_str).join("\n");
-        assert!(refusal(&text).contains("its tests are of another run"), "{text}");
+        assert!(refusal(&text).contains("its tests belong to a different run"), "{text}");
     }
     assert!(refusal(&bad[0]).contains("the results of its tests are missing"));
     let three = [&*good[0], &good[1], &bad[1]].join("\n");
@@ -214,7 +214,7 @@ fn receipt_that_contradicts_itself_is_refused() {
     let result = json!({ "name": "result", "digest": digest, "annotations": { "kind": "result" } });
     let reason = refused(&|it| it["subject"] = json!([result]));
     assert!(reason.contains("not the one that the run ended with"), "{reason}");
-    // A result stands for files, and not beside them.
+    // A result and files exclude each other.
     let reason = refused(&|it| {
         let mut own = result.clone();
         own["digest"] = it["predicate"]["runDetails"]["byproducts"][0]["digest"].clone();
@@ -245,7 +245,7 @@ fn receipt_that_contradicts_itself_is_refused() {
         let reason = refused(&|it| {
             it["predicate"]["runDetails"]["metadata"]["finishedOn"] = json!(time);
         });
-        assert!(reason.contains("a time of it is none"), "{time}: {reason}");
+        assert!(reason.contains("it contains an invalid time"), "{time}: {reason}");
     }
     // A run that failed is not made one that was ok.
     let failure = Failure::new(ErrorKind::Engine, "it is gone".to_owned(), None);
