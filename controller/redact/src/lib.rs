@@ -1,9 +1,9 @@
 //! Secrets replaced by value (`***`) in what a sandbox says: log entries, results, messages, names,
 //! and byte streams that arrive in pieces.
 //!
-//! It runs on the host, because a guest is hostile. Against a hostile guest it is no protection all
-//! the same: whoever has a secret can encode it. It is against accidents, such as a program that
-//! prints its environment.
+//! It runs on the host, because a guest is hostile. It is no protection against a hostile guest,
+//! which can encode a secret. It protects against accidents, such as a program that prints its
+//! environment.
 //!
 //! [`Patterns`] is what is looked for, [`Stream`] replaces it in a stream, [`Console`] in the output
 //! of a command; [`Redactions`] has the secrets of one sandbox for its lifetime.

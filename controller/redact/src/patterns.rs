@@ -1,4 +1,4 @@
-//! What is looked for: an automaton of all secrets, with what a stream must know of its states.
+//! The search automaton of all secrets, with what a stream needs to know about its states.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub depth: u32,
     /// The length of the longest pattern that ends here; 0 if none does.
     pub found: u32,
-    /// The length of the longest end that is more than half of a pattern; 0 if there is none.
+    /// The length of the longest suffix that is more than half of a pattern; 0 without one.
     pub most: u32,
 }
 

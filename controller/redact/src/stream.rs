@@ -110,8 +110,8 @@ impl Stream {
 }
 
 impl Patterns {
-    /// Bytes without the secrets. Nothing follows them: an end that is more than half of a secret
-    /// is replaced too, because whoever made it may have cut it.
+    /// Bytes without the secrets, at the end of the text: a suffix that is more than half of a
+    /// secret is replaced too, because the text may have been cut there.
     #[must_use]
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut stream = Stream::default();

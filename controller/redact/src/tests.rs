@@ -118,7 +118,7 @@ proptest! {
 
     #[test]
     fn pause_shows_at_most_half_of_a_secret(
-        // Bytes that differ from each other: nothing of it is found by chance.
+        // Different bytes: no part matches by accident.
         secret in prop::sample::subsequence((b'!'..b'*').chain(b'+'..=b'~').collect::<Vec<_>>(), 4..40)
             .prop_shuffle(),
         at in any::<prop::sample::Index>(),
