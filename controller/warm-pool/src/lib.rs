@@ -14,14 +14,14 @@ pub use self::stats::{Counter, Counters, PoolStats};
 /// How many sandboxes are started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many of each key; of a learnt key at most. 0: none at all.
+    /// How many of each key; at most as many of a learnt key. 0: no pool.
     pub size: usize,
-    /// How long one waits for a caller at most. Then another one is started in its place.
+    /// The maximum time that one waits for a caller. Then another one is started in its place.
     pub max_age: Duration,
-    /// How many keys there are at most.
+    /// The maximum number of keys.
     pub max_keys: usize,
-    /// Whether keys are learnt from use, besides those that somebody names. Sandboxes of learnt keys are only started ahead while an
-    /// eighth of the machine's memory is available.
+    /// Whether keys are learnt from use, in addition to configured ones. Sandboxes of learnt keys
+    /// are only started ahead while an eighth of the machine's memory is available.
     pub adaptive: bool,
 }
 

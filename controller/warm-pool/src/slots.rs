@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a learnt key keeps its group although nobody uses it and another key needs it.
+/// How long an unused learnt key keeps its group when another key needs it.
 const LEARNT_FOR: Duration = Duration::from_secs(60);
 /// How many keys are remembered that were used once.
 const MAX_CANDIDATES: usize = 32;
 /// The wait after a failure; it doubles with each further one.
 const BACK_OFF: Duration = Duration::from_millis(100);
 const MAX_BACK_OFF: Duration = Duration::from_secs(30);
-/// After so many failures in a row, a group waits for somebody to ask for its key again.
+/// After so many failures in a row, a group waits for the next launch with its key.
 const MAX_FAILURES: u32 = 10;
 
-/// Why a slot leaves its group although nobody claimed it.
+/// Why a slot leaves its group unclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotEnd {
     /// It ended by itself.
@@ -42,9 +42,9 @@ struct SlotGroup<K, T, S> {
     number: u64,
     key: K,
     template: T,
-    /// Nobody named the key.
+    /// The key was learnt from launches, not configured.
     is_learnt: bool,
-    /// How many slots there are to be.
+    /// The target number of slots.
     target: usize,
     last_used: Instant,
     slots: VecDeque<(u64, S)>,
@@ -86,17 +86,17 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         self.groups.iter_mut().find(|group| group.number == number)
     }
 
-    /// Keeps slots of a key from now on, all of them and whether it is used or not. Returns slots of
-    /// another key that had to give way; `None` if there are as many named keys as there may be.
+    /// Keeps slots of a key from now on, all of them and whether it is used or not. Returns slots
+    /// of another key that were evicted; `None` if the maximum number of named keys is reached.
     pub fn name(&mut self, key: K, template: T, now: Instant) -> Option<Vec<S>> {
         let size = self.size;
         if let Some(group) = self.groups.iter_mut().find(|group| group.key == key) {
             (group.is_learnt, group.target, group.last_used) = (false, size, now);
             return Some(Vec::new());
         }
-        let room = self.make_room(now, Duration::ZERO)?;
+        let evicted = self.make_room(now, Duration::ZERO)?;
         self.add(key, template, false, size, now);
-        Some(room)
+        Some(evicted)
     }
 
     fn add(&mut self, key: K, template: T, is_learnt: bool, target: usize, now: Instant) {
@@ -115,8 +115,8 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         });
     }
 
-    /// Makes room for a group, if need be by giving up the learnt one that was not used for the longest
-    /// time, and at least for `unused`; returns its slots.
+    /// Makes a place for a group, if necessary by evicting the least recently used learnt one, if
+    /// that has been unused for at least `unused`; returns the evicted slots.
     fn make_room(&mut self, now: Instant, unused: Duration) -> Option<Vec<S>> {
         if self.groups.len() < self.max_keys {
             return Some(Vec::new());
@@ -139,8 +139,8 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         Some((group.number, slot))
     }
 
-    /// Learns from a launch for which there was no slot. Returns slots of another key that had to give
-    /// way. `change` sees the template of a known key.
+    /// Learns from a launch without a slot. Returns slots of another key that were evicted.
+    /// `change` sees the template of a known key.
     pub fn learn(
         &mut self,
         key: K,
@@ -154,7 +154,7 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
             if group.is_learnt {
                 group.target = group.target.saturating_mul(2).clamp(1, size);
             }
-            // Somebody asks: one more attempt.
+            // A launch wants it: one more attempt.
             group.failures = group.failures.min(MAX_FAILURES - 1);
             return Vec::new();
         }
@@ -168,14 +168,14 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
             self.candidates.push_back(key);
             return Vec::new();
         };
-        let Some(room) = self.make_room(now, LEARNT_FOR) else { return Vec::new() };
+        let Some(evicted) = self.make_room(now, LEARNT_FOR) else { return Vec::new() };
         self.candidates.remove(at);
         self.add(key, template(), true, 1.min(size), now);
-        room
+        evicted
     }
 
-    /// The next slot to start: the number of its group and its template. What is learnt is filled only
-    /// if there `is_room`, which is only asked where that matters.
+    /// The next slot to start: the number of its group and its template. Learnt groups are filled
+    /// only if there `is_room`, which is called only if that matters.
     pub fn next_fill(&mut self, now: Instant, is_room: impl FnOnce() -> bool) -> Option<(u64, &T)> {
         let is_due = |group: &SlotGroup<K, T, S>| group.missing() > 0 && group.not_before <= now;
         let is_room = self.groups.iter().any(|it| it.is_learnt && is_due(it)) && is_room();
@@ -186,7 +186,7 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         Some((group.number, &group.template))
     }
 
-    /// Whether [`next_fill`](Self::next_fill) finds something. `is_room` is only asked where that
+    /// Whether [`next_fill`](Self::next_fill) finds something. `is_room` is called only if that
     /// matters.
     pub fn has_work(&self, now: Instant, is_room: impl FnOnce() -> bool) -> bool {
         let due = |group: &&SlotGroup<K, T, S>| group.missing() > 0 && group.not_before <= now;
@@ -208,7 +208,7 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
     ///
     /// # Errors
     ///
-    /// The slot, if nobody wants it any more.
+    /// The slot, if it is no longer wanted.
     pub fn filled<R>(
         &mut self,
         group: u64,
@@ -255,7 +255,7 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
             SlotEnd::Dead => group.fail(now),
             SlotEnd::Expired => {
                 (group.failures, group.not_before) = (0, now);
-                // Fewer would have done.
+                // Fewer would have sufficed.
                 if group.is_learnt {
                     group.target -= group.target.min(1);
                 }
@@ -274,7 +274,7 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         groups.into_iter().flat_map(|group| group.slots).map(|(_, slot)| slot).collect()
     }
 
-    /// The numbers of keys, of slots that there are to be, and of slots that are being started.
+    /// The numbers of keys, of slots that are wanted, and of slots that are being started.
     pub fn counts(&self) -> (usize, usize, usize) {
         let target = self.groups.iter().map(|group| group.target).sum();
         (self.groups.len(), target, self.groups.iter().map(|group| group.filling).sum())
@@ -285,8 +285,8 @@ impl<K: PartialEq, T, S> PoolSlots<K, T, S> {
         self.groups.iter().flat_map(|group| &group.slots).map(|(_, slot)| slot)
     }
 
-    /// Whether nothing is being started, and nothing will be before somebody claims a slot, or a failure
-    /// is some time ago.
+    /// Whether nothing is being started, and nothing will be before the next claim or the retry
+    /// after a failure.
     pub fn is_settled(&self) -> bool {
         self.groups.iter().all(|it| it.filling == 0 && (it.missing() == 0 || it.failures > 0))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct PoolStats {
     /// The keys that sandboxes are started ahead for.
     pub keys: usize,
-    /// The sandboxes that are to be ready.
+    /// The target number of ready sandboxes.
     pub target: usize,
     /// The sandboxes that are ready.
     pub parked: usize,
@@ -34,7 +34,7 @@ pub struct PoolStats {
     pub failed: u64,
     /// Pooled sandboxes that died, or could not be handed over.
     pub dead: u64,
-    /// Pooled sandboxes that nobody claimed in time.
+    /// Pooled sandboxes that were not claimed in time.
     pub expired: u64,
 }
 

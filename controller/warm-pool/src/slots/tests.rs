@@ -140,7 +140,7 @@ fn there_are_only_so_many_keys_and_named_ones_stay() {
     assert_eq!(given_up.len(), 1);
     assert_eq!(groups.take(&"b", later, |_| true), None);
     assert!(groups.take(&"a", later, |_| true).is_some());
-    // A named one takes the place of a learnt one at once.
+    // A named key replaces a learnt one at once.
     assert_eq!(groups.name("d", "D", later).map(|slots| slots.len()), Some(0));
     assert_eq!(groups.name("e", "E", later), None);
     for key in 0..1000 {
@@ -151,7 +151,7 @@ fn there_are_only_so_many_keys_and_named_ones_stay() {
 }
 
 #[test]
-fn slot_that_nobody_wants_any_more_is_given_back() {
+fn unwanted_slot_is_returned() {
     let now = Instant::now();
     let mut groups = named(1, now);
     let (group, _) = groups.next_fill(now, || true).unwrap();
