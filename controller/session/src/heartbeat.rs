@@ -1,5 +1,5 @@
-//! Heartbeats: they tell the agent that its controller is alive, where an open stdin does not,
-//! because an engine's shim holds it open, or because the controller is merely stopped.
+//! Heartbeats: they show the agent that its controller is alive. An open stdin does not, because an
+//! engine's shim holds it open, or because the controller is merely stopped.
 //!
 //! One thread sends them for all sessions of the process, instead of a task: the runtime may only
 //! be driven now and then (`block_on` for each call) or be busy with other work, and such a
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_session_gets_heartbeats_though_nobody_drives_its_runtime() {
+    fn an_idle_session_gets_heartbeats_while_its_runtime_is_not_polled() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (attached, agent) = pipe();
         let session = runtime.block_on(async { Session::start(attached, None).unwrap() });

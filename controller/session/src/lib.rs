@@ -1,9 +1,9 @@
 //! The session with the agent: JSON-RPC over a container's stdio.
 //!
 //! The agent must be considered hostile as soon as any guest code has run. Every line, id, wait and
-//! total is bounded; whatever an honest agent does not send (an unknown id, a second answer, more
-//! log than its limit, a path outside the mounts, a chunk of an unknown stream) is a breach that
-//! ends the session.
+//! total is bounded. Anything that an honest agent does not send (an unknown id, a second reply,
+//! more log than its limit, a path outside the mounts, a chunk of an unknown stream) is a breach
+//! that ends the session.
 //!
 //! One task reads, and waits for nothing but the agent; callers write, and a thread sends the agent
 //! heartbeats. The log and the changed paths of a run are collected as they arrive, so that nothing
@@ -271,8 +271,8 @@ impl Session {
         self.open(permit, None, open).await
     }
 
-    /// Sends a request that opens a stream, on which the controller sends. Of `content`, the whole of
-    /// the stream, as much as fits in one chunk is sent together with it: returns how much that was.
+    /// Sends a request that opens a stream from the controller. If `content`, the whole stream, is
+    /// given, its first chunk is sent with the request: returns the length of that chunk.
     pub async fn send<C: Call>(
         &self,
         content: Option<&[u8]>,
@@ -419,8 +419,7 @@ impl Session {
         self.shared.finish(SessionEnd::Breach(detail.into()));
     }
 
-    /// Ends the session with an agent that cannot be ended: whoever waits for an answer or for a stream
-    /// learns that there will be none.
+    /// Ends the session with an agent that cannot be killed: pending requests and streams fail.
     pub fn abandon(&self) {
         self.shared.finish(SessionEnd::Eof);
     }
@@ -517,7 +516,7 @@ impl Shared {
             known.get_or_insert(end);
             is_first
         });
-        // Tells everyone waiting for an answer or a stream that there will be none.
+        // Fails all pending requests and streams.
         state.pending.clear();
         state.streams.clear();
         state.tunnels.close_all();
@@ -633,7 +632,7 @@ pub mod testing {
             }
         }
 
-        /// Sends bytes, whatever they are.
+        /// Sends raw bytes.
         pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
             // The controller may have hung up, which is then what is tested.
             _ = self.output.write_all(bytes.as_ref()).await;

@@ -1,7 +1,7 @@
 //! The lines to the agent, in order.
 //!
-//! Whoever sends a line writes it: a wake of another thread takes longer than all the rest of it.
-//! Only what the agent's stdin does not take at once is left to a task, [`Writer`].
+//! The sender of a line writes it, because waking another thread takes longer than everything else.
+//! Bytes that the agent's stdin does not accept at once are left to a task, [`Writer`].
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -35,10 +35,10 @@ pub(super) struct Lines {
 struct State {
     /// `None` once the session has ended.
     input: Option<Input>,
-    /// What `input` has not taken.
+    /// Bytes that `input` has not accepted yet.
     waiting: VecDeque<Line>,
-    /// The writer's task waits for the input, which wakes only the last one that it made wait: nobody
-    /// else may use it.
+    /// The writer's task is waiting for the input. The input wakes only the waker that was
+    /// registered last, so no other task may poll it.
     is_busy: bool,
     /// No sender is left.
     closing: bool,
@@ -127,7 +127,7 @@ impl Slot<'_> {
         let is_first = state.waiting.is_empty() && !state.is_busy;
         state.waiting.push_back(Line { bytes, places: self.place });
         if is_first && !matches!(state.poll_write(&mut without_waker()), Poll::Ready(Ok(()))) {
-            // There was no waker to tell it that the input takes more, or failed.
+            // No waker was registered, so the writer has to be notified here.
             self.lines.work.notify_one();
         }
     }
@@ -245,7 +245,7 @@ impl Writer {
                 return;
             }
             if lines.lock().is_done() {
-                // This tells the agent to exit.
+                // The agent exits on end of input.
                 _ = poll_fn(|context| lines.lock().poll_close(context)).await;
                 return;
             }
@@ -320,12 +320,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sender_of_a_session_that_has_ended_is_told() {
+    async fn sender_to_an_ended_session_gets_an_error() {
         let (ours, agent) = tokio::io::duplex(1);
         let (sender, writer) = open(Box::pin(ours));
         let writer = tokio::spawn(writer.run());
         drop(agent);
-        // This one finds out.
+        // This send detects it.
         sender.send(b"line\n".to_vec()).await.unwrap();
         writer.await.unwrap();
         assert!(sender.send(b"line\n".to_vec()).await.is_err());

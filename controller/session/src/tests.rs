@@ -16,7 +16,7 @@ async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         session.ended().await
     };
     let (result, end) = tokio::join!(call, talk);
-    // Whatever arrived before the breach, no caller is left waiting.
+    // A message before the breach may have arrived or not; no caller is left waiting.
     _ = result;
     assert!(matches!(session.call(Shutdown {}).await, Err(CallError::Over)));
     end
@@ -140,7 +140,7 @@ async fn of_a_flood_on_stderr_its_end_is_kept() {
 }
 
 #[tokio::test]
-async fn why_there_is_no_answer_is_known_when_that_is_known() {
+async fn the_reason_of_a_missing_reply_is_known_with_it() {
     // On several threads: one gives up the answer, and another one waits for it.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let seen = runtime.spawn(async {
@@ -164,7 +164,7 @@ async fn why_there_is_no_answer_is_known_when_that_is_known() {
 }
 
 #[tokio::test]
-async fn the_end_of_stdout_leaves_nobody_waiting() {
+async fn the_end_of_stdout_fails_all_waiting_calls() {
     let (attached, mut agent) = pipe();
     let session = Session::start(attached, None).unwrap();
     let talk = async {
@@ -198,7 +198,10 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
     agent.output.write_all(b"no message\n").await.unwrap();
     assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
     let flood = vec![b'x'; 1 << 20];
-    assert!(agent.output.write_all(&flood).await.is_err(), "nobody reads, and nobody says so");
+    assert!(
+        agent.output.write_all(&flood).await.is_err(),
+        "the closed connection was not reported"
+    );
 }
 
 #[tokio::test]

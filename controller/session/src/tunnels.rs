@@ -117,7 +117,7 @@ pub struct Tunnel {
     broken: CancellationToken,
     lines: WeakSender,
     shared: Arc<Shared>,
-    /// Tells that it is not used any more.
+    /// Signals on drop that the tunnel is unused.
     _ended: DropGuard,
 }
 
@@ -135,7 +135,7 @@ impl Tunnel {
     pub(super) fn open(shared: &Arc<Shared>, connect: Connect) -> Result<(), String> {
         let number = connect.tunnel;
         let Some((gate, lines)) = &shared.gate else {
-            return Err("a connection from a sandbox without a network".to_owned());
+            return Err("connection request without network access".to_owned());
         };
         if number < FIRST_TUNNEL || connect.host.len() > MAX_HOST_BYTES {
             return Err(format!("a malformed connection ({number})"));
