@@ -1,6 +1,6 @@
-//! What takes space on Btrfs, and shows nowhere else. An extent there is freed only once no block of it is
-//! in use: a file that is written and then truncated keeps all of it, and neither its size nor its blocks
-//! tell. And the free space of the file system is that of its last commit, up to 30 s ago.
+//! Disk space on Btrfs that sizes and block counts do not show. Btrfs frees an extent only once no
+//! block of it is in use: a file that was written and then truncated keeps the whole extent. And
+//! the free space of the file system is that of its last commit, up to 30 s ago.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ const TREE_SEARCH: Opcode = opcode::read_write::<Search>(0x94, 17);
 const FS_INFO: Opcode = opcode::read::<Info>(0x94, 31);
 /// `BTRFS_IOC_START_SYNC`.
 const START_SYNC: Opcode = opcode::read::<u64>(0x94, 24);
-/// Where the kernel tells of all of them.
+/// Lists all mounted Btrfs file systems.
 const ALL: &str = "/sys/fs/btrfs";
 
 /// Where a search begins and ends, and how many items it has found.
@@ -53,13 +53,13 @@ struct Search {
 pub struct Extent {
     /// Where it is: its identity.
     pub start: u64,
-    /// How much of the file system it takes, whatever the file uses of it.
+    /// The bytes that the extent occupies, including unused blocks.
     pub bytes: u64,
     /// How much the file uses of it, before compression.
     pub used: u64,
 }
 
-/// What the kernel tells of a file system.
+/// The kernel's information about a file system.
 #[repr(C)]
 struct Info {
     most_id: u64,
@@ -82,7 +82,7 @@ pub struct Uncommitted {
     pub to_write: u64,
 }
 
-/// What is taken since the last commit; nothing where the kernel does not tell.
+/// The space taken since the last commit; zero where the kernel does not report it.
 pub fn uncommitted(directory: impl AsFd) -> Uncommitted {
     let place = open(directory).ok().and_then(|opened| {
         #[expect(unsafe_code, reason = "no library has this request")]
@@ -165,7 +165,7 @@ fn read(found: &[u8], items: u32, see: &mut impl FnMut(Extent) -> bool) -> Optio
             return None;
         }
     }
-    // Where another one would have found room there is none.
+    // A further item would not have fitted.
     next.filter(|_| rest.len() < HEADER + ITEM)
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_told_whole_and_holes_and_inline_ones_are_not() {
+    fn extents_are_reported_whole_without_holes_and_inline_ones() {
         let inline = [vec![0; 20], vec![0], vec![b'x'; 40]].concat();
         let mut found = [
             item(0, &extent(4096, 40 << 20, 8192)),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn other_file_systems_have_nothing_to_tell() {
+    fn other_file_systems_report_nothing() {
         let memory = fs::File::open("/dev/shm").unwrap();
         assert!(extents(&memory, 1, |_| true).is_err());
         assert_eq!(uncommitted(&memory), Uncommitted { written: 0, to_write: 0 });

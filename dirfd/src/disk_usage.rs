@@ -10,8 +10,8 @@ use crate::free_space::XFS_MAGIC;
 
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
-/// XFS allocates space ahead of writes that append to a file of this size or more: up to twice as much as
-/// the file has, until it is closed.
+/// XFS preallocates space for writes that append to a file of this size or more: up to twice the
+/// file's size, until it is closed.
 const LEAST_AHEAD: u64 = 64 << 10;
 /// How many extents are looked at: some MiB of memory, and a second.
 const MOST_EXTENTS: usize = 1 << 18;
@@ -94,7 +94,7 @@ impl DiskMeter {
         if all.is_err() {
             self.btrfs = None;
         }
-        kept.beside(bytes)
+        kept.allocated_with(bytes)
     }
 }
 
@@ -115,7 +115,7 @@ impl Kept {
     }
 
     /// With the rest of the file's bytes: what is not on the disk yet is in no extent.
-    const fn beside(&self, file: u64) -> u64 {
+    const fn allocated_with(&self, file: u64) -> u64 {
         file.saturating_add(self.bytes).saturating_sub(self.used)
     }
 }

@@ -11,7 +11,7 @@ const EXT_MAGIC: u32 = 0xef53;
 pub(crate) const XFS_MAGIC: u32 = 0x5846_5342;
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
-/// How often the file system is asked again at most, if it answers with another state each time.
+/// The maximum number of queries, if each returns a different state.
 const MOST_ROUNDS: usize = 3;
 
 /// The free space of a filesystem.
@@ -43,14 +43,14 @@ impl FreeSpace {
     ///
     /// As of `fstatfs`.
     pub fn of(directory: impl AsFd) -> Result<Self> {
-        let (mut space, kind) = Self::told(&directory)?;
+        let (mut space, kind) = Self::reported(&directory)?;
         if kind != btrfs::MAGIC {
             return Ok(space);
         }
         // A commit between two answers would be counted twice.
         let mut taken = btrfs::uncommitted(&directory);
         for _ in 0..MOST_ROUNDS {
-            let (now, _) = Self::told(&directory)?;
+            let (now, _) = Self::reported(&directory)?;
             if now.bytes == space.bytes {
                 return Ok(space.without(taken));
             }
@@ -60,8 +60,8 @@ impl FreeSpace {
         Ok(space.without(btrfs::Uncommitted { written: 0, ..taken }))
     }
 
-    /// What the filesystem tells, and its magic number.
-    fn told(directory: impl AsFd) -> Result<(Self, u32)> {
+    /// The values that the filesystem reports, and its magic number.
+    fn reported(directory: impl AsFd) -> Result<(Self, u32)> {
         let stat = rustix::fs::fstatfs(directory)?;
         // Their types depend on the platform.
         let block = u64::try_from(stat.f_frsize).unwrap_or(0);
@@ -130,11 +130,11 @@ mod tests {
 
     #[test]
     fn what_is_not_committed_is_taken_and_may_be_free_again() {
-        let told = FreeSpace { bytes: 50, available: 40, size: 90, ..FreeSpace::default() };
-        let space = told.without(btrfs::Uncommitted { written: 7, to_write: 30 });
+        let before = FreeSpace { bytes: 50, available: 40, size: 90, ..FreeSpace::default() };
+        let space = before.without(btrfs::Uncommitted { written: 7, to_write: 30 });
         assert_eq!((space.bytes, space.available), (13, 10));
         assert_eq!((space.uncommitted, space.to_write), (7, 30));
-        let none = told.without(btrfs::Uncommitted { written: 7, to_write: u64::MAX });
+        let none = before.without(btrfs::Uncommitted { written: 7, to_write: u64::MAX });
         assert_eq!((none.bytes, none.available), (0, 0));
     }
 }

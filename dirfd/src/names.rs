@@ -72,7 +72,7 @@ impl Default for CopyAllowance {
     }
 }
 
-/// Gives the file at `path` below `root`, a directory that nobody else changes, another name.
+/// Links the file at `path` below `root`, which only this process changes, to another name.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Removing a directory with all its content, whatever a guest has made of it.
+//! Removes a directory with all its content, which a guest may have prepared.
 //!
 //! A guest's tree may be deeper than descriptors suffice for, and its directories may refuse
 //! access to their owner. So subdirectories are moved up into the top before they are emptied, and
@@ -40,8 +40,8 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// As [`remove_tree`], of a directory that is open already. Whoever may write to `parent` may have put
-/// something else in its place: that is not touched, unless it is an empty directory.
+/// Like [`remove_tree`], for an open directory. A writer of `parent` may have replaced it: the
+/// replacement is left alone, unless it is an empty directory.
 ///
 /// # Errors
 ///
@@ -259,7 +259,7 @@ mod tests {
                 }
             }
         };
-        // It falls behind at first, and catches up.
+        // It lags at first, and catches up.
         empty(&top, 10, add).unwrap();
         assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 0);
 

@@ -170,7 +170,7 @@ impl<'a> Root<'a> {
 /// Whether symbolic links in a path of the host are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Yes: whoever named the path chose where they lead.
+    /// Links are followed: the caller trusts the path.
     Follow,
     /// A link anywhere in it is `ELOOP`, whenever it was made.
     Refuse,
@@ -237,8 +237,8 @@ pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Refuses a directory that was opened through a link: gVisor follows a link with `O_DIRECTORY`,
-/// whatever `O_NOFOLLOW` says.
+/// Refuses a directory that was opened through a link: gVisor follows a link with `O_DIRECTORY`
+/// despite `O_NOFOLLOW`.
 fn refuse_followed(directory: BorrowedFd<'_>, name: &[u8], opened: &Stat) -> Result<()> {
     match rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)? {
         entry if Identity::of(&entry) == Identity::of(opened) => Ok(()),

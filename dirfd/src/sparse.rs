@@ -1,5 +1,5 @@
-//! The content of files that may have holes. A hole costs whoever makes it nothing, however large it
-//! is: here it costs nothing to read either, and the bytes of holes that are looked at are counted.
+//! The content of files that may have holes. A large hole costs a guest nothing to create, so
+//! reading one must be cheap too; the bytes of holes that were skipped are counted.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use rustix::fs::{SeekFrom, Stat, fstat, seek};
 use rustix::io::{Errno, Result};
 
 /// The next range of a file that has data, at or after `at` and before `size`. On a filesystem that
-/// does not tell holes, everything is data.
+/// does not report holes, everything is data.
 pub fn next_data(file: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<Range<u64>>> {
     if at >= size {
         return Ok(None);
@@ -32,8 +32,8 @@ pub fn next_data(file: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<Rang
     Ok(Some(start..end))
 }
 
-/// Reads a file from its beginning, whatever its position, which it changes. Holes become zeros
-/// without being read.
+/// Reads a file from its beginning, and changes its position. Holes become zeros without being
+/// read.
 #[derive(Debug)]
 pub struct SparseReader<'a> {
     file: &'a File,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn data_beyond_the_size_that_was_known_is_none() {
+    fn data_beyond_the_known_size_is_ignored() {
         let file = file(1 << 20, &[]);
         let mut reader = SparseReader::new(&file).unwrap();
         file.write_all_at(b"more", 1 << 21).unwrap();

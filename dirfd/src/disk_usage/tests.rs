@@ -51,7 +51,7 @@ fn extent_counts_whole_and_once_and_what_is_in_none_counts_beside_it() {
         for &(start, bytes, used) in extents {
             kept.add(Extent { start, bytes, used }, &mut met);
         }
-        kept.beside(file)
+        kept.allocated_with(file)
     };
     // No part of the file is on the disk yet.
     assert_eq!(counted(300, &[]), 300);
