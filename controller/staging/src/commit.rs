@@ -80,7 +80,7 @@ fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool 
     walked.is_ok() && is_known
 }
 
-/// Whether a path moves with a directory above it: one that is new, removed, or of another type.
+/// Whether a path moves with a parent directory that is new, removed, or of a different type.
 pub(crate) fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
     |path| {
         let mut above = split(path).0;
@@ -146,8 +146,8 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
 /// What was below a directory.
 fn below(baseline: &Baseline, directory: &[u8]) -> Vec<Below> {
     let prefix = [directory, b"/"].concat();
-    let behind = (Bound::Excluded(&*prefix), Bound::Unbounded);
-    let entries = baseline.entries.range::<[u8], _>(behind);
+    let after_prefix = (Bound::Excluded(&*prefix), Bound::Unbounded);
+    let entries = baseline.entries.range::<[u8], _>(after_prefix);
     let entries = entries.map_while(|(path, it)| Some((path.strip_prefix(&*prefix)?, it.original)));
     let below = |(path, stamp): (&[u8], FileStamp)| Below {
         path: Base64(path.to_vec()),
@@ -293,8 +293,8 @@ fn discard(
     match movable(parent, to.as_bytes(), back) {
         // Something else has the name by now, or the filesystem knows no flags.
         Err(Errno::EXIST | Errno::INVAL) => {
-            let beside = [name, b".kept-", random_hex::<4>().as_bytes()].concat();
-            movable(parent, to.as_bytes(), || renameat(trash, &to, parent, &*beside))?;
+            let kept_aside = [name, b".kept-", random_hex::<4>().as_bytes()].concat();
+            movable(parent, to.as_bytes(), || renameat(trash, &to, parent, &*kept_aside))?;
         }
         back => back?,
     }
@@ -337,7 +337,7 @@ fn put(
         source => source?,
     };
     if mark_at(source.as_fd(), name)?.is_none_or(|found| found.inode != inode) {
-        // It is there already, whatever became of it since.
+        // It was moved already; later changes of it do not matter.
         return Ok(Moved::Done);
     }
     let target = io_dir.directory(parent)?;

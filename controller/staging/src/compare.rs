@@ -1,4 +1,4 @@
-//! What a run changed. Of a copy: what is in it, beside what was recorded when it was made.
+//! What a run changed. Compares a copy with what was recorded when it was made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;

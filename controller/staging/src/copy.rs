@@ -72,7 +72,7 @@ pub(crate) fn copy_tree(
     skipped: &dyn Fn(&CStr, &Stat) -> bool,
     bounds: CopyBounds,
 ) -> Result<Baseline, StageError> {
-    // A change of one name must be no change of another.
+    // Hard links are separate files in the copy: `None`.
     copy_with(from, to, skipped, bounds, None)
 }
 
@@ -114,8 +114,8 @@ fn copy_with(
     Ok(baseline)
 }
 
-/// A directory that is to be made. The one that it will be in is opened beforehand, so that nobody can
-/// lead it elsewhere until then.
+/// A directory that is to be created. Its parent is opened beforehand, so that a path changed
+/// meanwhile cannot redirect it.
 #[derive(Debug, Clone)]
 pub struct NewDirectory {
     path: PathBuf,
@@ -310,11 +310,11 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Resul
         return Ok(ftruncate(to, size)?);
     }
     let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
-    let room = fstatvfs(to)?;
+    let space = fstatvfs(to)?;
     // Some filesystems do not say how large they are.
-    let is_known = room.f_blocks > 0;
-    if is_known && room.f_bavail.saturating_mul(room.f_frsize) < reserve.saturating_add(data) {
-        let why = "there is no room for a copy of it (limits.disk_reserve)";
+    let is_known = space.f_blocks > 0;
+    if is_known && space.f_bavail.saturating_mul(space.f_frsize) < reserve.saturating_add(data) {
+        let why = "not enough space for a copy (limits.disk_reserve)";
         return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }
     ftruncate(to, 0)?;

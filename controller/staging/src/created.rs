@@ -35,8 +35,8 @@ struct Identity {
 /// A created directory.
 #[derive(Debug)]
 struct CreatedDir {
-    /// Its parent directory. Held open, so that no other directory is removed in its place,
-    /// whatever the path leads to later.
+    /// Its parent directory. Held open, so that no other directory is removed instead if the path
+    /// changes.
     parent: OwnedFd,
     name: OsString,
     identity: Identity,
@@ -67,8 +67,8 @@ const OPEN_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLO
 
 impl CreatedDirs {
     /// Creates a directory and its missing parents, each by the descriptor of its parent, and
-    /// records them in `records`. `links` are those in the path of what exists. They are for `owner`, if
-    /// whoever creates them may give them away.
+    /// records them in `records`. `links` applies to the links in the existing part of the path.
+    /// The new directories get the owner `owner`, if this process may change owners.
     pub fn make(
         path: &Path,
         records: &Path,
@@ -159,8 +159,8 @@ impl CreatedDirs {
     }
 }
 
-/// Gives a new directory to its owner, if that is allowed. Whoever may write beside it could have put
-/// another one in its place, whose content is not to be theirs.
+/// Gives a new directory to its owner, if this process may. A writer of the parent could have
+/// swapped it for another directory, whose content must not change owners.
 fn give(dir: &OwnedFd, (uid, gid): (u32, u32)) {
     let is_itself = |name: &[u8]| matches!(name, b"." | b"..");
     // Its descriptor only names it.
@@ -253,8 +253,7 @@ impl CreatedDir {
 pub fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::empty()) else {
-        // It is not readable for this user, so whoever created it could not check whether it is
-        // empty either.
+        // Unreadable for this user, so its creator could not check whether it is empty either.
         return Ok(None);
     };
     // A remover holds the exclusive lock only for a moment; a longer lock is not sandboxctl's.
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_none_removes_nothing() {
+    fn an_invalid_record_removes_nothing() {
         let place = Fixture::new();
         place.make("a");
         let records: Vec<_> = fs::read_dir(place.path("records")).unwrap().flatten().collect();

@@ -56,7 +56,7 @@ pub enum StageError {
 }
 
 impl StageError {
-    /// Whether there is no room for it.
+    /// Whether space is missing.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};

@@ -36,8 +36,8 @@ pub struct FreshDir {
 }
 
 impl FreshDir {
-    /// Creates one in `scratch`, which is created if it is missing; for `owner`, if whoever creates it
-    /// may give it away.
+    /// Creates one in `scratch`, which is created if missing. It gets the owner `owner`, if this
+    /// process may change owners.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl FreshDir {
         Err(io::Error::other("sweeps remove it before it can be used"))
     }
 
-    /// Any user of the sandbox may write to it; nobody else can enter the directories above.
+    /// Any user of the sandbox may write to it; the directories above it admit only this user.
     fn make_files(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
         mkdirat(&self.lock, FILES, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

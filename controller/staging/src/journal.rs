@@ -130,7 +130,7 @@ impl Journal {
         unlinkat(stage, NAME, AtFlags::empty())
     }
 
-    /// Reads the journal of a stage; `None` if its commit was not begun.
+    /// Reads the journal of a stage; `None` if its commit has not started.
     pub fn read(stage: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut text = Vec::new();

@@ -1,11 +1,11 @@
-//! Io dirs on the host: the directories that are [created] for them, [fresh] ones that end with their
-//! sandboxes, and how one changes whole or not at all.
+//! Io dirs on the host: [created] ones, [fresh] ones that are removed with their sandboxes, and
+//! atomic changes of one.
 //!
-//! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, beside it on the
-//! same filesystem. A run works on that. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
-//! io dir: by a journal, so that a commit that was interrupted is completed by [`Records::recover`], and one
-//! that was not begun leaves no trace. Nothing is believed of the run itself: the host compares, by
-//! descriptors, and follows no link.
+//! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, next to it
+//! on the same filesystem. A run works on the stage. Then [`Stage::compare`] compares the two, and
+//! [`Stage::commit`] moves the changes into the io dir. A commit has a journal:
+//! [`Records::recover`] completes an interrupted one, and one that did not start leaves no trace.
+//! The run itself is not trusted: the host compares, by descriptors, and follows no link.
 
 #![forbid(unsafe_code)]
 

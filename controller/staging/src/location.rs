@@ -68,11 +68,11 @@ impl Location {
         set.map_err(|errno| StageError::stage(&self.path)(errno.into()))
     }
 
-    /// Makes what is done last, and ends the commit: what is not moved now is given up.
+    /// Makes the moves durable, and ends the commit: what has not moved by now is dropped.
     pub fn end(&self) -> Result<(), StageError> {
         let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
         syncfs(&self.dir).map_err(failed)?;
-        // Whoever is to remove the rest of the stage has nothing to do before.
+        // The stage can be removed now.
         Journal::remove(self.dir.as_fd()).map_err(failed)
     }
 

@@ -23,14 +23,14 @@ use crate::tree::{MAX_DEPTH, Seen, entries, join, kind_of, open};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
-/// What tells that nothing of the lower directory is to be seen.
+/// Marks a directory that hides the lower one.
 const OPAQUE: &CStr = c"trusted.overlay.opaque";
 /// The file of the lower layer that a file was copied from.
 const ORIGIN: &CStr = c"trusted.overlay.origin";
 /// The length of what is before the file handle in it.
 const ORIGIN_HEADER: usize = 21;
 
-/// Whether an entry of an upper layer tells that the lower one's is removed.
+/// Whether an entry of an upper layer marks a removal in the lower one.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
@@ -47,8 +47,8 @@ pub(crate) fn probe(upper: &OwnedFd) -> Result<()> {
     fremovexattr(upper, OPAQUE)
 }
 
-/// Whether a file or directory of an upper layer was copied from the lower one. Where that has several
-/// names, or its filesystem no handles, nobody knows.
+/// Whether a file or directory of an upper layer was copied from the lower one. Unknown (`false`)
+/// if the lower one has several names, or its filesystem no handles.
 fn was_copied(parent: BorrowedFd<'_>, name: &CStr) -> bool {
     open(parent, name, OFlags::empty()).is_ok_and(|file| has_origin(&file))
 }
@@ -313,7 +313,7 @@ fn has_attributes(stamp: FileStamp) -> bool {
     matches!(kind_of(stamp), ChangeType::File | ChangeType::Directory)
 }
 
-/// Removes from what is moved into the io dir whatever only an overlay understands.
+/// Removes the attributes of overlays from what is moved into the io dir.
 pub(crate) fn clean(comparison: &Comparison, upper: &Root<'_>) -> Result<()> {
     let is_covered = covered(comparison);
     for (path, change) in &comparison.changed {

@@ -62,8 +62,8 @@ impl ConflictLog {
     }
 }
 
-/// What a record says. Whoever may write to the directory that the stage is in could put another one
-/// in its place, so it is known by its inode, and so is the io dir.
+/// The content of a record. A writer of the stage's parent directory could swap the stage, so the
+/// stage is identified by its inode, and so is the io dir.
 #[derive(Debug, Serialize, Deserialize)]
 struct Recorded {
     /// The machine.
@@ -75,12 +75,12 @@ struct Recorded {
     stage: Option<Inode>,
     io_path: PathBuf,
     io_dir: Inode,
-    /// A commit was begun, or is about to be: nothing of it is given up, wherever its directories are.
+    /// A commit has started, or is about to: it is completed, even if its directories were moved.
     #[serde(default)]
     is_committing: bool,
 }
 
-/// An inode; `born` tells it from a later one with the same number.
+/// An inode; `born` distinguishes it from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Inode {
     device: u64,
@@ -101,8 +101,8 @@ pub(crate) struct Record {
 enum Found {
     /// The stage is in use.
     InUse,
-    /// Nobody uses it. The file holds an exclusive lock.
-    Left(File),
+    /// Not in use. The file holds an exclusive lock.
+    Unused(File),
     /// Somebody else has removed it.
     Gone,
 }
@@ -135,7 +135,7 @@ impl Records {
     }
 
     /// Waits for the turn to commit; it ends with the returned file.
-    pub(crate) fn turn(&self) -> Result<File, StageError> {
+    pub(crate) fn lock_for_commit(&self) -> Result<File, StageError> {
         let locked = (|| {
             let file = File::open(&self.lock)?;
             flock(&file, FlockOperation::LockExclusive)?;
@@ -213,16 +213,16 @@ impl Records {
         stages.collect()
     }
 
-    /// The records of stages that nobody uses, locked; without what they say if they are incomplete.
+    /// The records of unused stages, locked; without their content if they are incomplete.
     fn left(&self) -> impl Iterator<Item = (PathBuf, Option<Recorded>, File)> {
         let is_private = self.private_directories().all(|it| check_private_dir(it).is_ok());
         let entries = is_private.then(|| fs::read_dir(&self.directory).ok()).flatten();
         entries.into_iter().flatten().flatten().filter_map(|entry| {
             let path = entry.path();
-            let Found::Left(mut file) = look(&path).ok()? else { return None };
+            let Found::Unused(mut file) = look(&path).ok()? else { return None };
             let mut text = Vec::new();
             file.read_to_end(&mut text).ok()?;
-            // One without its name is none, though it may be whole.
+            // A record that was not renamed into place does not count, even if complete.
             let is_part = path.extension().is_some_and(|extension| extension == PART);
             let recorded: Option<Recorded> = serde_json::from_slice(&text).ok();
             let recorded = recorded.filter(|_| !is_part);
@@ -245,7 +245,7 @@ impl Records {
         };
         // Without its end: its stage was not made yet.
         let Some(mut recorded) = recorded else { return forget() };
-        let _turn = self.turn()?;
+        let _lock = self.lock_for_commit()?;
         let Some(at) = self.find(&recorded)? else {
             return match recorded.is_committing {
                 true => Err(missing(&recorded.path)),
@@ -330,8 +330,7 @@ impl Record {
         Ok(())
     }
 
-    /// Records that a commit begins. When this returns it is there for good, whatever happens to the
-    /// machine.
+    /// Records the start of a commit, durably.
     pub fn begin(&mut self) -> io::Result<()> {
         self.recorded.is_committing = true;
         self.file = self.recorded.write(&self.path)?;
@@ -362,7 +361,7 @@ impl Recorded {
         let mut result = Err(io::ErrorKind::NotFound.into());
         for _ in 0..TRIES {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&part)?;
-            // Where there are no locks, nobody can take it for left over either.
+            // On a filesystem without locks, no other process can lock it for removal either.
             if flock(&file, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
                 file.write_all(&text)?;
                 if self.is_committing {
@@ -407,12 +406,12 @@ fn look(record: &Path) -> io::Result<Found> {
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             return Ok(Found::InUse);
         }
-        // Somebody completes the commit: whoever uses the io dir next is to find it whole.
+        // Another process is completing the commit: wait, so that this one sees a complete io dir.
         flock(&file, FlockOperation::LockExclusive)?;
     }
     Ok(match fstat(&file)?.st_nlink {
         0 => Found::Gone,
-        _ => Found::Left(file),
+        _ => Found::Unused(file),
     })
 }
 
@@ -435,7 +434,7 @@ fn blocked(stage: &Location, io_dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(commit::blocked(&journal, &io_dir, &copy))
 }
 
-/// A directory of a commit that is not given up.
+/// A missing directory of a commit that must be completed.
 fn missing(path: &Path) -> StageError {
     let reason = "what an interrupted commit needs is not there; `sandboxctl gc` says what to do";
     StageError::stage(path)(io::Error::other(reason))

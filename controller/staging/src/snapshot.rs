@@ -1,7 +1,7 @@
 //! Scans of the io dir: what commands changed in it, and how much it contains.
 //!
-//! Commands write without the agent, so nobody announces their changes: a scan before and one after
-//! finds them. A scan uses dirfds starting at the io dir's own, follows no link and enters no
+//! Commands write without the agent, so their changes are not announced: a scan before and one
+//! after finds them. A scan uses dirfds starting at the io dir's own, follows no link and enters no
 //! mount, and ends at a maximum number of entries, depth and time; it reports if it was cut short.
 
 use std::collections::{HashMap, HashSet};

@@ -2,8 +2,9 @@
 //! works on, what the commit removed, and the journal. These files are a copy of the io dir, or the
 //! upper layer of an overlay.
 //!
-//! It is beside the io dir, or, where that cannot be, in it: the sandbox does not see the io dir then.
-//! A [record](crate::records) names it, so that it is found after its controller was killed.
+//! It is next to the io dir, or inside it where that is impossible: the sandbox does not see the io
+//! dir then. A [record](crate::records) names it, so that it is found after its controller was
+//! killed.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -41,7 +42,7 @@ pub struct Stage {
     record: Record,
     files: OwnedFd,
     before: Before,
-    /// A commit was begun and not completed.
+    /// A commit has started and is incomplete.
     is_interrupted: bool,
 }
 
@@ -65,7 +66,7 @@ enum Before {
 pub enum Method {
     /// A private copy of it.
     Copy,
-    /// An overlay, if the engine can mount one. Only in a directory beside the io dir.
+    /// An overlay, if the engine can mount one. Only in a directory next to the io dir.
     Overlay,
 }
 
@@ -84,7 +85,7 @@ impl Stage {
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
-        // Beside it or in it; a layer of an overlay cannot be in another one.
+        // Next to the io dir or in it; a layer of an overlay cannot be inside another layer.
         let places: &[bool] = if method == Method::Copy { &[false, true] } else { &[false] };
         let mut last = io::ErrorKind::NotFound.into();
         for is_inside in places {
@@ -111,7 +112,7 @@ impl Stage {
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
             mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
             let files = at.make_directory(FILES).map_err(failed)?;
-            // Whoever may write beside the io dir could have put a directory in its place that is theirs.
+            // A writer of the parent could have put their own directory here.
             let owner = |fd: &OwnedFd| fstat(fd).map(|stat| stat.st_uid).map_err(failed);
             if owner(&files)? != owner(&at.dir)? {
                 return Err(failed(Errno::PERM));
@@ -186,8 +187,8 @@ impl Stage {
         comparison.manifest(self.files.as_fd(), most)
     }
 
-    /// A diff of what changed, in the format of git, with each path as `show` gives its bytes. It has what
-    /// the run wrote as it is: whoever prints it on a terminal escapes it.
+    /// A diff of what changed, in the format of git, with each path as `show` returns its bytes.
+    /// The content is unescaped: escape it before printing on a terminal.
     #[must_use]
     pub fn diff(&self, comparison: &Comparison, show: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
         comparison.diff(self.io_dir.as_fd(), self.files.as_fd(), show)
@@ -197,8 +198,8 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// [`StageError`]. The io dir is as it was, unless the commit was begun: then the next command
-    /// completes it.
+    /// [`StageError`]. The io dir is unchanged, unless the commit has started: then the next
+    /// command completes it.
     pub fn commit(
         &mut self,
         comparison: &Comparison,
@@ -208,7 +209,7 @@ impl Stage {
             return Ok(Commit::Done);
         }
         let at = StageError::at(b".");
-        let _turn = self.records.turn()?;
+        let _lock = self.records.lock_for_commit()?;
         let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
         if let Before::Lower { .. } = self.before {
             let upper = Root::new(self.files.as_fd()).map_err(&at)?;
@@ -264,8 +265,9 @@ impl Drop for Stage {
 }
 
 impl Location {
-    /// Records and creates the stage in the io dir or beside it, if what is in it can be moved into the
-    /// io dir. Both are known by the io dir's descriptor: a path may lead elsewhere by now.
+    /// Records and creates the stage in the io dir or next to it, if its content can be renamed
+    /// into the io dir. Both are reached by the io dir's descriptor: a path may lead elsewhere by
+    /// now.
     fn make(
         io_dir: BorrowedFd<'_>,
         is_inside: bool,
@@ -294,7 +296,7 @@ impl Location {
             reached("created");
             let dir = directory(fd.as_fd(), OsStr::new(name))?;
             if !entries(dir.as_fd())?.is_empty() {
-                // It is not what was created: nothing of it is removed.
+                // Not the directory that was created: leave it alone.
                 return Err(Errno::NOTEMPTY.into());
             }
             // What the parent's owner wants of new files is not for these.

@@ -66,7 +66,7 @@ impl Fixture {
         self.run(Method::Copy)
     }
 
-    /// A run that has begun.
+    /// A run that has started.
     fn run(&self, method: Method) -> Run {
         let io_dir = File::open(self.io()).unwrap();
         let stage = self.create(&io_dir, method, CopyBounds::default()).unwrap();
@@ -84,7 +84,7 @@ impl Fixture {
         fs::write(path, content).unwrap();
     }
 
-    /// Nothing of a stage is left, beside the io dir or in it.
+    /// No part of a stage is left, next to the io dir or in it.
     fn assert_clean(&self) {
         let mut names: Vec<_> = fs::read_dir(self.root.path())
             .unwrap()
@@ -162,7 +162,7 @@ fn overlay(lower: &File, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> OwnedFd
     fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
 
-/// What a walk that knows nothing of stages finds: type, mode, time of files, content.
+/// A walk's view, independent of stages: type, mode, modification time of files, content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     kind: ChangeType,
@@ -614,8 +614,8 @@ fn copy_that_would_use_the_disk_reserve_is_not_made() {
     place.write("file", [1; 64 << 10]);
     File::open(place.io().join("file")).unwrap().sync_all().unwrap();
     let io_dir = File::open(place.io()).unwrap();
-    let room = rustix::fs::fstatvfs(&io_dir).unwrap();
-    let reserve = room.f_blocks * room.f_frsize;
+    let space = rustix::fs::fstatvfs(&io_dir).unwrap();
+    let reserve = space.f_blocks * space.f_frsize;
     let bounds = CopyBounds { reserve, ..CopyBounds::default() };
     match place.create(&io_dir, Method::Copy, bounds) {
         Err(error) => {
@@ -652,7 +652,7 @@ fn content_of_a_file_with_many_names_is_read_once() {
 }
 
 #[test]
-fn what_is_mounted_in_the_middle_of_a_run_is_no_part_of_its_changes() {
+fn mounts_made_during_a_run_are_not_part_of_its_changes() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -730,7 +730,7 @@ fn stage_that_is_not_the_recorded_one_commits_nothing() {
     assert!(interrupted.is_err());
     let ours = stage.path().parent().unwrap().to_owned();
     stage.stage.die();
-    // Whoever may write beside the io dir puts a copy of it in its place.
+    // A writer of the parent replaces the io dir with a copy.
     let forged = place.root.path().join("forged");
     fs::rename(&ours, &forged).unwrap();
     let mut copy = std::process::Command::new("cp");
@@ -797,10 +797,10 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
         fs::remove_dir_all(io.join("d")).unwrap();
         let records = place.records();
         records.recover();
-        let [told] = &records.conflicts().take()[..] else { panic!("{method:?}") };
-        let mut paths = told.paths.first.clone();
+        let [conflict] = &records.conflicts().take()[..] else { panic!("{method:?}") };
+        let mut paths = conflict.paths.first.clone();
         paths.sort();
-        assert_eq!((told.io_dir.as_str(), told.paths.more), (io.to_str().unwrap(), 0));
+        assert_eq!((conflict.io_dir.as_str(), conflict.paths.more), (io.to_str().unwrap(), 0));
         assert_eq!(paths, ["b", "d/new", "n", "r"], "{method:?}");
         assert!(records.conflicts().take().is_empty());
         let found = ["a", "b", "c", "n", "r"].map(|it| fs::read_to_string(io.join(it)).unwrap());
@@ -964,8 +964,8 @@ fn interrupted_commit_waits_until_nothing_is_mounted_in_its_way() {
             assert!(left.is_interrupted && left.missing.is_empty(), "{what}: {left:?}");
             assert_eq!((&*left.blocked.first, left.blocked.more), (&[blocked.to_owned()][..], 0));
             let advice = left.advice().unwrap();
-            let told = format!("cannot change {blocked}: unmount what is mounted there");
-            assert!(advice.contains(&told), "{what}: {advice}");
+            let expected = format!("cannot change {blocked}: unmount what is mounted there");
+            assert!(advice.contains(&expected), "{what}: {advice}");
         }
         assert_eq!(a, if blocked == "." { "old" } else { "run" }, "{what}: the others are moved");
         let [left] = &records.leftovers()[..] else { panic!("{what}") };
@@ -1101,7 +1101,7 @@ fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
     place.assert_clean();
 }
 
-/// Whoever may write beside the io dir can move both away.
+/// A writer of the parent can move both away.
 #[test]
 fn interrupted_commit_waits_for_its_stage_and_its_io_dir_whatever_is_in_their_places() {
     let places: [fn(&Path); 4] = [
@@ -1178,9 +1178,9 @@ fn record_that_was_not_named_says_nothing() {
     let record = place.record();
     run.stage.die();
     let text = fs::read_to_string(&record).unwrap();
-    let begun = text.replace("\"is_committing\":false", "\"is_committing\":true");
-    assert_ne!(begun, text);
-    fs::write(record.with_extension("part"), begun).unwrap();
+    let started = text.replace("\"is_committing\":false", "\"is_committing\":true");
+    assert_ne!(started, text);
+    fs::write(record.with_extension("part"), started).unwrap();
     assert_eq!(place.records().leftovers().len(), 1);
     place.records().recover();
     assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
@@ -1262,7 +1262,7 @@ fn no_stage_is_made_where_a_link_in_place_of_the_parent_leads() {
 }
 
 #[test]
-fn directory_that_takes_the_place_of_a_new_stage_is_not_used() {
+fn directory_that_replaces_a_new_stage_is_not_used() {
     let place = Fixture::new();
     place.write("f", "old");
     let [precious, theirs] = ["precious", "theirs"].map(|name| place.root.path().join(name));
@@ -1354,7 +1354,7 @@ fn io_dir_that_is_removed_meanwhile_is_a_conflict() {
 }
 
 #[test]
-fn directory_that_takes_the_place_of_another_is_a_conflict_of_what_is_in_it() {
+fn directory_that_replaces_another_conflicts_with_changes_inside() {
     for method in methods() {
         let place = Fixture::new();
         place.write("d/f", "old");
@@ -1498,7 +1498,7 @@ fn tree_of(root: &Path) -> Tree {
     tree
 }
 
-/// Whatever a path and its content may be.
+/// Any path and content.
 fn entry() -> impl Strategy<Value = (Vec<u8>, u8, Vec<u8>)> {
     let part = proptest::sample::select(vec![
         &b"a"[..],
@@ -1539,7 +1539,7 @@ fn entry() -> impl Strategy<Value = (Vec<u8>, u8, Vec<u8>)> {
     (path, 0..6_u8, content)
 }
 
-/// Makes what is there the file or link, whatever was there.
+/// Replaces whatever exists with the file or link.
 fn put(root: &Path, (path, kind, content): &(Vec<u8>, u8, Vec<u8>)) {
     let path = root.join(OsStr::from_bytes(path));
     // A file may be in the way of a directory, and the other way round.

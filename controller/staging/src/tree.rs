@@ -1,4 +1,4 @@
-//! Trees by descriptors: their entries, and what tells that one changed.
+//! Trees by descriptors: their entries, and how a change is detected.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

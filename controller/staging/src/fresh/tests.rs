@@ -16,7 +16,7 @@ fn fresh_dir_is_removed_with_its_content_when_its_use_ends() {
 }
 
 #[test]
-fn fresh_dir_belongs_to_whom_it_is_made_for() {
+fn fresh_dir_belongs_to_the_sandboxs_user() {
     use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().unwrap();
     let fresh = FreshDir::create(&dir.path().join("scratch"), Some((4321, 4322))).unwrap();
