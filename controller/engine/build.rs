@@ -1,11 +1,10 @@
 //! Builds the agent and the embedded engine's helper, statically linked, and hands them to the
 //! crate as `programs.rs`: their bytes and digests.
 //!
-//! Each in a cargo run of its own, because they need other flags (`+crt-static`) and other
-//! profiles than whatever is being built around them: debug, release, tests and clippy all embed
-//! the very same programs, and none of them compiles libcontainer or Luau. Each has a target
-//! folder of its own beside the outer one, so that no run ever waits for another's lock, and one
-//! folder serves every outer profile.
+//! Each is built in its own cargo run, with its own flags (`+crt-static`) and profile: debug,
+//! release, test and clippy builds all embed the same programs, and none of them compiles
+//! libcontainer or Luau. Each has its own target folder next to the outer one, so no run waits for
+//! another's lock, and one folder serves every outer profile.
 
 use std::env;
 use std::fmt::Write as _;

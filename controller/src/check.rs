@@ -15,8 +15,9 @@ use crate::error::Error;
 /// A compiler that takes longer was given a script that was written to stall it.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Checks whether a script compiles, and whether it uses names that no script has. The agent runs on this machine, with its
-/// own limits of time and memory, confined as in a sandbox, and executes nothing of the script.
+/// Checks whether a script compiles, and whether it uses undefined names. The agent runs on this
+/// machine, with its own limits of time and memory, confined as in a sandbox, and does not execute
+/// the script.
 ///
 /// # Errors
 ///

@@ -71,8 +71,8 @@ impl Config {
         }
     }
 
-    /// The directory, beside the scratch directory, of io dirs that live as long as a server of an
-    /// agent's tools. No sandbox may mount it, except what is below `service_io_dirs`.
+    /// The directory, next to the scratch directory, of io dirs that live as long as an MCP server.
+    /// No sandbox may mount it, except what is below `service_io_dirs`.
     #[must_use]
     pub fn private_dir(&self) -> PathBuf {
         let mut name = self.scratch_dir.file_name().unwrap_or_default().to_owned();

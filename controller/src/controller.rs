@@ -201,10 +201,10 @@ impl Controller {
         }
     }
 
-    /// Keeps sandboxes like this one in the [pool](Self::pool), if there is one: with the same root, io
-    /// dir, mounts, user and container limits. They are started in the background:
-    /// [`pool_settled`](Self::pool_settled) waits for them. What its agent is told does not matter: time
-    /// limits, rules, hosts.
+    /// Keeps sandboxes like this one in the [pool](Self::pool), if there is one: with the same
+    /// root, io dir, mounts, user and container limits. They are started in the background:
+    /// [`pool_settled`](Self::pool_settled) waits for them. Settings that are sent to the agent
+    /// with the claim do not matter: time limits, rules, hosts.
     ///
     /// # Errors
     ///

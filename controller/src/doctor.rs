@@ -259,8 +259,8 @@ fn judge_stages(before: &[LeftStage], after: &[LeftStage], conflicts: &[CommitCo
     };
     if !conflicts.is_empty() {
         let left = after.iter().filter_map(LeftStage::advice);
-        let told: Vec<_> = conflicts.iter().map(ToString::to_string).chain(left).collect();
-        return Check::warn(id, told.join("; "), "run again what is to change these paths");
+        let messages: Vec<_> = conflicts.iter().map(ToString::to_string).chain(left).collect();
+        return Check::warn(id, messages.join("; "), "run again what is to change these paths");
     }
     match (before, after) {
         ([], []) => Check::ok(id, "dead controllers left none"),

@@ -192,7 +192,7 @@ pub enum Error {
         path: PathBuf,
         /// The reason.
         reason: String,
-        /// There is no room for it.
+        /// The disk is full.
         is_disk_full: bool,
     },
     /// The state directory is unusable.
@@ -243,7 +243,7 @@ pub enum Error {
     /// The sandbox does not support commands.
     #[error("this sandbox does not support commands: it uses the sandbox image")]
     ExecUnsupported,
-    /// A command failed to start: nothing of it ran.
+    /// A command failed to start.
     #[error(transparent)]
     ExecFailed {
         /// The reason that the sandbox gave.
@@ -294,7 +294,7 @@ pub enum Error {
     },
 }
 
-/// What to do where a path of ours is not what the engine mounts.
+/// The hint for a path of the controller that differs from what the engine mounts.
 const ELSEWHERE: &str = "the engine runs on another machine, or this process runs in a container: \
      mount the directory into that container at the path that it has on the host; without --io-dir \
      that is io.scratch_dir, /var/tmp by default";
@@ -361,7 +361,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::ExecFailed { source } => match source.kind() {
-                // The sandbox cannot do it, whatever the request.
+                // The sandbox is unable to, for any request.
                 ErrorKind::Busy | ErrorKind::Internal => 125,
                 kind @ (ErrorKind::NotExecutable | ErrorKind::CommandNotFound) => exit_code(kind),
                 // The working directory or the arguments that the caller gave.

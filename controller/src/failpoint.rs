@@ -17,7 +17,7 @@ pub(crate) enum Point {
     Opened,
     /// The agent has answered `hello`, and its mounts are verified.
     Greeted,
-    /// A sandbox was started ahead, and nobody has claimed it.
+    /// A sandbox was started ahead, and is unclaimed.
     Pooled,
     /// A run was requested.
     Requested,
@@ -41,7 +41,7 @@ const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 #[cfg(feature = "failpoints")]
 pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
     if let Some(path) = file_of(point) {
-        std::fs::write(&path, "").expect("whoever names a point has a place for its file");
+        std::fs::write(&path, "").expect("the directory of a failpoint's file exists");
         let go = path.with_extension("go");
         while !is_cancelled() && !go.exists() {
             std::thread::sleep(POLL_INTERVAL);
@@ -59,7 +59,7 @@ pub(crate) fn hold(_: Point, _: impl Fn() -> bool) {}
 #[cfg(feature = "failpoints")]
 pub(crate) async fn failpoint(point: Point) {
     if let Some(path) = file_of(point) {
-        std::fs::write(&path, "").expect("whoever names a point has a place for its file");
+        std::fs::write(&path, "").expect("the directory of a failpoint's file exists");
         while !path.with_extension("go").exists() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }

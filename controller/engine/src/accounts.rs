@@ -1,5 +1,5 @@
-//! The user and the group of a sandbox in its `/etc/passwd` and `/etc/group`, where its image has no
-//! names for them: programs ask for the name of their user, and some end without one. Pure.
+//! The user and the group of a sandbox in its `/etc/passwd` and `/etc/group`, where its image has
+//! no names for them: programs look up the name of their user, and some fail without one. Pure.
 
 use sandbox_protocol::User;
 
@@ -19,7 +19,7 @@ pub fn plain_text(content: Vec<u8>) -> Option<String> {
     (text.len() <= MAX_BYTES && text.chars().all(is_plain)).then_some(text)
 }
 
-/// What replaces the files: path and content. Nothing does where the image has a name already.
+/// The replacements of the files: path and content. None if the image has a name already.
 #[must_use]
 pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
     let [passwd, group] = image;

@@ -72,16 +72,16 @@ pub const MASKED_PATHS: &[&str] = &[
 /// The masked directory of the host's devices.
 pub const DEVICES: &str = "/sys/devices";
 
-/// The files of [`DEVICES`] that commands see all the same: which processors there are, which
-/// `/proc/cpuinfo` says too. `lscpu` ends without them.
+/// The files of [`DEVICES`] that commands see nevertheless: the list of processors, which
+/// `/proc/cpuinfo` has too. `lscpu` fails without them.
 pub const PROCESSOR_LISTS: [&str; 3] = [
     "/sys/devices/system/cpu/online",
     "/sys/devices/system/cpu/possible",
     "/sys/devices/system/cpu/present",
 ];
 
-/// Settings of a network namespace with commands: those of Docker. Its one device is the loopback, so
-/// its low ports are nobody else's, and to ping takes no privilege.
+/// Settings of a network namespace with commands: those of Docker. Its one device is the loopback,
+/// so unprivileged low ports and ping affect only the sandbox.
 pub const SYSCTLS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_masked_paths_of_engines_are_among_ours() {
+    fn the_usual_masked_paths_of_engines_are_masked() {
         for path in [
             "/proc/asound",
             "/proc/acpi",

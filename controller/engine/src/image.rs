@@ -17,8 +17,8 @@ const MAX_VARIABLES: usize = 1024;
 /// 8 MiB, and engines and helpers keep several copies.
 const MAX_ENV_BYTES: usize = 512 << 10;
 
-/// Refuses an image with whose variables no program can be started, the agent neither, or not in a
-/// bounded time.
+/// Refuses an image whose variables would prevent programs, and the agent, from starting, or delay
+/// the start without bound.
 pub(crate) fn check_env(reference: &str, env: &[String]) -> Result<(), EngineError> {
     let is_long = |variable: &&String| variable.len() + IMAGE_VARIABLE.len() >= MAX_VARIABLE_BYTES;
     let long = env.iter().find(is_long);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::agent::Agent;
 
-/// How long an unused file is kept: a controller of another version may still use it.
+/// How long an unused file is kept: a controller of a different version may still use it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How long a process that is being started may keep an executable open.

@@ -60,7 +60,7 @@ pub use sandbox_helper::cgroup::{Groups, Usage as GroupsUsage};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
-/// What the names of sandboxes' containers begin with.
+/// The prefix of the names of sandboxes' containers.
 const NAME_PREFIX: &str = "sandboxctl-";
 /// How long an engine may take to respond to the first request.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -135,8 +135,8 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// The agent's command line, without its name. It tells the agent the expected user and mounts;
-    /// the agent exits if the engine did something else.
+    /// The agent's arguments. They contain the expected user and mounts; the agent exits if the
+    /// engine set up something else.
     pub fn agent_args(&self) -> Vec<String> {
         let (user, hidden) = (Some(self.user), self.hidden.clone());
         AgentArgs { user, hidden, ..self.args.clone() }.to_args()
@@ -208,7 +208,7 @@ pub struct Bind {
 pub struct Source {
     /// Its path, for an engine that accepts only paths.
     pub path: String,
-    /// The opened file, whatever its path leads to by now.
+    /// The opened file, independent of its path.
     pub file: Arc<OwnedFd>,
     /// The layers of the overlay to mount in its place; its lower layer is `file`.
     pub overlay: Option<Layers>,
@@ -278,7 +278,7 @@ pub fn container_name(sandbox: &str) -> String {
     format!("{NAME_PREFIX}{sandbox}")
 }
 
-/// The sandbox whose container has this name, if it has the form of one: people name none so.
+/// The sandbox whose container has this name; `None` for a name of another form.
 #[must_use]
 pub fn sandbox_of(name: &str) -> Option<&str> {
     let is_id = |id: &&str| is_random_hex::<8>(id) || generation_of(id).is_some();
@@ -345,7 +345,8 @@ pub trait Engine: Send + Sync {
     /// Returns [`EngineError::ImageMissing`] if the engine must be [prepared](Self::prepare) first.
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError>;
 
-    /// Kills and removes a container by name or id, whoever created it. Ignores a nonexistent one.
+    /// Kills and removes a container by name or id, regardless of its creator. Ignores a
+    /// nonexistent one.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
     /// Asks for the removal of a running container, such that it is removed even if this process ends
@@ -357,8 +358,8 @@ pub trait Engine: Send + Sync {
     /// Lists the sandboxes' containers with this label, including exited ones.
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError>;
 
-    /// Removes unpacked image archives that nobody has used for 30 days, and whatever dead processes
-    /// left beside them. Returns the archives that it removed, or would remove.
+    /// Removes unpacked image archives that were unused for 30 days, and leftovers of dead
+    /// processes next to them. Returns the archives that it removed, or would remove.
     async fn tidy(&self, _mode: GcMode) -> Result<Vec<ProgramImage>, EngineError> {
         Ok(Vec::new())
     }

@@ -77,7 +77,7 @@ struct Mount {
 /// An open file or directory, and the mount it was opened on.
 #[derive(Debug, Clone, Copy)]
 pub struct Opened<'a> {
-    /// It.
+    /// The file or directory.
     pub file: BorrowedFd<'a>,
     /// The mount's id, which neither a link nor a later mount changes.
     pub mount: u64,
@@ -88,7 +88,7 @@ impl<'a> Opened<'a> {
     ///
     /// # Errors
     ///
-    /// If `/proc` does not say it.
+    /// If `/proc` does not report it.
     pub fn new(file: BorrowedFd<'a>) -> io::Result<Self> {
         Ok(Self { file, mount: mount_id(file)? })
     }
@@ -101,12 +101,12 @@ pub struct Located<'a> {
     pub location: Location,
     /// The type, such as `ext4`.
     pub fs_type: &'a str,
-    /// Its own path, without links; of what does not exist, that of the directory where it would be.
+    /// Its own path, without links; for a missing one, that of the directory where it would be.
     pub path: PathBuf,
 }
 
 impl Located<'_> {
-    /// The data directory of a server that runs, if it is one or is in one: such a directory has a
+    /// The data directory of a running server that contains it, if any: such a directory has a
     /// database, and a lock that the server holds.
     #[must_use]
     pub fn served_dir(&self) -> Option<PathBuf> {
@@ -120,7 +120,7 @@ impl Located<'_> {
 }
 
 impl MountTable {
-    /// The table of now.
+    /// The current table.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl MountTable {
     ///
     /// # Errors
     ///
-    /// If a line has another format.
+    /// If a line has an unexpected format.
     pub fn parse(text: &[u8]) -> io::Result<Self> {
         let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let mounts = lines.map(|line| {
@@ -176,7 +176,7 @@ impl MountTable {
         for _ in 0..=MAX_LINKS {
             let open = |it: &Path| match rustix::fs::open(it, O_PATH, Mode::empty()) {
                 Ok(opened) => Some(Ok(opened)),
-                // It says nothing about the path.
+                // Without information about the path.
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => Some(Err(errno)),
                 Err(_) => None,
             };

@@ -10,9 +10,9 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen,
 };
 
-/// Whole files are copied, and directories of `lower` are never renamed, so that `upper` alone tells
-/// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`): an
-/// earlier run may have set any other on the files of `lower`.
+/// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
+/// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
+/// an earlier run may have set any other on the files of `lower`.
 const OPTIONS: [(&str, &str); 3] =
     [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")];
 /// Without this its unmount waits for the disk. A commit syncs `upper` itself, and what is not
@@ -50,7 +50,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// What it shows.
+    /// The mounted view.
     #[must_use]
     pub fn lower(&self) -> BorrowedFd<'_> {
         self.lower.as_fd()

@@ -15,7 +15,7 @@ const ROUTE: usize = 12;
 /// Where the description has the type of the route, and its flags.
 const ROUTE_TYPE: usize = HEADER + 7;
 const ROUTE_FLAGS: std::ops::Range<usize> = HEADER + 8..HEADER + 12;
-/// `RTCF_LOCAL`: packets are delivered here, whatever the type, as those of a route through `lo`.
+/// `RTCF_LOCAL`: packets are delivered here, for any route type, as through `lo`.
 const LOCAL: u32 = 0x8000_0000;
 
 /// Attributes of a route that libc lacks: what a rule may choose it by (linux/rtnetlink.h).

@@ -16,14 +16,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long children wait until their parents have stopped.
 const PARENTS_FIRST: Duration = Duration::from_millis(10);
-/// The shortest and the longest pause between two looks at processes that are to stop: a sixteenth of
-/// the time since the first.
+/// The shortest and the longest pause between two checks of processes that are to stop: a sixteenth
+/// of the time since the first.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
-/// How long it may take until all have been told to stop: a sandbox may have thousands, and start others.
-const LONGEST_TELLING: Duration = Duration::from_secs(1);
-/// How many are told before it is asked whether to go on.
-const TOLD_AT_ONCE: usize = 256;
-/// How often processes are listed again that others have started meanwhile.
+/// How long signalling all processes may take: a sandbox may have thousands, and start more.
+const LONGEST_SIGNALLING: Duration = Duration::from_secs(1);
+/// How many are signalled between two checks whether to continue.
+const SIGNALS_AT_ONCE: usize = 256;
+/// How often processes are listed again if new ones appear meanwhile.
 const KILL_ROUNDS: usize = 16;
 /// The system calls that wait for another process, without a file: to start one, and a connection that
 /// the agent makes for a program.
@@ -53,14 +53,14 @@ pub struct Processes {
 pub struct Written(BTreeMap<u32, u64>);
 
 impl Written {
-    /// How much they have written since; `None` if some have begun or ended meanwhile, whose writes nobody
-    /// may count.
+    /// How much they have written since; `None` if some have started or ended meanwhile, because
+    /// their writes are unknown.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<u64> {
         self.0.keys().eq(before.0.keys()).then(|| self.known_since(before))
     }
 
-    /// The same, as far as it is known: without what those have written that have ended meanwhile.
+    /// The same, as far as it is known: without processes that have ended meanwhile.
     #[must_use]
     pub fn known_since(&self, before: &Self) -> u64 {
         let before = |pid| before.0.get(pid).copied().unwrap_or(0);
@@ -84,7 +84,7 @@ pub enum Stop {
     Complete,
     /// Some did not stop in time, or were started meanwhile.
     Partial,
-    /// Some ran on after they had stopped: a timer or a death continued them.
+    /// Some continued after they had stopped, because of a timer or a death.
     Broken,
 }
 
@@ -102,36 +102,36 @@ struct Stopped<'a> {
     is_denied: bool,
 }
 
-/// A process that was told to stop.
+/// A process that was sent a stop signal.
 #[derive(Debug)]
 struct Program {
     pid: u32,
     process: OwnedFd,
-    /// Whether it is to continue: nobody else was stopping it.
-    is_ours: bool,
+    /// Whether to continue it: no other process had stopped it.
+    resumes: bool,
     /// Whether it had taken the signal when all were waited for.
     has_taken: bool,
 }
 
 impl Stopped<'_> {
-    /// Tells a process to stop, unless it is stopped already.
+    /// Sends a process a stop signal, unless it is stopped already.
     fn stop_one(&mut self, pid: u32) {
         let Some(process) = self.processes.open(pid) else { return };
-        let is_ours = match stopping(pid) {
+        let resumes = match stopping(pid) {
             Stopping::Done => return,
-            // It stays stopped: whoever stops it waits to be told of that.
-            Stopping::Begun => false,
+            // It stays stopped: its tracer or parent is waiting for that event.
+            Stopping::Pending => false,
             Stopping::No => true,
         };
         match pidfd_send_signal(&process, Signal::STOP) {
-            Ok(()) => self.programs.push(Program { pid, process, is_ours, has_taken: false }),
+            Ok(()) => self.programs.push(Program { pid, process, resumes, has_taken: false }),
             Err(errno) => self.is_denied |= errno == Errno::PERM,
         }
     }
 
-    /// Tells each thread that runs on to stop. The kernel gives a process's signal to one of them, which
-    /// may be unable to take it for as long as a child of `vfork` lives, or a call on a disk lasts; and
-    /// others may have continued it. From Linux 6.9 on.
+    /// Signals each thread that still runs. The kernel gives a process's signal to one thread,
+    /// which may be unable to handle it while a child of `vfork` lives or a disk call lasts; and
+    /// other processes may have continued it. From Linux 6.9 on.
     fn stop_again(&mut self, pid: u32) {
         let is_running = |thread: &PathBuf| matches!(state(thread), b'R' | b'S');
         let threads: Vec<_> = threads_of(pid).into_iter().flatten().filter(is_running).collect();
@@ -139,7 +139,7 @@ impl Stopped<'_> {
             return;
         }
         match self.programs.iter_mut().find(|program| program.pid == pid) {
-            Some(program) => program.is_ours |= stopping(pid) == Stopping::No,
+            Some(program) => program.resumes |= stopping(pid) == Stopping::No,
             None => self.stop_one(pid),
         }
         for thread in threads.iter().filter(|thread| self.processes.has(thread)) {
@@ -152,13 +152,13 @@ impl Stopped<'_> {
         }
     }
 
-    /// Looks which threads have stopped since the last look. Whether all have.
+    /// Checks which threads have stopped since the last check. Returns whether all have.
     fn look(&mut self) -> bool {
         let Ok(threads) = self.processes.threads_of_commands() else { return false };
         let mut have_all = true;
         for thread in threads {
             let folder = folder_of(thread);
-            // What has stopped once is compared at the end: here its letter tells enough.
+            // A stopped thread is compared at the end: here its state suffices.
             if let Some(ThreadState::Stopped(_)) = self.stood.get(&thread) {
                 self.is_broken |= !matches!(state(&folder), b'T' | b'Z' | b'X' | b'?');
                 continue;
@@ -192,7 +192,7 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        for program in self.programs.iter().rev().filter(|program| program.is_ours) {
+        for program in self.programs.iter().rev().filter(|program| program.resumes) {
             // Another signal to stop came meanwhile: it would be lost.
             if !(program.has_taken && has_stop_pending(program.pid)) {
                 _ = pidfd_send_signal(&program.process, Signal::CONT);
@@ -222,10 +222,10 @@ impl Processes {
         self.counted(&["wchar", "write_bytes"])
     }
 
-    /// How much they have given to file systems to write. Unlike what [`Processes::written`] counts too,
-    /// calls in progress add to this at once.
+    /// The bytes they have passed to file systems for writing. Calls in progress add to this at
+    /// once, unlike to [`Processes::written`].
     #[must_use]
-    pub fn given_to_disks(&self) -> Written {
+    pub fn write_bytes(&self) -> Written {
         self.counted(&["write_bytes"])
     }
 
@@ -243,7 +243,7 @@ impl Processes {
         members(&self.threads)
     }
 
-    /// Whether nobody is there but the agent.
+    /// Whether only the agent is left.
     #[must_use]
     pub fn are_gone(&self) -> bool {
         self.threads_of_commands().is_ok_and(|mut threads| threads.next().is_none())
@@ -255,10 +255,10 @@ impl Processes {
         threads_of(self.init).into_iter().flatten().filter_map(|it| number_of(&it)).collect()
     }
 
-    /// Runs `work` while the commands' processes are stopped, but not the agent. System calls in which
-    /// they wait are interrupted; those that use a disk are waited for, for as long as `waits_on`, given
-    /// the time since all were told to stop, says so. A process that its own parent has stopped is not
-    /// continued.
+    /// Runs `work` while the commands' processes are stopped, but not the agent. Blocking system
+    /// calls are interrupted; disk calls are waited for while `waits_on` returns true, which gets
+    /// the time since all processes were signalled. A process that its own parent has stopped is
+    /// not continued.
     pub fn while_stopped<T>(
         &self,
         waits_on: impl FnMut(Duration) -> bool,
@@ -269,8 +269,8 @@ impl Processes {
     }
 
     /// Parents stop before their children, and continue after them: if one exits while a child is
-    /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait for that only a moment, and
-    /// whoever still runs then is told again, thread by thread.
+    /// stopped, the kernel ends the child's job (`SIGHUP`). Children wait only briefly for that;
+    /// processes that still run afterwards are signalled again, thread by thread.
     fn stop(&self, mut waits_on: impl FnMut(Duration) -> bool) -> Stopped<'_> {
         let mut stopped = Stopped {
             processes: self,
@@ -280,7 +280,7 @@ impl Processes {
             is_denied: false,
         };
         let mut met = HashSet::from([self.init]);
-        let (began, mut telling) = (Instant::now(), None);
+        let (began, mut signalled) = (Instant::now(), None);
         'stopping: loop {
             // A process that is not stopped yet may start others.
             let all: BTreeSet<u32> = self.all().unwrap_or_default().into_iter().collect();
@@ -289,7 +289,7 @@ impl Processes {
             let is_in_time = since < PARENTS_FIRST;
             let is_program = |pid: &u32| *pid != self.init && all.contains(pid);
             for (number, &pid) in all.iter().enumerate() {
-                if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1 && !waits_on(Duration::ZERO) {
+                if number % SIGNALS_AT_ONCE == SIGNALS_AT_ONCE - 1 && !waits_on(Duration::ZERO) {
                     break 'stopping;
                 }
                 let is_early = || is_in_time && parent(pid).filter(is_program).is_some_and(runs);
@@ -300,13 +300,14 @@ impl Processes {
                     stopped.stop_again(pid);
                 }
             }
-            if is_everybody || since >= LONGEST_TELLING {
-                telling.get_or_insert(since);
+            if is_everybody || since >= LONGEST_SIGNALLING {
+                signalled.get_or_insert(since);
             }
             let have_stopped = stopped.look() && is_everybody;
             let is_over = have_stopped || stopped.is_broken || stopped.is_denied;
-            let told = telling.map_or(Duration::ZERO, |telling| began.elapsed() - telling);
-            if !waits_on(told) || is_over {
+            let since_signal =
+                signalled.map_or(Duration::ZERO, |signalled| began.elapsed() - signalled);
+            if !waits_on(since_signal) || is_over {
                 break;
             }
             std::thread::sleep((since / 16).clamp(PAUSES.0, PAUSES.1));
@@ -317,10 +318,11 @@ impl Processes {
         stopped
     }
 
-    /// Kills the commands' processes, and those that they start meanwhile, but not the agent. It is asked
-    /// to end them too, but gets no processor time while their system calls use up the container's.
+    /// Kills the commands' processes, and those that they start meanwhile, but not the agent. The
+    /// agent is asked to end them too, but gets no CPU time while their system calls use up the
+    /// container's.
     ///
-    /// Only for an agent on this kernel: in a container of another one these processes are that kernel.
+    /// Only for an agent on this kernel: under another kernel the pids mean other processes.
     pub fn kill(&self) {
         let mut met = HashSet::from([self.init]);
         for _ in 0..KILL_ROUNDS {
@@ -432,25 +434,25 @@ fn parent(pid: u32) -> Option<u32> {
 enum Stopping {
     No,
     /// It has yet to take the signal, or one of its threads has.
-    Begun,
+    Pending,
     Done,
 }
 
-/// How far a process is stopped, by whomever.
+/// How far a process is stopped, by any sender.
 fn stopping(pid: u32) -> Stopping {
     // In this order: the kernel clears the one and sets the other at a time.
-    let is_pending = has_stop_pending(pid);
-    let (mut is_begun, mut is_done) = (is_pending, true);
+    let mut is_pending = has_stop_pending(pid);
+    let mut is_done = true;
     for thread in threads_of(pid).into_iter().flatten() {
         match state(&thread) {
             b'Z' | b'X' => {}
-            b'T' => is_begun = true,
+            b'T' => is_pending = true,
             _ => is_done = false,
         }
     }
-    match (is_done, is_begun) {
+    match (is_done, is_pending) {
         (true, _) => Stopping::Done,
-        (false, true) => Stopping::Begun,
+        (false, true) => Stopping::Pending,
         (false, false) => Stopping::No,
     }
 }
@@ -473,7 +475,8 @@ fn after_name(stat: &[u8]) -> Option<&[u8]> {
     stat.get(name_ends + 2..)
 }
 
-/// Whether a thread is in such a system call. Only root, and where the kernel lets it its user, is told.
+/// Whether a thread is in such a system call. Only root can see it, and the thread's user where the
+/// kernel permits.
 fn is_in_wait(thread: &Path) -> bool {
     fs::read_to_string(thread.join("syscall")).is_ok_and(|call| is_wait(&call))
 }
@@ -491,7 +494,7 @@ fn files_of_threads(line: &str) -> impl Iterator<Item = PathBuf> {
     let (controllers, group) = (fields.next(), fields.next());
     let group = group.unwrap_or_default().trim_start_matches('/').to_owned();
     let (hierarchies, name) = match controllers {
-        // Version 2: alone, or beside version 1.
+        // cgroup v2: alone, or next to v1.
         Some("") => (vec![String::new(), "unified".to_owned()], "cgroup.threads"),
         Some(controllers) => (vec![controllers.trim_start_matches("name=").to_owned()], "tasks"),
         None => (Vec::new(), ""),

@@ -1,5 +1,5 @@
-//! Sealed executables in memory: they exist in no directory, and nobody can modify them, not even
-//! the process that created them.
+//! Sealed executables in memory: they exist in no directory, and no process can modify them, not
+//! even their creator.
 
 use std::ffi::CStr;
 use std::fs::{File, Permissions};
@@ -16,7 +16,8 @@ use rustix::io::Errno;
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// How often seals are asked for while pages are in use: five seconds, as the kernel waits for each.
+/// The number of attempts to seal while pages are in use: five seconds, because the kernel waits
+/// for each.
 const SEAL_ATTEMPTS: u32 = 30;
 
 /// A sealed executable in memory.
@@ -24,7 +25,7 @@ const SEAL_ATTEMPTS: u32 = 30;
 pub struct SealedProgram(OwnedFd);
 
 impl SealedProgram {
-    /// Seals an executable with this content. `name` is what the kernel shows in place of its path.
+    /// Seals an executable with this content. `name` is what the kernel shows instead of its path.
     pub fn new(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
         let mut file = File::from(memory(name)?);
         file.write_all(bytes)?;
@@ -93,7 +94,7 @@ impl<B: AsRef<[u8]>> SealedOnce<B> {
         Self { name, bytes, program: Mutex::new(None) }
     }
 
-    /// The program; whoever asks while another copies it waits for that copy.
+    /// The program; waits if another thread is copying it.
     pub fn get(&self) -> io::Result<Arc<SealedProgram>> {
         let mut program = self.program();
         if let Some(program) = &*program {

@@ -65,7 +65,7 @@ pub struct AccessRecord<'a> {
     /// The kind of the refusal, if it was refused: the line's `outcome`.
     #[serde(skip)]
     pub refused: Option<&'a str>,
-    /// Why it was refused, as the caller is not told.
+    /// The reason for the refusal, which the caller does not see.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Connection<'a> {
 /// The outcome of a success.
 pub(crate) const OK: &str = "ok";
 
-/// The outcome of something that was asked for, and not waited for.
+/// The outcome of a requested action that was not waited for.
 pub(crate) const REQUESTED: &str = "requested";
 
 /// The outcome of an operation: `ok`, or the error's kind.

@@ -97,7 +97,7 @@ fn a_path_is_bounded_and_steers_no_terminal() {
 
 proptest! {
     #[test]
-    fn any_path_is_told_in_one_line(
+    fn any_path_is_written_in_one_line(
         path in proptest::collection::vec(any::<u8>(), 0..6000),
         to in ".{0,6000}",
     ) {
@@ -142,7 +142,7 @@ async fn several_share_a_file() {
 }
 
 #[tokio::test]
-async fn a_reader_that_reads_nothing_holds_up_nothing_and_losses_are_told() {
+async fn a_stalled_reader_blocks_nothing_and_losses_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = fifo(folder.path());
     let mut reader = reader(&fifo);
@@ -209,7 +209,7 @@ async fn an_audit_that_is_dropped_leaves_no_thread_behind() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told() {
+async fn a_full_disk_is_reported() {
     let audit = Audit::open(Path::new("/dev/full")).unwrap();
     for _ in 0..3 {
         audit.record(&write(b"/io/a"));
@@ -237,7 +237,7 @@ async fn line_cut_by_a_full_disk_is_ended_before_the_next() {
         .unwrap();
     let mut writer = Writer { queue: queue.clone(), file, is_torn: false };
     queue.lock().closing_since = Instant::now().checked_sub(2 * FLUSH_TIMEOUT);
-    // More than a pipe holds, and nobody waits for it.
+    // Longer than a pipe's buffer, and the writer does not wait.
     let long = [&vec![b'x'; 4 << 20][..], b"\n"].concat();
     writer.write(long).unwrap_err();
     let mut text = vec![0; 8 << 20];

@@ -10,7 +10,7 @@ fn facts() -> EngineFacts {
 }
 
 #[test]
-fn an_engine_that_lacks_something_is_told_apart_from_one_that_does_not() {
+fn an_engine_that_lacks_something_is_distinguished_from_one_that_does_not() {
     use CheckStatus::{Fail, Ok, Warn};
     for (facts, expected) in [
         (facts(), [Ok, Ok, Ok, Ok]),

@@ -68,7 +68,8 @@ const RETRY: [u8; 32] = [
 ];
 
 const NEW_SESSION_TICKET: u8 = 4;
-/// The most that is read of a server's handshake for its ticket: the certificates come before it.
+/// The maximum that is read of a server's handshake for its ticket: the certificates come before
+/// it.
 const MAX_ANSWER: usize = 128 << 10;
 
 const SERVER_NAME: u16 = 0;
@@ -99,13 +100,13 @@ pub(crate) enum TlsRefusal {
     /// An encrypted server name.
     #[error("TLS with an encrypted server name (ECH)")]
     Encrypted,
-    /// The server resumes a session, which may have been begun for another server name.
-    #[error("TLS resumes a session that was not begun in this sandbox for this server name")]
+    /// The server resumes a session, which may have started with a different server name.
+    #[error("TLS resumes a session that did not start in this sandbox with this server name")]
     Resumed,
     /// A further unencrypted ClientHello, which the server did not request.
     #[error("another TLS ClientHello, which the server did not request")]
     Unasked,
-    /// An empty record, or one of a client that encrypts, before there are keys for that: some servers
+    /// An empty record, or a record type that a client sends only after it encrypts: some servers
     /// skip it, and take what follows unencrypted.
     #[error("a TLS record that no client sends before it encrypts")]
     TooSoon,
@@ -133,7 +134,7 @@ pub(crate) struct Guard {
     offered: Vec<u8>,
     /// The session that the ClientHello would resume is one of `sessions`.
     is_known: bool,
-    /// The server has resumed it: its keys are there.
+    /// The server has resumed it: keys exist.
     is_resumed: bool,
 }
 
@@ -143,8 +144,8 @@ enum Phase {
         /// Data that was received and forwarded: too short to classify.
         first: Vec<u8>,
     },
-    /// This much of a record is still to be forwarded, which some servers skip: what follows it is for
-    /// them the beginning.
+    /// This much of a record is still to be forwarded, which some servers skip: for them, what
+    /// follows is the beginning.
     Skipped {
         left: usize,
     },
@@ -158,12 +159,12 @@ enum Phase {
     Open,
 }
 
-/// What the server has answered.
+/// The state of the server's reply.
 #[derive(Debug)]
 enum Server {
-    /// Too little to tell.
-    Begun(Handshake),
-    /// The ServerHello of TLS 1.2 or older, of this length. The next message tells whether it
+    /// Not enough data yet.
+    Partial(Handshake),
+    /// The ServerHello of TLS 1.2 or older, of this length. The next message shows whether it
     /// resumes a session.
     Greeted(Handshake, usize),
     /// A session of TLS 1.2 or older, for which it may issue a ticket in the message that begins here.
@@ -176,14 +177,14 @@ enum Server {
     Old,
     /// TLS 1.3.
     New,
-    /// Nothing for which a client could encrypt.
+    /// No reply for which a client could encrypt.
     Unknown,
 }
 
 impl Server {
-    /// Whether it will tell more about what the client may send.
+    /// Whether further data will decide what the client may send.
     const fn is_undecided(&self) -> bool {
-        matches!(self, Self::Begun(_) | Self::Greeted(..))
+        matches!(self, Self::Partial(_) | Self::Greeted(..))
     }
 }
 
@@ -191,7 +192,7 @@ impl Guard {
     /// A guard for a connection to this host, from a sandbox with these sessions.
     pub fn new(host: Host, port: u16, sessions: Sessions) -> Self {
         let tls_only = port == HTTPS && matches!(host, Host::Name(_));
-        let server = Server::Begun(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
+        let server = Server::Partial(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
         let phase = Phase::Start { first: Vec::new() };
         let messages = Messages::default();
         Self {
@@ -239,7 +240,7 @@ impl Guard {
                             self.phase = Phase::Skipped { left: length - forwarded };
                         }
                         Beginning::Other => self.phase = Phase::Open,
-                        // It is too short for the server too: nothing needs to be held back.
+                        // Too short for the server too: nothing needs to be held back.
                         Beginning::TooShort => {
                             self.read = self.held.len();
                             return Ok(self.release());
@@ -306,13 +307,13 @@ impl Guard {
                         match (&self.server, kind) {
                             (Server::Resumes, _) => return Err(TlsRefusal::Resumed),
                             (Server::Retries, HANDSHAKE) => {
-                                // It asks once.
+                                // A server requests it once.
                                 self.server = Server::New;
                                 self.phase = Phase::Hello(Handshake::new(Side::Client, 4));
                                 continue;
                             }
-                            // It may be a second ClientHello or not: the server's answer will tell.
-                            (Server::Begun(_), HANDSHAKE) | (Server::Greeted(..), _) => {
+                            // It may be a second ClientHello or not: the server's reply decides.
+                            (Server::Partial(_), HANDSHAKE) | (Server::Greeted(..), _) => {
                                 return Ok(self.release());
                             }
                             _ if length == 0 => return Err(TlsRefusal::TooSoon),
@@ -352,7 +353,7 @@ impl Guard {
         let mut rest = bytes;
         loop {
             let (handshake, is_greeted) = match &mut self.server {
-                Server::Begun(handshake) | Server::IsNew(handshake, _) => (handshake, false),
+                Server::Partial(handshake) | Server::IsNew(handshake, _) => (handshake, false),
                 Server::Greeted(handshake, _) => (handshake, true),
                 Server::Retries | Server::Resumes | Server::Old | Server::New | Server::Unknown => {
                     return;
@@ -360,7 +361,7 @@ impl Guard {
             };
             let Some(count) = handshake.feed(rest) else {
                 self.server = match self.server {
-                    Server::Begun(_) => Server::Unknown,
+                    Server::Partial(_) => Server::Unknown,
                     // It encrypts, without a handshake for new keys.
                     _ if is_greeted => self.resumed(Server::Old),
                     _ => Server::Old,
@@ -374,7 +375,7 @@ impl Guard {
                 return;
             }
             self.server = match std::mem::replace(&mut self.server, Server::Unknown) {
-                Server::Begun(handshake) => Self::greeting(handshake),
+                Server::Partial(handshake) => Self::greeting(handshake),
                 Server::Greeted(handshake, at) => self.after_hello(handshake, at),
                 Server::IsNew(handshake, at) => self.next_message(handshake, at),
                 decided => decided,
@@ -392,7 +393,7 @@ impl Guard {
         let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
         if message.len() < length && length <= MAX_HELLO {
             handshake.need = length;
-            return Server::Begun(handshake);
+            return Server::Partial(handshake);
         }
         match ServerHello::of(message) {
             Some(hello) if hello.is_1_3 => Server::New,
@@ -404,7 +405,7 @@ impl Guard {
         }
     }
 
-    /// The server has resumed a session, and goes on so if that is one of the name's.
+    /// The server has resumed a session; continues if that is one of the name's.
     fn resumed(&mut self, goes_on: Server) -> Server {
         self.is_resumed = self.is_known;
         if self.is_known { goes_on } else { Server::Resumes }
@@ -494,7 +495,7 @@ struct Messages {
     have: usize,
     /// The number of bytes of the message still to come.
     left: u32,
-    /// Whether a ClientKeyExchange has begun.
+    /// Whether a ClientKeyExchange has started.
     has_keys: bool,
 }
 

@@ -261,14 +261,14 @@ fn read_bytes(stream: &mut impl Read, read: &AtomicU64) -> u64 {
             return at;
         }
         fill(&mut expected[..count], at);
-        assert!(buffer[..count] == expected[..count], "other bytes than were sent, behind {at}");
+        assert!(buffer[..count] == expected[..count], "different bytes, after {at}");
         at += count as u64;
         read.store(at, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_hundred_megabytes_come_byte_exact_and_one_who_reads_nothing_holds_up_nobody() {
+fn a_hundred_megabytes_arrive_byte_exact_and_a_stalled_reader_blocks_no_other() {
     const TOTAL: u64 = 100_000_000;
     let stuck = Arc::new(AtomicU64::new(0));
     let counter = stuck.clone();
@@ -477,7 +477,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 
 #[test]
 fn unreachable_hosts_differ_from_refused_ones() {
-    // A port that nobody listens on, and that no other test gets meanwhile.
+    // A port without a listener, which no other test gets meanwhile.
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = held.local_addr().unwrap().port();
@@ -559,7 +559,7 @@ fn a_server_that_speaks_first_is_answered_in_its_own_protocol() {
     let mut echo = String::new();
     client.read_to_string(&mut echo).unwrap();
     assert_eq!(echo, "EHLO me\r\n");
-    // Whoever sends first: data that begins TLS must be for the name.
+    // From either side: data that begins TLS must be for the name.
     for start in [&client_hello("evil.example")[..], &[21, 3, 1, 0, 2, 1, 0]] {
         let mut client = greeted();
         _ = client.write_all(start);
@@ -594,8 +594,8 @@ fn a_hello_that_drips_is_idle() {
 }
 
 #[test]
-fn a_break_on_one_side_is_none_on_the_other() {
-    let (told, hears) = std::sync::mpsc::channel();
+fn a_reset_on_one_side_does_not_reset_the_other() {
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = server(move |mut client| {
         let mut which = [0];
         client.read_exact(&mut which).unwrap();
@@ -604,7 +604,7 @@ fn a_break_on_one_side_is_none_on_the_other() {
             rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         } else {
             client.write_all(&which).unwrap();
-            told.send(client.read(&mut which).map_err(|error| error.kind())).unwrap();
+            sender.send(client.read(&mut which).map_err(|error| error.kind())).unwrap();
         }
     });
     let world = World::new(&rules("ok.example", port));
@@ -620,17 +620,17 @@ fn a_break_on_one_side_is_none_on_the_other() {
     client.read_exact(&mut [0]).unwrap();
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
     drop(client);
-    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), Err(io::ErrorKind::ConnectionReset));
+    assert_eq!(receiver.recv_timeout(TIMEOUT).unwrap(), Err(io::ErrorKind::ConnectionReset));
     let outcomes: Vec<_> = world.audit(2).into_iter().map(|(_, outcome, _)| outcome).collect();
     assert_eq!(outcomes, ["reset", "reset"]);
 }
 
 #[test]
-fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain() {
-    let (told, hears) = std::sync::mpsc::channel();
+fn connections_end_with_their_session_and_their_audit_lines_are_not_awaited() {
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = server(move |mut client| {
         client.write_all(b"x").unwrap();
-        told.send(client.read(&mut [0]).map_err(|error| error.kind())).unwrap();
+        sender.send(client.read(&mut [0]).map_err(|error| error.kind())).unwrap();
     });
     let world = World::new(&rules("ok.example", port));
     let mut open: Vec<_> = (0..5).map(|_| world.connect(&format!("ok.example:{port}"))).collect();
@@ -645,7 +645,7 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
     let outcomes: Vec<_> = lines.iter().map(|(_, outcome, _)| outcome.as_str()).collect();
     assert_eq!(outcomes, ["reset"; 5]);
     for _ in 0..5 {
-        let end = hears.recv_timeout(TIMEOUT).unwrap();
+        let end = receiver.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "no end that looks whole");
     }
 }
@@ -653,9 +653,9 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
 #[test]
 fn connection_that_is_requested_ends_with_its_command_and_an_open_one_delivers_what_was_sent() {
     const TOTAL: u64 = 1 << 20;
-    let (told, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = server(move |mut client| {
-        told.send(read_bytes(&mut client, &AtomicU64::new(0))).unwrap();
+        sender.send(read_bytes(&mut client, &AtomicU64::new(0))).unwrap();
     });
     let mut list = rules("ok.example", port);
     list.push("never.example".to_owned());
@@ -671,7 +671,7 @@ fn connection_that_is_requested_ends_with_its_command_and_an_open_one_delivers_w
     write_bytes(&mut open, TOTAL, &AtomicU64::new(0)).unwrap();
     drop(open);
     world.proxy.drop_clients();
-    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), TOTAL);
+    assert_eq!(receiver.recv_timeout(TIMEOUT).unwrap(), TOTAL);
     let mut lines = world.audit(2);
     lines.sort_unstable();
     let outcomes: Vec<_> =
@@ -694,7 +694,7 @@ fn a_plain_request_is_one_connection_to_one_host() {
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let mut rest = String::new();
         client.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "hello", "the body, and nothing that is behind it");
+        assert_eq!(rest, "hello", "the body, and nothing after it");
     });
     let world = World::new(&rules("ok.example", port));
     let answer = world.answer(
@@ -767,7 +767,7 @@ fn addresses_that_are_dialled_at_a_time_are_bounded() {
     let port = server(drop);
     let list = rules("*.example", port);
     let target = format!("two.example:{port}");
-    // Where none is left, nobody waits for long.
+    // Without a free slot the wait is short.
     let limits = EgressLimits { connect_timeout: Duration::from_secs(1), ..default_limits() };
     let impatient = World::with_limits(&list, limits);
     let all = impatient.egress.dials.try_acquire_many(MORE_DIALS as u32).unwrap();
@@ -814,7 +814,7 @@ fn limits_on_connections_bytes_and_time_are_kept() {
         let answer = world.refusal(&target);
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(limit), "{answer}");
     }
-    // Nobody was asked or contacted.
+    // No lookup and no connection.
     assert_eq!(world.seen.lookups.lock().unwrap().len(), lookups);
     assert_eq!(*report.borrow(), Network::default());
     assert!(world.audit(3).iter().all(|(_, outcome, _)| outcome == "limit"));

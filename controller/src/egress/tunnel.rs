@@ -39,7 +39,7 @@ const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Why the loopback is on no list.
+/// Why the loopback cannot be listed.
 const OWN_LOOPBACK: &str = "it is the sandbox's own loopback, reached without the proxy; this machine's is host.sandbox.internal";
 
 /// The sockets of the connections of all sandboxes, dialled and open: half of the descriptors that this
@@ -89,7 +89,8 @@ enum Failure {
     Program,
 }
 
-/// What must be on the list for such addresses. A command is told none of the host's networks.
+/// The rule that such addresses need. The text reveals nothing of the host's networks to the
+/// command.
 fn needed(target: &Target, addresses: &[IpAddr]) -> String {
     match addresses.iter().any(IpAddr::is_loopback) {
         true => format!("{HOST_LOOPBACK}:{}", target.port),
@@ -97,7 +98,7 @@ fn needed(target: &Target, addresses: &[IpAddr]) -> String {
     }
 }
 
-/// The rule to suggest to the command, if there is one that a person should be asked for.
+/// The rule to suggest to the command, if there is one for which to ask a person.
 fn allowed_by(target: &Target) -> String {
     if target.is_own_loopback() {
         return format!(": {OWN_LOOPBACK}");
@@ -187,8 +188,8 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
-    let told = result.as_ref().err().map(ToString::to_string);
-    let mut reason = told.clone();
+    let message = result.as_ref().err().map(ToString::to_string);
+    let mut reason = message.clone();
     reason.iter_mut().chain([&mut account.target]).for_each(|text| egress.redactions.text(text));
     (egress.record)(&Event {
         by: By::Script,
@@ -203,7 +204,7 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
         ..Event::new(&egress.sandbox_id, "connect")
     });
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
-    tunnel.close(why, told.as_deref().unwrap_or_default()).await;
+    tunnel.close(why, message.as_deref().unwrap_or_default()).await;
 }
 
 async fn conduct(
@@ -266,7 +267,7 @@ async fn reach(
             found
         }
     };
-    // One bad address is enough: whoever operates the name's DNS may be malicious.
+    // One bad address is enough: the operator of the name's DNS may be malicious.
     let refusal = |&address: &IpAddr| {
         egress.check(address, target.port).err().map(|special| (address, special))
     };
@@ -290,8 +291,8 @@ async fn reach(
             Err(source) => Err(Failure::Undetermined { target, source }),
         }
     };
-    // Before it could accept a connection. Others are not refused for an address that has a route of its
-    // own, such as one to nowhere.
+    // Before it could accept a connection. Addresses with a separate route, such as one to nowhere,
+    // are not refused.
     let (mut safe, mut undetermined) = (Vec::new(), None);
     for &address in addresses {
         match refuse_own(address) {
@@ -393,7 +394,7 @@ impl Relay<'_> {
                     writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
                     self.moved.store(true, Ordering::Relaxed);
                 }
-                // As of then: the server may have answered since.
+                // Its state of that time: the server may have sent data since.
                 if !waits {
                     break;
                 }
@@ -404,12 +405,13 @@ impl Relay<'_> {
         }
         let rest = self.guarded(Guard::finish)?;
         writer.write_all(&rest).await.map_err(|_| Failure::Peer)?;
-        // If the other end is already gone, there is nobody to tell.
+        // The other end may already be gone.
         _ = writer.shutdown().await;
         Ok(())
     }
 
-    /// What of the command's data may be forwarded, and whether the rest waits for the server.
+    /// The part of the command's data that may be forwarded, and whether the rest waits for the
+    /// server.
     fn judged(&self, bytes: Vec<u8>) -> Result<(Vec<u8>, bool), Failure> {
         self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting())))
     }
@@ -442,7 +444,7 @@ impl Relay<'_> {
     /// Completes when nothing was forwarded for too long.
     async fn watch(&self) -> Failure {
         let limit = self.egress.limits().idle_timeout;
-        // Checks at every half of the timeout: it fires between one and one and a half timeouts.
+        // Checks twice per timeout: it fires between one and one and a half timeouts.
         let mut quiet = 0;
         let mut at = Instant::now();
         while quiet < 2 {

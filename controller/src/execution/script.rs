@@ -214,7 +214,7 @@ impl NotificationHandler for Record {
             || encoded_len(&case.name) > MAX_TEST_NAME_BYTES
             || encoded_len(message) > MAX_TEST_MESSAGE_BYTES
         {
-            return Err("more test cases, or a longer one, than there may be".to_owned());
+            return Err("test case limit exceeded".to_owned());
         }
         self.redactions.text(&mut case.name);
         if let Some(message) = &mut case.message {
@@ -232,7 +232,7 @@ impl NotificationHandler for Record {
 
     fn refused(&self, refused: Refused) -> Result<(), String> {
         if !refused.kind.is_refusal() {
-            return Err(format!("a refusal by no rule ({})", refused.kind));
+            return Err(format!("the refusal has no policy error kind ({})", refused.kind));
         }
         if refused.path.as_bytes().len() > MAX_PATH_BYTES {
             return Err("a refused path over its limit".to_owned());

@@ -57,7 +57,7 @@ impl Cleanup {
         receiver
     }
 
-    /// Records that an engine is removing something, which nobody waits for.
+    /// Records that an engine is removing something without a waiting caller.
     pub fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Relaxed);
     }

@@ -111,7 +111,7 @@ impl Reaper {
         }
         let mut left = self.state.stages().leftovers();
         if options.mode == GcMode::DryRun {
-            // What nothing is in the way of would go.
+            // Those without an obstacle would be removed.
             left.retain(|stage| stage.advice().is_some());
         }
         whole.commit_conflicts = self.state.stages().conflicts().take();
@@ -146,8 +146,8 @@ pub(crate) fn labels(
     .into()
 }
 
-/// The labels that describe a sandbox to whoever lists it. They do not identify its owner. What a
-/// sandbox does not have is an empty label: a container without one has its image's.
+/// The labels that describe a sandbox in listings. They do not identify its owner. An absent
+/// property is an empty label: a container without the label inherits its image's.
 pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(String, String)> {
     let path = |path: &Path| path.display().to_string();
     let image = match &spec.root {

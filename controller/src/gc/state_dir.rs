@@ -1,4 +1,4 @@
-//! This user's state directory: which controllers are alive, and what they keep between commands.
+//! This user's state directory: which controllers are alive, and their files between commands.
 //!
 //! Every controller holds a lock on a file of its own in it; the kernel releases the lock however
 //! the controller ends. The file contains the endpoint of the engine that its containers are on.
@@ -65,7 +65,7 @@ impl StateDir {
                 .map_err(|source| Error::State { path: folder.to_owned(), source })?;
         }
         let uid = rustix::process::geteuid().as_raw();
-        // Whoever commits changes to an io dir locks the state directory.
+        // Commits of changes to an io dir lock the state directory.
         let stages = Records::new(scratch, path.to_owned(), boot_id.to_owned());
         let host = format!("{boot_id}:{uid}");
         Ok(Self { path: path.to_owned(), instances, scratch: scratch.to_owned(), stages, host })
@@ -154,7 +154,7 @@ impl Instance {
     pub fn register(state: StateDir, endpoint: &str) -> Result<Self, Error> {
         let id = sandbox_dirfd::random_hex::<8>();
         let path = state.file(&id, LOCK_SUFFIX);
-        // Locked before it gets its name, so that nobody ever sees it unlocked.
+        // Locked before it gets its name, so that it is never visible unlocked.
         let lock = (|| {
             let part = state.file(&id, PART_SUFFIX);
             let mut lock = fs::File::create_new(&part)?;
@@ -185,11 +185,11 @@ impl Instance {
         self.state.file(&self.id, MADE_SUFFIX)
     }
 
-    /// Unregisters the instance where the engine was asked for the removal of all its containers, and may
-    /// not be done: the next sweep looks, and then removes the lock file.
+    /// Unregisters the instance after the engine was asked to remove all its containers, which may
+    /// not be done: the next sweep checks that, and then removes the lock file.
     pub fn retire(&self) {
         self.remove_dirs();
-        // As old as if nothing could be created for it any more: so it is.
+        // Backdated, because no container can be created for it any more.
         let long_ago = SystemTime::now() - GRACE - Duration::from_secs(60);
         _ = self.lock.set_modified(long_ago);
     }

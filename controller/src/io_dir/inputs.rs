@@ -83,16 +83,16 @@ fn open_input(source: InputSource, links: Links, spool_dir: &Path) -> io::Result
         (Errno::LOOP, Links::Refuse) => io::Error::other("a symbolic link is in its path"),
         (errno, _) => errno.into(),
     })?;
-    // Without links, for an engine that opens it again. What it opens is compared.
+    // A path without links, for an engine that opens it again. The opened files are compared.
     let path = path_of(&fd)?;
     let stat = rustix::fs::fstat(&fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
-        // Reading it alone gives its names, and the sandbox enters it.
+        // Read access alone suffices to list names, but the sandbox also enters it.
         FileType::Directory => check_access(&fd, Access::READ_OK | Access::EXEC_OK)?,
         other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
     }
-    // Only opening it tells whether it is readable. A lease that another sandbox has is not waited for.
+    // Only opening it shows whether it is readable. Do not wait for another process's lease.
     let readable = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(readable, flags, Mode::empty())?;
@@ -110,7 +110,7 @@ const fn kind_name(kind: FileType) -> &'static str {
         FileType::Socket => "socket",
         FileType::CharacterDevice | FileType::BlockDevice => "device",
         FileType::Symlink => "symbolic link",
-        FileType::RegularFile | FileType::Directory | FileType::Unknown => "file of another kind",
+        FileType::RegularFile | FileType::Directory | FileType::Unknown => "special file",
     }
 }
 

@@ -36,19 +36,19 @@ pub(crate) struct IoDir {
     files: Arc<OwnedFd>,
     identity: Identity,
     owner: (u32, u32),
-    /// It ends with its sandbox, and no caller uses its path.
+    /// It is removed with its sandbox, and callers do not use its path.
     is_private: bool,
-    /// A shared lock, which tells others that it is in use.
+    /// A shared lock, which marks it as in use.
     hold: Mutex<Option<OwnedFd>>,
     /// The directories that were created for it.
     made: Option<CreatedDirs>,
-    /// The directory on disk that ends with it, if it is a private one.
+    /// The directory on disk that is removed with it, if it is private.
     fresh: Mutex<Option<FreshDir>>,
-    /// The path that callers know, if this is a stage of what is there.
+    /// The path that callers know, if this is a stage.
     shown: Option<PathBuf>,
-    /// The io dir that this is a stage of, until its changes are committed or discarded.
+    /// The io dir that this stages, until its changes are committed or discarded.
     staged: Mutex<Option<Box<StagedIoDir>>>,
-    /// What the sandbox sees, if that is an overlay.
+    /// The sandbox's view, if that is an overlay.
     view: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -79,7 +79,7 @@ impl IoDir {
                 Err(reason) if tries == TRIES || is_something_else(&path) => {
                     return Err(refuse(reason));
                 }
-                // Another run may have created it, and may be removing it right now.
+                // Another run may have created it, and may be removing it.
                 Err(_) => std::thread::yield_now(),
             }
         }
@@ -106,8 +106,8 @@ impl IoDir {
         }
     }
 
-    /// Stages an io dir: this is the copy, or the upper layer of the overlay. `stages` is where it is
-    /// recorded, `reserve` what a copy leaves free.
+    /// Stages an io dir: returns the copy, or the upper layer of the overlay. The stage is recorded
+    /// in `stages`; a copy leaves `reserve` free.
     pub fn staged(
         self,
         stages: &Records,
@@ -137,7 +137,7 @@ impl IoDir {
         Ok(Self { source, shown, staged: Mutex::new(Some(Box::new(staged))), ..opened })
     }
 
-    /// Stages it, by a copy if there can be no overlay of it.
+    /// Stages it, by a copy if an overlay is impossible.
     fn stage(
         &self,
         records: &Records,
@@ -199,13 +199,13 @@ impl IoDir {
             Errno::LOOP => "a symbolic link is in its path".to_owned(),
             errno => io(errno.into()),
         })?;
-        // Whoever may use the engine could open those of others by it otherwise.
+        // Otherwise users of the engine could open the directories of others through it.
         let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
         check_access(&dir, all).map_err(|errno| format!("{CLOSED}: {}", io(errno.into())))?;
         Self::of(dir)
     }
 
-    /// The files of a stage. By now its path may lead elsewhere: it is beside the io dir, or in it,
+    /// The files of a stage. Its path may have been redirected: it is next to the io dir, or in it,
     /// where another run may write.
     fn of_stage(stage: &Stage) -> Result<Self, String> {
         stage.files().try_clone_to_owned().map_err(|error| error.to_string()).and_then(Self::of)
@@ -240,8 +240,7 @@ impl IoDir {
         }
     }
 
-    /// Its files. Those that its sandbox sees but did not change are not among them, if it sees an
-    /// [overlay](Self::lower).
+    /// Its files. With an [overlay](Self::lower), only those that its sandbox changed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.files.as_fd()
     }
@@ -250,40 +249,40 @@ impl IoDir {
         &self.path
     }
 
-    /// Its path on the host; `None` if it is private, because then it ends with its sandbox.
+    /// Its path on the host; `None` if it is private, because it is removed with its sandbox.
     pub fn host_path(&self) -> Option<&Path> {
         self.shown.as_deref().or(Some(&self.path)).filter(|_| !self.is_private)
     }
 
-    /// What it is a stage of, and the stage: neither may be anything that may not be mounted.
+    /// The staged io dir and the stage: both must be mountable.
     pub fn staged_sources(&self) -> Vec<Source> {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         let sources = |staged: &StagedIoDir| vec![staged.lower.clone(), staged.files.clone()];
         staged.as_deref().map(sources).unwrap_or_default()
     }
 
-    /// A path of the caller's directory that nobody can lead elsewhere.
+    /// A path of the caller's directory that cannot be redirected.
     pub fn host_dir(&self) -> PathBuf {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         let source = staged.as_ref().map_or(&self.source, |staged| &staged.lower);
         format!("/proc/self/fd/{}", source.file.as_raw_fd()).into()
     }
 
-    /// Takes what decides about the changes, if this is a stage. If nobody takes it, they are
-    /// discarded at the end.
+    /// Takes what decides about the changes, if this is a stage. If it is not taken, the changes
+    /// are discarded at the end.
     pub fn take_staged(&self) -> Option<Box<StagedIoDir>> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Opens what the sandbox sees at `path`, given the sandbox's first process: the overlay, which the
-    /// engine has mounted. It must be the one that the agent `told`.
-    pub fn open_view(&self, init: u32, path: &str, told: Identity) -> io::Result<()> {
+    /// Opens what the sandbox sees at `path`, given the sandbox's first process: the overlay, which
+    /// the engine has mounted. It must be the one that the agent `reported`.
+    pub fn open_view(&self, init: u32, path: &str, reported: Identity) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{init}/root"), flags, Mode::empty())?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let view = rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve)?;
-        if Identity::of(&rustix::fs::fstat(&view)?) != told {
+        if Identity::of(&rustix::fs::fstat(&view)?) != reported {
             return Err(io::Error::other("it is not what the agent sees"));
         }
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -294,19 +293,19 @@ impl IoDir {
         Ok(())
     }
 
-    /// What the sandbox sees.
+    /// The sandbox's view.
     pub fn view(&self) -> Arc<OwnedFd> {
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.as_ref().unwrap_or(&self.files).clone()
     }
 
-    /// The device numbers of its files: that of the filesystem, that of what the sandbox sees, and
-    /// that of files there, where it differs: in an overlay of several filesystems.
+    /// The device numbers of its files: of the filesystem, of the sandbox's view, and of files in
+    /// the view if different: in an overlay of several filesystems.
     pub fn devices(&self) -> [u64; 3] {
         let dev = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
         let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let new = || rustix::fs::openat(&*self.files, ".", unnamed, Mode::RUSR);
-        // The upper layer of a stage never is one.
+        // Never the case for the upper layer of a stage.
         let is_overlay =
             rustix::fs::fstatfs(&*self.files).is_ok_and(|it| it.f_type as u32 == OVERLAY);
         let of_files = if is_overlay { new().and_then(|file| dev(&file)).ok() } else { None };
@@ -337,7 +336,7 @@ impl IoDir {
         self.owner
     }
 
-    /// Writes a file with unpredictable content, which the sandbox can read whatever its user.
+    /// Writes a file with unpredictable content, which any user of the sandbox can read.
     pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
         let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
         let content = sandbox_dirfd::random_hex::<16>();
@@ -360,7 +359,7 @@ impl IoDir {
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = fresh.as_ref().ok_or(Error::NoFreshIoDir)?;
         dir.keep(to).map_err(|source| Error::KeepIoDir { path: to.to_owned(), source })?;
-        // There is nothing left in it.
+        // Nothing is left in it.
         *fresh = None;
         Ok(())
     }
@@ -380,7 +379,7 @@ impl IoDir {
     }
 }
 
-/// What is done with links in the paths of a spec.
+/// How to treat links in the paths of a spec.
 pub(crate) const fn links_of(spec: &SandboxSpec) -> Links {
     if spec.no_symlinks { Links::Refuse } else { Links::Follow }
 }

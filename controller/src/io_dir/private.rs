@@ -1,5 +1,5 @@
-//! Private io dirs, which only their sandbox sees and which end with it: on disk ([`FreshDir`]), or in
-//! memory.
+//! Private io dirs, which only their sandbox sees and which are removed with it: on disk
+//! ([`FreshDir`]), or in memory.
 //!
 //! One in memory is a tmpfs with the sandbox's write limit as its size: the kernel enforces the
 //! sandbox's limits of its size and number of entries. It is monitored like any other io dir all

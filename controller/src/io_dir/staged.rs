@@ -31,7 +31,7 @@ pub(crate) struct StagedIoDir {
 /// The end of a staged io dir.
 #[derive(Debug)]
 pub struct StagedEnd {
-    /// What became of the changes.
+    /// The outcome of the commit.
     pub changes: Changes,
     /// The changes as a diff in the format of git, if it was asked for. It contains what the sandbox
     /// wrote: escape it for a terminal.
@@ -45,14 +45,14 @@ pub struct FinishOptions {
     pub commit: CommitPolicy,
     /// Whether to make a diff.
     pub diff: bool,
-    /// Where to copy everything that the sandbox saw, if nothing is committed. It must not exist.
+    /// Where to copy the sandbox's view, if nothing is committed. It must not exist.
     pub keep_staged: Option<NewDirectory>,
 }
 
 impl StagedIoDir {
-    /// Compares the stage with the io dir, and commits the changes if they are to be. Nothing runs in
-    /// the sandbox any more. `view` is what it saw, `most` the maximum number of listed changes.
-    /// What is returned has no secret of `redactions`.
+    /// Compares the stage with the io dir, and commits the changes if `options` say so. Nothing
+    /// runs in the sandbox any more. `view` is what it saw, `most` the maximum number of listed
+    /// changes. The secrets of `redactions` are masked in the result.
     pub fn finish(
         mut self,
         view: &OwnedFd,

@@ -1,6 +1,6 @@
 //! `files_touched`: the final state of what a run changed.
 //!
-//! The agent announces each path before it changes it, and that is all it is trusted with. The
+//! The agent announces each path before it changes it, and is trusted with nothing else. The
 //! controller itself checks the result and the size of each path, through the io dir's dirfd and
 //! under the same path rules as the agent.
 

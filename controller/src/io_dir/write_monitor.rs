@@ -1,16 +1,17 @@
 //! Monitors how an io dir grows while commands run, and finds what they changed.
 //!
-//! Nobody counts what a command writes, so write limits are enforced by scanning. A [`Watcher`],
-//! one for everything that runs in a sandbox at a time, measures the io dir again and again: named
-//! files by a scan, and [unnamed files](sandbox_engine::Processes::unnamed_files). Between two scans it checks the
-//! filesystem's free space, which takes microseconds, and scans at once if so much space is gone
-//! that a limit may be exceeded ([`pace`]). Each run compares the result with the state before it
-//! began ([`judge`]).
+//! The writes of commands cannot be counted, so write limits are enforced by scanning. A
+//! [`Watcher`], one for everything that runs in a sandbox at a time, measures the io dir
+//! repeatedly: named files by a scan, and [unnamed
+//! files](sandbox_engine::Processes::unnamed_files). Between two scans it checks the filesystem's
+//! free space, which takes microseconds, and scans at once if so much space is gone that a limit
+//! may be exceeded ([`schedule`]). Each run compares the result with the state before it began
+//! ([`judge`]).
 
 mod judge;
-mod pace;
-mod promptness;
+mod latency;
 mod scan;
+mod schedule;
 mod watcher;
 
 use std::sync::atomic::AtomicBool;
@@ -30,7 +31,7 @@ use self::watcher::{FoundProcesses, Watcher};
 pub(crate) use self::scan::watch_runtime;
 pub(crate) use self::watcher::{Watched, find_processes};
 
-/// How much a command may at least write after it was asked to end, before its container is killed.
+/// The minimum that a command may write after it was asked to end, before its container is killed.
 const OVERRUN: u64 = 64 << 20;
 
 /// The state of the directory that a sandbox's commands write to.
@@ -59,7 +60,7 @@ struct Before {
     snapshot: Arc<Snapshot>,
     baseline: Baseline,
     watcher: Arc<Watcher>,
-    /// Known to the watcher for as long as this exists.
+    /// Registered with the watcher while this exists.
     bounds: Arc<Bounds>,
 }
 
@@ -132,8 +133,8 @@ impl WriteMonitor {
                 ErrorKind::WriteLimit if reading.is_backed => limit,
                 ErrorKind::TooManyFiles if reading.stood_still => limit,
                 _ => {
-                    // A scan may count files twice that are moved meanwhile: two results are
-                    // believed.
+                    // A scan may count files twice that are moved meanwhile: a limit is exceeded
+                    // only after two results.
                     let most = before.bounds.limit.entries.saturating_add(1);
                     let Some(again) = self.scanner.measure(most).await else { continue };
                     let again = reading.with_named(again);
@@ -157,7 +158,8 @@ impl WriteMonitor {
         }
     }
 
-    /// Waits until the sandbox uses much more than when it was asked to end: asking was not enough.
+    /// Waits until the sandbox uses much more than when it was asked to end: then it must be
+    /// killed.
     pub async fn overrun(&self) {
         let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();

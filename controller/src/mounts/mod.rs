@@ -1,11 +1,11 @@
 //! Checks of the directories that a sandbox mounts from the host, and of other mounts below them.
 //!
 //! A bind mount shows a sandbox a single filesystem. It does not show what the host has mounted
-//! below it: the sandbox would work in the directory underneath the host's mount, which nobody
-//! looks at, and could detach that mount by removing or replacing the directory. Nothing inside the
-//! sandbox can recognise such a directory, so the controller checks: a mount point below is refused
-//! at the launch, and one that appears later ends the sandbox. It also refuses places whose content
-//! affects the host: pseudo filesystems, devices, and the controller's own directories.
+//! below it: the sandbox would work in the directory hidden under the host's mount, and could
+//! detach that mount by removing or replacing the directory. The sandbox cannot detect this, so the
+//! controller checks: it refuses a mount point below a mount at the launch, and ends the sandbox if
+//! one appears later. It also refuses places whose content affects the host: pseudo filesystems,
+//! devices, and the controller's own directories.
 //!
 //! Everything is compared by its [`Location`](sandbox_engine::mount_table::Location) in a
 //! filesystem, not by its path: a bind mount or a link gives the same directory another path.
@@ -34,12 +34,12 @@ use crate::mounts::policy::refused;
 /// How often an inconclusive table is read again before a sandbox is ended because of it: a read
 /// can fail, or race with a change.
 const READ_ATTEMPTS: u32 = 5;
-/// How often a used sandbox's mounts are looked at: the kernel reports no rename of a directory
-/// above a mount point.
+/// How often the mounts of a sandbox in use are checked: the kernel reports no rename of a
+/// directory above a mount point.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Where the files and directories of the host are, whatever their paths: a bind mount or a link
-/// gives one of them another path.
+/// The locations of the host's files and directories, independent of their paths: a bind mount or a
+/// link adds further paths.
 #[derive(Debug)]
 pub struct HostPlaces(Option<MountTable>);
 
@@ -47,7 +47,7 @@ impl HostPlaces {
     /// As they are now.
     #[must_use]
     pub fn now() -> Self {
-        // Without a table nothing can be told apart, nor mounted.
+        // Without a table nothing can be compared, nor mounted.
         Self(MountTable::now().ok())
     }
 
@@ -60,19 +60,19 @@ impl HostPlaces {
         places.is_some_and(|(of, it)| of.location.path_to(&it.location).is_some())
     }
 
-    /// The same of a file that may be a link, which is in the one or leads to the other.
+    /// The same for a file that may be a link: its own location, or its target's.
     pub(crate) fn contains_file(&self, directory: &Path, file: &Path) -> bool {
         [file.parent(), Some(file)].into_iter().flatten().any(|it| self.contains(directory, it))
     }
 }
 
-/// Refuses to write something into these directories. It may be missing, or in no directory, such
+/// Refuses to write a file in these directories. The file may be missing, or in no directory, such
 /// as a pipe.
 pub(crate) fn check_output(folders: &ReservedDirs, path: &Path) -> Result<(), MountRefusal> {
     let Some(table) = HostPlaces::now().0 else { return Ok(()) };
     match MountPolicy::new(Arc::new(table), folders) {
         Ok(policy) => policy.check_output(path),
-        // Such as a directory in a mount that is out of sight: a launch says what is wrong.
+        // Such as a directory in a mount that is not visible: a launch reports the error.
         Err(_) => Ok(()),
     }
 }
@@ -168,7 +168,7 @@ impl MountGuard {
 
     fn watch(&mut self, what: &str, source: &Source, mount: u64) {
         let (what, path, file) = (what.to_owned(), (&source.path).into(), source.file.clone());
-        // Nobody else has it before the launch is over.
+        // Not shared before the launch is over.
         Arc::make_mut(&mut self.watched).push(Watched { what, path, file, mount });
     }
 
@@ -211,7 +211,7 @@ impl MountGuard {
         lost.map_or(Ok(()), |lost| Err(lost.into()))
     }
 
-    /// For looks at the mounts when the sandbox is used.
+    /// For checks of the mounts when the sandbox is used.
     pub fn looks(&self) -> MountLooks {
         let reader = self.rules.as_ref().map(|rules| rules.changes.reader());
         MountLooks {
@@ -238,11 +238,11 @@ fn guest_paths(target: &str, below: &[&str]) -> Vec<String> {
     below.iter().map(|path| format!("{target}/{path}")).collect()
 }
 
-/// Looks at the mounts of a sandbox whenever it is used: the kernel reports no rename of a
-/// directory above a mount point, and nobody looks while a sandbox is idle.
+/// Checks the mounts of a sandbox whenever it is used: the kernel reports no rename of a directory
+/// above a mount point, and an idle sandbox is not watched.
 #[derive(Debug)]
 pub(crate) struct MountLooks {
-    /// `None` if nothing of the host is mounted.
+    /// `None` without mounts of the host.
     reader: Option<MountReader>,
     watched: Arc<Vec<Watched>>,
     /// The last table by which nothing was lost.

@@ -81,7 +81,7 @@ struct ReservedDir {
     name: &'static str,
     path: PathBuf,
     location: Location,
-    /// What is below these may be mounted all the same.
+    /// What is below these may be mounted nevertheless.
     io_dirs: Vec<Location>,
 }
 
@@ -126,7 +126,7 @@ impl MountPolicy {
             own.push(reserve("directory of agents' io dirs", path, &folders.service_io_dirs)?);
         }
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
-        // One that is nowhere cannot be written.
+        // A path without a location cannot be written.
         let file = |path: &PathBuf| Some((path.clone(), place(&table, path).ok()?.location));
         let files = folders.files.iter().filter_map(file).collect();
         Ok(Self { own, files, devices, table })
@@ -144,8 +144,8 @@ impl MountPolicy {
         self.check_served(&located)
     }
 
-    /// Refuses a path of one's own directories, of a server's that runs or of a pseudo filesystem, for
-    /// what is written and not mounted.
+    /// Refuses a path of the controller's own directories, of a running server's or of a pseudo
+    /// filesystem, for files that are written and not mounted.
     pub fn check_output(&self, path: &Path) -> Result<(), MountRefusal> {
         // Such as a device, a terminal, a pipe.
         let is_stream = path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir());
@@ -158,19 +158,19 @@ impl MountPolicy {
                 if !path.exists()
                     && let Some(ReservedDir { name, path, .. }) = self.own.iter().find(is_in)
                 {
-                    // It would be made with content of a sandbox's.
+                    // It would be created with content from a sandbox.
                     return Err(MountRefusal::ParentOfReservedDir { name, folder: path.clone() });
                 }
                 self.check_own(&located.location)?;
                 if is_stream { Ok(()) } else { self.check_served(&located) }
             }
-            // And no file of another mount namespace.
+            // Nor is it a file of another mount namespace.
             Err(MountRefusal::NotListed) if is_stream => Ok(()),
             Err(refusal) => Err(refusal),
         }
     }
 
-    /// Refuses a source that may not be mounted. Returns what a sandbox must not see of it: the
+    /// Refuses a source that may not be mounted. Returns what to hide in it from a sandbox: the
     /// paths of the controller's own directories below it.
     pub fn check(
         &self,
@@ -187,7 +187,8 @@ impl MountPolicy {
             let Some(rest) = rest.to_str().filter(|_| access == Access::Read) else {
                 return Err(MountRefusal::ParentOfReservedDir { name, folder });
             };
-            // One that does not exist can be made while the sandbox runs: now it can be hidden.
+            // A missing one could be created while the sandbox runs: creating it now allows hiding
+            // it.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
             made.map_err(|error| MountRefusal::unhidden(name, folder, &error))?;
             hidden.push(rest);
@@ -213,12 +214,13 @@ impl MountPolicy {
         Ok(hidden)
     }
 
-    /// Refuses a source in the data directory of a server that runs.
+    /// Refuses a source in the data directory of a running server.
     pub fn check_servers(&self, opened: Opened<'_>) -> Result<(), MountRefusal> {
         self.check_served(&locate(&self.table, opened)?)
     }
 
-    /// Refuses what is in the data directory of a server that runs, but for io dirs in one's own.
+    /// Refuses what is in the data directory of a running server, except io dirs in the
+    /// controller's own.
     fn check_served(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
         if self.own.iter().any(|own| own.location.path_to(&located.location).is_some()) {
             return Ok(());
@@ -226,7 +228,7 @@ impl MountPolicy {
         located.served_dir().map_or(Ok(()), |folder| Err(MountRefusal::ServedDir { folder }))
     }
 
-    /// Refuses an open file or directory below which anything is mounted, and nothing else.
+    /// Refuses only an open file or directory below which anything is mounted.
     pub fn check_mounts_below(&self, opened: Opened<'_>) -> Result<(), MountRefusal> {
         check_mounts(&self.table, opened)
     }

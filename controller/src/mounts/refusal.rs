@@ -10,8 +10,8 @@ pub(super) const DEVICES: &str = "/dev";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountRefusal {
-    /// Something is mounted below it. A sandbox would work in the directory underneath, which
-    /// nobody looks at, and could detach the mount by removing or replacing that directory.
+    /// Something is mounted below it. A sandbox would work in the hidden directory underneath, and
+    /// could detach the mount by removing or replacing that directory.
     #[error("{} is a mount point below it", .mount_point.display())]
     MountPoint {
         /// The mount point on the host.

@@ -91,7 +91,7 @@ async fn a_mount_point_below_ends_it_at_the_first_look() {
 }
 
 #[tokio::test]
-async fn a_mount_point_that_is_there_at_the_end_is_found_though_nobody_was_told() {
+async fn an_unreported_mount_point_is_found_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let text = with_mount_below(dir.path());
     let look = |text: &str| looks(dir.path(), text);

@@ -37,19 +37,19 @@ struct Watcher {
 /// Reads the table.
 #[derive(Debug)]
 struct Reader {
-    /// Open for as long as it is watched: to read it again needs no new descriptor, of which there
-    /// may be none left. Locked, because overlapping reads would tear lines.
+    /// Open while the table is watched: reading it again needs no new descriptor, which could be
+    /// refused. Locked, because overlapping reads would tear lines.
     mountinfo: Mutex<Arc<File>>,
     /// The bytes of the table when it was last read.
     length: AtomicUsize,
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
-    /// The table that was last read for a look, and when that began.
+    /// The table of the last check, and the start of that read.
     looked: Mutex<Option<(Instant, Table)>>,
 }
 
-/// Reads the table when it is asked to.
+/// Reads the table on request.
 #[derive(Debug, Clone)]
 pub(super) struct MountReader(Arc<Reader>);
 
@@ -59,12 +59,12 @@ impl MountReader {
         Self(Arc::new(Reader::new(Arc::new(mountinfo))))
     }
 
-    /// The table as it was less than `age` ago. All looks share one.
+    /// The table, at most `age` old. All checks share it.
     pub async fn read(&self, age: Duration) -> Table {
         if let Some(table) = self.0.looked(age) {
             return table;
         }
-        // It takes less time to read a short one than to have another thread read it.
+        // Reading a short one takes less time than a thread switch.
         if self.0.length.load(Ordering::Relaxed) <= SHORT {
             return self.0.look(age);
         }
@@ -98,7 +98,7 @@ impl MountWatch {
         let reader = watcher.shared.clone();
         let mountinfo = lock(&reader.mountinfo);
         let table = Arc::new(reader.read(&mountinfo)?);
-        // What was published until now is older than this table; what is published later is not.
+        // Tables published so far are older than this one; later ones are not.
         let latest = reader.latest.subscribe();
         drop(mountinfo);
         Ok((table, MountChanges { latest, reader, _watcher: Some(watcher) }))
@@ -176,7 +176,7 @@ impl Reader {
 
     fn look(&self, age: Duration) -> Table {
         let mountinfo = lock(&self.mountinfo);
-        // Another look may just have read it.
+        // Another check may just have read it.
         self.looked(age).unwrap_or_else(|| {
             let began = Instant::now();
             let table = self.read(&mountinfo).map(Arc::new).map_err(Arc::new);
@@ -266,7 +266,7 @@ mod tests {
         let fresh = || std::fs::read(MOUNTINFO).unwrap();
         assert!(!fresh().is_empty());
         let again = || read(&mountinfo).unwrap();
-        // Others on this machine mount too: once nobody has meanwhile.
+        // Other processes mount too: retried until none has.
         assert!((0..1000).any(|_| [fresh(), fresh()] == [again(), again()]));
     }
 

@@ -1,4 +1,4 @@
-//! What makes two sandboxes the same until somebody asks for one.
+//! What makes two sandboxes equal until they are claimed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,22 +14,21 @@ use crate::io_dir::{IoDir, links_of};
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::RootOwner;
 
-/// The longest lifetime of a sandbox from a pool. Its label tells how long it may exist, and is written
-/// before anyone asks for it.
+/// The longest lifetime of a sandbox from a pool. Its expiry label is written before the claim.
 pub(super) const MAX_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// All that shapes a container and its agent's confinement before a caller is known. Whoever has the same key
-/// gets the same sandbox; the rest of a spec is given to the agent when the sandbox is claimed. The
-/// engine and the agent's program are the controller's, which a pool belongs to.
+/// Everything that shapes a container and its agent's confinement before the claim. Equal keys get
+/// equal sandboxes; the rest of a spec is sent to the agent with the claim. The engine and the
+/// agent's program are not in it: they belong to the controller, and so does the pool.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SlotKey {
     root: RootFs,
     root_owner: RootOwner,
     prepared: Option<Prepared>,
-    /// Which directory the root is now, if it is one: its path may lead to another one later.
+    /// The identity of the root, if it is a directory: its path may lead to another one later.
     root_identity: Option<Identity>,
     io: IoKey,
-    /// Whom the caller named; otherwise the owner of the io dir decides.
+    /// The user that the caller named; otherwise the owner of the io dir decides.
     user: Option<User>,
     container: ContainerKey,
 }
@@ -57,7 +56,8 @@ pub(super) struct NamedIoDir {
     private: Option<PrivateIo>,
 }
 
-/// What an engine is told of a container, except its name, its labels, and the sources of its mounts.
+/// The container settings sent to the engine, except its name, its labels, and the sources of its
+/// mounts.
 #[derive(Debug, Clone, PartialEq)]
 struct ContainerKey {
     /// The mounts with their modes, the working directory, the confinement, and whether there is a proxy
@@ -94,14 +94,14 @@ impl SlotKey {
         root_owner: RootOwner,
         named: Option<NamedIoDir>,
     ) -> Result<Self, &'static str> {
-        // Without `..`: whoever adds a field decides here whether it shapes the container.
+        // Without `..`: each new field must be classified here.
         let SandboxSpec {
             root,
             // As `named`.
             io_dir: _,
             // The same container as one without an io dir.
             io_is_off: _,
-            // Of how `named` was opened.
+            // It only affects how `named` was opened.
             no_symlinks: _,
             private_io,
             staged,
@@ -109,14 +109,15 @@ impl SlotKey {
             mount_path: _,
             workdir: _,
             inputs,
-            // Those that shape the container are in `container`, and the size of an io dir in memory.
+            // Limits that shape the container are in `container`, and the size of an io dir in
+            // memory.
             limits,
-            // The agent is told of these when the sandbox is claimed.
+            // Sent to the agent with the claim.
             io_errors: _,
             allowed_paths: _,
             protected: _,
             user,
-            // A pool has slots for short lives, and looks at this itself.
+            // A pool has slots for short lives, and checks this itself.
             lifetime,
             // The controller's own.
             idle_limit: _,
@@ -124,18 +125,18 @@ impl SlotKey {
             lifespan: _,
             id,
             container_name,
-            // Lists name slots after their pool.
+            // Listings show the pool's title.
             title: _,
-            // Whether there are hosts is in the agent's arguments; which, the controller decides.
+            // Whether there are hosts is in the agent's arguments; which hosts, the controller
+            // decides.
             allow: _,
         } = spec;
         if !inputs.is_empty() {
-            // A slot would have the files as they were when it was started.
+            // A slot would have the files as of its start.
             return Err("it has inputs");
         }
         if *staged {
-            // The io dir as it was when the slot was started would be what its changes are compared
-            // with.
+            // Changes would be compared with the io dir as of the slot's start.
             return Err("its io dir is staged");
         }
         if id.is_some() || container_name.is_some() {
@@ -159,7 +160,7 @@ impl SlotKey {
             }
             Some(ProgramRoot::Image { .. }) | None => None,
         };
-        // Any user will do: it is the engine that needs one here.
+        // Any user: the engine requires one here.
         let any = user.unwrap_or(ROOT);
         let container =
             plan.container(spec, String::new(), Vec::new(), any, &[], prepared.cloned());
@@ -180,7 +181,7 @@ impl SlotKey {
         } = container;
         Ok(Self {
             root: match root {
-                // When to pull it is over once it is prepared.
+                // The pull policy does not matter once the image is prepared.
                 RootFs::Image { reference, pull: _ } => {
                     RootFs::Image { reference: reference.clone(), pull: Default::default() }
                 }

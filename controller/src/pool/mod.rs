@@ -35,16 +35,16 @@ use crate::sandbox::prepared::PreparedSandbox;
 
 /// How many sandboxes are started ahead at the same time.
 const FILLERS: usize = 2;
-/// How long those who begin to start sandboxes leave the processors to the launch that took one, which
-/// needs them for a few milliseconds.
+/// How long the fillers leave the processors to a launch that took a sandbox, which needs them for
+/// a few milliseconds.
 const HEAD_START: Duration = Duration::from_millis(10);
-/// How long they leave them to launches for which none was ready, and which somebody waits for.
+/// How long they leave them to cold launches, which callers wait for.
 const COLD_START_DELAY: Duration = Duration::from_millis(500);
-/// How many pooled sandboxes a launch tries, if they turn out to be unusable, before it starts one,
-/// and how long all that may take: about as long as a start.
+/// How many unusable pooled sandboxes a launch tries, before it starts one, and for how long: about
+/// as long as a start.
 const MAX_TRIES: usize = 3;
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
-/// What lists say that a pooled sandbox is made for: nobody knows yet.
+/// The title of a pooled sandbox in listings, before the claim.
 const TITLE: &str = "warm pool";
 /// The part of the machine's memory that sandboxes of learnt keys leave available.
 const MEMORY_LEFT: u64 = 8;
@@ -61,15 +61,15 @@ struct Pool {
     counters: Counters,
     /// Notified when a sandbox is ready, or could not be started.
     changed: Notify,
-    /// How many launches found nothing, and are starting a sandbox.
+    /// How many launches found none, and are starting a sandbox.
     cold_starts: watch::Sender<usize>,
 }
 
-/// What a launch finds.
+/// What a launch gets.
 pub(crate) enum Claim {
     /// A pooled sandbox.
     Warm(Sandbox),
-    /// Nothing: it starts one.
+    /// None: it starts one.
     Cold(ColdStart),
     /// It is never pooled.
     Unpooled,
@@ -86,15 +86,15 @@ impl Drop for ColdStart {
 
 struct State {
     slots: PoolSlots<SlotKey, Template, Slot>,
-    /// The tasks that start sandboxes, and how many of them will look for more to do.
+    /// The tasks that start sandboxes, and how many of them will check for more work.
     tasks: JoinSet<()>,
     fillers: usize,
-    /// The task that waits until a failure is some time ago.
+    /// The task that waits for the retry after a failure.
     timer: Option<AbortHandle>,
     is_closed: bool,
 }
 
-/// What the slots of a key are started from.
+/// The template of a key's slots.
 #[derive(Debug)]
 struct Template {
     sandbox: PreparedSandbox,
@@ -160,13 +160,13 @@ impl PoolHandle {
         Ok(())
     }
 
-    /// Takes a pooled sandbox for a launch, if there is one. What is prepared for that is kept in
+    /// Takes a pooled sandbox for a launch, if there is one. Keeps the result of preparing in
     /// `sandbox`.
     pub async fn claim(&self, sandbox: &mut PreparedSandbox) -> Claim {
         let began = StdInstant::now();
         let pool = &self.0;
         let Ok((key, plan)) = pool.key_of(sandbox).await else {
-            // Or the launch reports what is wrong.
+            // On an error the launch reports it.
             pool.counters.unpooled.add();
             return Claim::Unpooled;
         };
@@ -195,7 +195,7 @@ impl PoolHandle {
         Claim::Cold(cold)
     }
 
-    /// Waits until all are ready that are to be, or cannot be started.
+    /// Waits until all missing ones are ready, or cannot be started.
     pub async fn settled(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -280,7 +280,7 @@ impl Pool {
         Some((group, slot.sandbox))
     }
 
-    /// Learns from a launch that found nothing.
+    /// Learns from a launch that found none.
     fn learn(self: &Arc<Self>, key: SlotKey, sandbox: &PreparedSandbox) {
         let lifetime = sandbox.spec.lifetime;
         let given_up = self.state().slots.learn(
@@ -293,7 +293,7 @@ impl Pool {
         self.refill();
     }
 
-    /// Begins to start what is missing, in the background.
+    /// Starts missing ones in the background.
     fn refill(self: &Arc<Self>) {
         let mut state = self.state();
         let state = &mut *state;
@@ -321,7 +321,7 @@ impl Pool {
         }
     }
 
-    /// Starts sandboxes until nothing is missing that can be started now.
+    /// Starts sandboxes until none is missing that can be started now.
     async fn fill(self: Arc<Self>) {
         tokio::time::sleep(HEAD_START).await;
         loop {
@@ -334,7 +334,7 @@ impl Pool {
                     self.counters.filled(since.elapsed());
                     let pool = Arc::downgrade(&self);
                     let slot = |number, sandbox| self.slot(pool, number, sandbox);
-                    // The one that nobody wants is dropped without the lock.
+                    // An unwanted sandbox is dropped without the lock.
                     let unwanted = self.state().slots.filled(group, sandbox, slot);
                     drop(unwanted);
                 }
@@ -346,18 +346,18 @@ impl Pool {
             }
             self.changed.notify_waiters();
         }
-        // What failed meanwhile is tried again later.
+        // Failed ones are retried later.
         self.refill();
     }
 
-    /// They are what the pool is to spare its callers: it does not make them slower. Where they never end,
-    /// it starts a few sandboxes nevertheless.
+    /// The pool must not slow down the launches of callers. If those never end, it starts a few
+    /// sandboxes nevertheless.
     async fn let_cold_starts_pass(&self) {
         let mut starts = self.cold_starts.subscribe();
         _ = timeout(COLD_START_DELAY, starts.wait_for(|starts| *starts == 0)).await;
     }
 
-    /// What to start next. If there is nothing, the filler that asks is done.
+    /// What to start next. With nothing to start, this filler ends.
     fn next_fill(&self) -> Option<(u64, PreparedSandbox)> {
         let mut state = self.state();
         let next = state.slots.next_fill(Instant::now(), memory_is_available);
@@ -370,7 +370,7 @@ impl Pool {
 
     fn slot(&self, pool: Weak<Self>, number: u64, sandbox: PooledSandbox) -> Slot {
         let ended = sandbox.ended();
-        // Not all at the same time: those that were started together would leave a gap.
+        // At different times: sandboxes that started together would expire together.
         let early = self.config.max_age / 64 * u32::try_from(number % 16).unwrap_or(0);
         let expires = sandbox.since() + (self.config.max_age - early);
         let watch = async move {
@@ -385,7 +385,7 @@ impl Pool {
         Slot { sandbox, _watch: Watch(self.runtime.spawn(watch).abort_handle()) }
     }
 
-    /// Gives a slot up.
+    /// Discards a slot.
     fn remove(self: &Arc<Self>, number: u64, why: SlotEnd) {
         let removed = self.state().slots.remove(number, why, Instant::now());
         if removed.is_some() {
@@ -393,7 +393,7 @@ impl Pool {
                 SlotEnd::Dead => self.counters.dead.add(),
                 SlotEnd::Expired => self.counters.expired.add(),
             }
-            tracing::debug!(?why, "a pooled sandbox is given up");
+            tracing::debug!(?why, "a pooled sandbox is discarded");
             self.changed.notify_waiters();
             self.refill();
         }

@@ -382,7 +382,7 @@ async fn claimed_sandbox_has_its_callers_limits_and_its_own_io_dir() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn label_tells_the_longest_life_of_a_sandbox_that_is_claimed_late() {
+async fn label_has_the_longest_life_of_a_sandbox_that_is_claimed_late() {
     let before = SystemTime::now();
     let world = World::new(1, SandboxSpec::new().lifetime(Duration::from_secs(5))).await;
     let sandbox = world.launch(SandboxSpec::new()).await;

@@ -20,11 +20,12 @@ pub struct ArtifactCopy {
 }
 
 impl Sandbox {
-    /// Moves a private io dir on disk to `to`, and keeps it when the sandbox ends: for who gave the
-    /// sandbox a [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its files. `to` must not exist, and
-    /// be on the file system of [`Config::scratch_dir`](crate::Config::scratch_dir). From then on the
-    /// directory belongs to the caller. Its mode is 0777, so that it must be in a directory that nobody
-    /// else can enter. Until the sandbox is closed, what runs in it may still change the files.
+    /// Moves a private io dir on disk to `to`, and keeps it when the sandbox ends: for a caller who
+    /// created the sandbox with a [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its
+    /// files. `to` must not exist, and be on the file system of
+    /// [`Config::scratch_dir`](crate::Config::scratch_dir). From then on the directory belongs to
+    /// the caller. Its mode is 0777, so its parent must admit only this user. Until the sandbox is
+    /// closed, what runs in it may still change the files.
     ///
     /// # Errors
     ///
@@ -34,8 +35,9 @@ impl Sandbox {
         self.inner.io_dir().ok_or(Error::NoFreshIoDir)?.keep(to.as_ref())
     }
 
-    /// Starts to copy files of the io dir, at most as many as `limits.entries`. For when nothing
-    /// runs in the sandbox any more, and before it is closed: a fresh io dir ends with it.
+    /// Starts to copy files of the io dir, at most as many as `limits.entries`. Call it when
+    /// nothing runs in the sandbox any more, and before it is closed: a fresh io dir is removed
+    /// with it.
     ///
     /// # Panics
     ///
@@ -72,7 +74,7 @@ impl ArtifactCopy {
         })
     }
 
-    /// Ends it soon: [`wait`](Self::wait) returns when what was copied is removed.
+    /// Ends it soon: [`wait`](Self::wait) returns when the copied files are removed.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }

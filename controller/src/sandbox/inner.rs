@@ -61,9 +61,9 @@ pub(crate) struct Inner {
     /// Why the controller ended the sandbox without a request.
     pub(super) end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
-    /// Whether a timer keeps those of operations from waking the runtime.
+    /// Whether a timer spares the runtime a wake for each operation.
     pub has_timer: Arc<AtomicBool>,
-    /// A run has killed its container, which may take its time to end.
+    /// A run has killed its container, which may take a while to end.
     pub(super) is_killed: AtomicBool,
     /// From now on, the sandbox ends because its owner closes it.
     pub(super) is_closing: AtomicBool,
@@ -79,7 +79,7 @@ pub(crate) struct Inner {
     pub(super) image_workdir: Option<String>,
     /// The id of the image that its commands run in, if it is one of the engine.
     pub(super) image_id: Option<String>,
-    /// What the caller named of what it is made of.
+    /// The paths of what it is made of, as the caller named them.
     pub(super) named: Vec<Arc<OwnedFd>>,
     pub(super) supports_exec: bool,
     pub(super) write_baseline: WriteBaseline,
@@ -114,7 +114,7 @@ impl Inner {
         self.removal.egress.as_ref().map(|egress| egress.report())
     }
 
-    /// Waits, not for long, until the connections that ended with a command are in the reports.
+    /// Waits briefly until the connections that ended with a command are in the reports.
     pub async fn settle_connections(&self) {
         _ = tokio::time::timeout(EVIDENCE_TIMEOUT, self.session.settle_tunnels()).await;
     }
@@ -132,8 +132,8 @@ impl Inner {
         self.supports_exec
     }
 
-    /// Scans the io dir before something runs, if more may be written to it than the agent counts: by
-    /// commands, or by an overlay, which copies a whole file when it is first written.
+    /// Scans the io dir before a run, if more may be written to it than the agent counts: by
+    /// commands, or by an overlay, which copies a whole file at the first write.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
         let writes_more = |io_dir: &&Arc<IoDir>| self.supports_exec || io_dir.lower().is_some();
         let io_dir = self.io_dir.as_ref().filter(writes_more)?;
@@ -190,14 +190,14 @@ impl Inner {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// Whether everything that the container used is of the first run.
+    /// Whether the container's total usage is that of the first run.
     pub fn has_run_once(&self) -> bool {
         self.runs.load(Ordering::Relaxed) == 1
     }
 
     /// The processor time since the last report: the agent counts from its start.
-    pub fn cpu_of_this_run(&self, told: u64) -> u64 {
-        told.saturating_sub(self.cpu_reported.swap(told, Ordering::Relaxed))
+    pub fn cpu_of_this_run(&self, total: u64) -> u64 {
+        total.saturating_sub(self.cpu_reported.swap(total, Ordering::Relaxed))
     }
 
     pub fn id(&self) -> &str {
@@ -279,7 +279,7 @@ impl Inner {
             (Some(SessionEnd::Breach(detail)), _) => {
                 format!("the agent broke the protocol: {detail}")
             }
-            // Whether its container could be killed or not.
+            // Independent of whether its container could be killed.
             (_, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
             (None, _) | (Some(SessionEnd::Eof), None) if self.is_killed.load(Ordering::Relaxed) => {
                 "its container was killed".to_owned()
@@ -292,7 +292,7 @@ impl Inner {
         Some(Error::Ended { detail })
     }
 
-    /// Like [`ended`](Self::ended), for a request without an answer: includes the engine's evidence
+    /// Like [`ended`](Self::ended), for a request without a reply: includes the engine's evidence
     /// of the end.
     pub async fn why_ended(&self) -> Error {
         if self.is_closing() {
@@ -308,7 +308,7 @@ impl Inner {
         self.ended().unwrap_or_else(|| Error::Ended { detail: "its agent is gone".to_owned() })
     }
 
-    /// Looks at the mount table regularly, for as long as it is awaited.
+    /// Checks the mount table regularly, while it is awaited.
     pub async fn look_at_mounts(&self) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -316,22 +316,22 @@ impl Inner {
         }
     }
 
-    /// Looks at the mount table before the sandbox is used, unless that was done just now. Refuses
-    /// the use if a mount must not be there.
+    /// Checks the mount table before the sandbox is used, unless that was done just now. Refuses
+    /// the use if a mount must not exist.
     pub async fn check_mounts_before_use(&self) -> Result<(), Error> {
         self.check_mounts(LOOK_INTERVAL).await;
         self.lost_mount().map_or(Ok(()), |lost| Err(lost.clone().into()))
     }
 
-    /// Looks at the mount table as it was less than `age` ago. A mount that must not be there ends the
-    /// sandbox, which is not to be used any more even if its container cannot be killed.
+    /// Checks the mount table, at most `age` old. A forbidden mount ends the sandbox, which must
+    /// not be used any more even if its container cannot be killed.
     pub async fn check_mounts(&self, age: Duration) {
         if self.lost_mount().is_none()
             && let Some(lost) = self.mount_looks.lost(age).await
         {
             _ = self.end_cause.set(EndCause::MountLost(lost));
             let container = self.container.clone();
-            // Whoever looked may stop waiting, and the others look no more.
+            // The caller may stop waiting, and later calls skip the check: hence a task.
             let kill = tokio::spawn(async move { step(Step::Kill, container.kill()).await });
             if let Ok(Err(error)) = kill.await {
                 tracing::debug!(%error, "cannot kill a container that lost a mount");
@@ -339,7 +339,7 @@ impl Inner {
         }
     }
 
-    /// Ends the sandbox, whose agent answers too late.
+    /// Ends the sandbox, because its agent replies too late.
     pub async fn abandon(&self, why: &'static str) {
         _ = self.end_cause.set(EndCause::Unanswered(why));
         tracing::warn!(why, "a sandbox is ended");
@@ -408,7 +408,7 @@ impl Inner {
     /// The container's groups, and what is counted there.
     async fn counted(&self) -> Option<(Groups, GroupsUsage)> {
         if !self.is_our_kernel {
-            // It counts what its own processes do; this one sees it as one process.
+            // gVisor counts its own processes; the kernel sees it as one process.
             return None;
         }
         let groups =
@@ -473,7 +473,7 @@ impl Inner {
         });
     }
 
-    /// Ends the sandbox. If all is well with it, its removal is asked for, and not waited for.
+    /// Ends the sandbox. If it is intact, its removal is requested, and not waited for.
     pub(super) async fn release(&self) -> Result<(), Error> {
         let is_staged = self.io_dir().is_some_and(|io_dir| !io_dir.staged_sources().is_empty());
         let is_well = self.session.end().is_none() && !self.is_killed.load(Ordering::Relaxed);
@@ -517,7 +517,7 @@ impl Inner {
 pub(crate) enum EndCause {
     /// A time limit has passed.
     Outlived(&'static str),
-    /// Its agent works on a request for longer than it may.
+    /// Its agent exceeds the time limit of a request.
     Unanswered(&'static str),
     /// A mount appeared below one of its mounts.
     MountLost(MountLost),

@@ -83,9 +83,8 @@ impl Sandbox {
         self.inner.image_id.as_deref()
     }
 
-    /// What it is made of, by paths that lead to the very files and directories that were opened for
-    /// it, for as long as this exists: the root directory or image archive of its spec, and then the
-    /// inputs that are paths.
+    /// What it is made of, by paths that lead to the opened files and directories as long as this
+    /// exists: the root directory or image archive of its spec, and then the inputs that are paths.
     #[must_use]
     pub fn opened(&self) -> Vec<PathBuf> {
         let path = |file: &Arc<OwnedFd>| format!("/proc/self/fd/{}", file.as_raw_fd()).into();
@@ -133,14 +132,14 @@ impl Sandbox {
         self.inner.ended()
     }
 
-    /// Completes when the sandbox accepts no more requests, whoever ended it. Its container is there
+    /// Completes when the sandbox accepts no more requests, whatever ended it. Its container exists
     /// until it is [closed](Self::close).
     pub fn until_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let end = self.inner.session().subscribe_end();
         async move { _ = end.await }
     }
 
-    /// Ends the sandbox: tells the agent, and removes the container. A run in progress is
+    /// Ends the sandbox: shuts the agent down, and removes the container. A run in progress is
     /// cancelled. If the container could not be removed, another call tries again.
     ///
     /// # Errors
@@ -150,11 +149,11 @@ impl Sandbox {
         self.inner.close().await
     }
 
-    /// Ends the sandbox as [`close`](Self::close) does, and does not wait for what goes on without this
-    /// process: the engine is asked for the removal of the container, and removes it even if this process
-    /// ends at once. What is the sandbox's on this machine, such as a private io dir, is gone when this
-    /// returns. If the sandbox has ended already, or the engine cannot be asked so (one behind TCP, or
-    /// Podman), this is `close`. What an engine fails to remove, the next command removes.
+    /// Ends the sandbox like [`close`](Self::close), and does not wait for the engine: the engine
+    /// is asked to remove the container, and does so even if this process ends at once. The
+    /// sandbox's resources on this machine, such as a private io dir, are gone when this returns.
+    /// If the sandbox has ended already, or the engine cannot be asked so (one behind TCP, or
+    /// Podman), this is `close`. The next command removes what an engine failed to remove.
     ///
     /// # Errors
     ///
@@ -189,11 +188,11 @@ impl Sandbox {
                 let redactions = &inner.redactions;
                 staged.finish(&view, options, is_ok, most, redactions, reached).map(Some)
             }
-            // Something may still write to the copy.
+            // The copy may still change.
             Err(error) => Err(error),
         };
         tokio::task::spawn_blocking(finish).await.unwrap_or_else(|error| {
-            Err(Error::Ended { detail: format!("the commit was given up: {error}") })
+            Err(Error::Ended { detail: format!("the commit was cancelled: {error}") })
         })
     }
 }

@@ -71,9 +71,9 @@ mod tests {
     async fn owner_without_a_name_is_shown_by_number() {
         let owners = Owners::default();
         assert_eq!(owners.names(0, 0).await, ("root".to_owned(), "root".to_owned()));
-        let nobody = (3_999_999_999, 3_999_999_998);
+        let unknown = (3_999_999_999, 3_999_999_998);
         let numbers = ("3999999999".to_owned(), "3999999998".to_owned());
-        assert_eq!(owners.names(nobody.0, nobody.1).await, numbers);
+        assert_eq!(owners.names(unknown.0, unknown.1).await, numbers);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Plan {
             .saturating_add(SPARE_DESCRIPTORS);
         let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
-                // One byte more than may be written: that byte tells the io dir scan that a file
+                // One byte more than the write limit: that byte shows the io dir scan that a file
                 // has reached this bound.
                 let beyond = limits.max_write.as_u64().saturating_add(1);
                 let most = beyond.max(limits.max_file_size.as_u64());
@@ -219,10 +219,10 @@ impl Plan {
     }
 }
 
-/// What a sandbox has that a mount at `path` would cover, or that covers it. Beneath `/tmp` an io dir
-/// is fine; one that covers it would hide it from commands. An input is not: commands may write below
-/// `/tmp` by the kernel's rules, which know no mounts, and a read-only mount does not stop a write to a
-/// FIFO.
+/// The path of the sandbox that a mount at `path` would cover, or that covers it. An io dir below
+/// `/tmp` is fine; one that covers it would hide it from commands. An input below `/tmp` is not:
+/// commands may write there by the kernel's rules, which do not know mounts, and a read-only mount
+/// does not stop a write to a FIFO.
 fn taken(
     path: &GuestPath,
     access: Access,

@@ -81,7 +81,7 @@ impl RemovalGuard {
         Self { shared, id, name, egress, creating: Arc::default(), removal }
     }
 
-    /// Creates the container. In a separate task: if the caller gives up during the launch, there
+    /// Creates the container, in a separate task: if the caller is dropped during the launch, there
     /// is a container to remove, not one that appears after its removal.
     pub(super) async fn create(&self, spec: ContainerSpec) -> Result<Arc<dyn Container>, Error> {
         let creating = self.creating.clone().lock_owned().await;
@@ -120,7 +120,7 @@ impl RemovalGuard {
         let mut kept = None;
         let begins = self.removal.send_if_modified(|removal| {
             match std::mem::replace(removal, Removal::InProgress) {
-                Removal::Pending(begun) => kept = Some(begun),
+                Removal::Pending(removal) => kept = Some(removal),
                 Removal::Left if attempt == Attempt::Any => {}
                 other => {
                     *removal = other;
@@ -156,11 +156,11 @@ impl RemovalGuard {
         Some(self.shared.cleanup.spawn(work))
     }
 
-    /// Has the engine remove the container without waiting for it: even if this process ends. Returns
-    /// whether that is so; otherwise nothing has happened.
+    /// Makes the engine remove the container without waiting for it, even if this process ends.
+    /// Returns whether it accepted; otherwise nothing has happened.
     pub(super) async fn hand_over(&self) -> bool {
         let started = Instant::now();
-        // Its connections have audit lines that are to precede its end.
+        // The audit lines of its connections must precede its end.
         if self.egress.is_some() || !matches!(*self.removal.borrow(), Removal::Pending(_)) {
             return false;
         }
@@ -190,7 +190,7 @@ impl RemovalGuard {
             duration: Some(started.elapsed()),
             ..Event::new(&self.id, "close")
         });
-        // Nothing runs in the sandbox any more but its agent.
+        // Only the agent still runs in the sandbox.
         _ = tokio::task::spawn_blocking(move || drop(kept)).await;
         true
     }

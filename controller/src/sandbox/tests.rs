@@ -190,7 +190,7 @@ async fn engine_evidence_decides_when_the_agent_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever_tells_usage() {
+async fn hint_for_container_memory_names_its_own_limit() {
     for usage in
         [None, Some(ContainerUsage { cpu: Duration::from_secs(1), peak_memory: 256 << 20 })]
     {
@@ -206,13 +206,13 @@ async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
+async fn a_breach_of_the_protocol_kills_and_keeps_the_log() {
     for what in [
         "flood",
         "lines",
         "outside",
         "refusals",
-        "a refusal by no rule",
+        "the refusal has no policy error kind",
         "test cases",
         "a test case that is long",
         "a refused path that is long",
@@ -253,7 +253,9 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                     let long = Some("x".repeat(MAX_TEST_MESSAGE_BYTES + 1));
                     agent.case("c", TestStatus::Failed, long).await;
                 }
-                "a refusal by no rule" => agent.refused("a", None, ErrorKind::NotFound).await,
+                "the refusal has no policy error kind" => {
+                    agent.refused("a", None, ErrorKind::NotFound).await
+                }
                 "a refused path that is long" => {
                     let long = "x".repeat(MAX_PATH_BYTES + 1);
                     agent.refused(&long, None, ErrorKind::Symlink).await;
@@ -477,7 +479,7 @@ async fn a_step_that_hangs_fails_within_its_time_and_the_container_is_removed() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launch_that_is_given_up_while_the_container_is_made_leaves_none() {
+async fn a_launch_cancelled_while_the_container_is_created_leaves_none() {
     let world = World::with(Some("create"), async |_, _| {});
     let launch = tokio::time::timeout(Duration::from_secs(1), world.launch()).await;
     assert!(launch.is_err());
@@ -486,7 +488,7 @@ async fn a_launch_that_is_given_up_while_the_container_is_made_leaves_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_does_not_greet_is_given_up() {
+async fn an_agent_without_a_greeting_times_out() {
     let world = World::new(async |agent, _| {
         let _agent = agent;
         std::future::pending().await
@@ -502,7 +504,7 @@ async fn an_agent_that_does_not_greet_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_could_not_confine_itself_is_told_apart() {
+async fn an_agent_that_could_not_confine_itself_has_its_own_error() {
     let world = World::new(async |_, fake: Arc<Fake>| {
         fake.ends_with(Some(EXIT_UNCONFINED.into()), false);
     });
@@ -580,7 +582,7 @@ async fn a_sandbox_that_could_not_be_removed_is_when_it_is_asked_for_again() {
     let removals = || world.fake.calls().iter().filter(|&&call| call == "remove").count();
     let sandbox = world.launch().await.unwrap();
     let (one, other) = tokio::join!(sandbox.close(), sandbox.close());
-    // Neither caller is told that the removal succeeded.
+    // Neither caller gets a success.
     assert!(one.is_err() && other.is_err());
     assert_eq!(removals(), 2);
     assert!(sandbox.ended().is_some());
@@ -631,7 +633,7 @@ async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     assert_eq!(run.next_log().await, None);
     let result = run.wait().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(45));
-    // Its deadline has passed, whatever becomes of the kill.
+    // Its deadline has passed, even if the kill fails.
     let Outcome::Timeout(error) = &result.outcome else { panic!("{:?}", result.outcome) };
     assert!(error.message.contains("may not have ended"), "{error:?}");
     assert!(error.message.contains(Step::Kill.as_str()), "{error:?}");
@@ -726,7 +728,7 @@ async fn a_sandbox_ends_with_its_lifetime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
+async fn the_nonce_detects_an_engine_that_sees_another_directory() {
     // Another kernel's inode numbers, and the same directory.
     let answers = |sees_it: bool| {
         let io: Arc<Mutex<PathBuf>> = Arc::default();
@@ -812,7 +814,9 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
 }
 
 /// The usage in the results of consecutive runs whose agent reports these values.
-async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u64>, Option<u64>)> {
+async fn usage_of(
+    says: &'static [(u64, u64, u64)],
+) -> Vec<(Option<u64>, Option<u64>, Option<u64>)> {
     let world = greeted(async move |mut agent: Scripted, _| {
         for &(cpu_ms, peak_memory_bytes, written_bytes) in says {
             let id = agent.run_request().await;
@@ -823,15 +827,15 @@ async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in says {
         let result = sandbox.run(Script::new("return 1")).await.unwrap();
         assert_eq!(result.outcome.status(), Status::Ok);
         let Usage { cpu_ms, peak_memory_bytes, written_bytes, .. } = result.usage;
-        told.push((cpu_ms, peak_memory_bytes, written_bytes));
+        reported.push((cpu_ms, peak_memory_bytes, written_bytes));
     }
     sandbox.close().await.unwrap();
-    told
+    reported
 }
 
 #[tokio::test(start_paused = true)]
@@ -839,17 +843,17 @@ async fn impossible_usage_is_not_reported() {
     const MOST: (u64, u64, u64) = (37_000, 272 << 20, 50 << 20);
     const MORE: (u64, u64, u64) = (37_001, (272 << 20) + 1, (50 << 20) + 1);
     const ALL: (u64, u64, u64) = (u64::MAX, u64::MAX, u64::MAX);
-    assert_eq!(told_of(&[MOST]).await, [(Some(37_000), Some(272 << 20), Some(50 << 20))]);
-    assert_eq!(told_of(&[MORE]).await, [(None, None, None)]);
-    assert_eq!(told_of(&[ALL]).await, [(None, None, None)]);
+    assert_eq!(usage_of(&[MOST]).await, [(Some(37_000), Some(272 << 20), Some(50 << 20))]);
+    assert_eq!(usage_of(&[MORE]).await, [(None, None, None)]);
+    assert_eq!(usage_of(&[ALL]).await, [(None, None, None)]);
     // A kernel that does not report it.
-    assert_eq!(told_of(&[(0, 0, 0)]).await, [(Some(0), None, Some(0))]);
+    assert_eq!(usage_of(&[(0, 0, 0)]).await, [(Some(0), None, Some(0))]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_run_of_a_sandbox_is_told_its_own_processor_time() {
-    let told = told_of(&[(100, 7, 1), (130, 7, 2), (120, 7, 0)]).await;
-    let cpu: Vec<Option<u64>> = told.iter().map(|told| told.0).collect();
+async fn each_run_of_a_sandbox_reports_its_own_processor_time() {
+    let usage = usage_of(&[(100, 7, 1), (130, 7, 2), (120, 7, 0)]).await;
+    let cpu: Vec<Option<u64>> = usage.iter().map(|usage| usage.0).collect();
     assert_eq!(cpu, [Some(100), Some(30), Some(0)]);
 }
 
@@ -931,7 +935,7 @@ async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_hangs_in_a_sweep_holds_nobody_up_for_long() {
+async fn an_engine_that_hangs_in_a_sweep_blocks_commands_only_briefly() {
     let world = World::with(Some("list"), async |_, _| {});
     let before = tokio::time::Instant::now();
     Controller::new(world.shared.clone(), Sweep::Regularly).close().await;
@@ -939,7 +943,7 @@ async fn an_engine_that_hangs_in_a_sweep_holds_nobody_up_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
+async fn only_the_doctors_own_directory_may_be_a_root() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
     let empty = EmbeddedConfig::empty_root(&world.shared.folders.data_dir);
     std::fs::create_dir_all(&empty).unwrap();
@@ -971,7 +975,7 @@ async fn released_sandbox_is_asked_to_be_removed_and_not_waited_for() {
     let calls = world.fake.calls();
     assert_eq!(calls.iter().filter(|&&call| call == "begin_removal").count(), 1);
     assert!(!calls.contains(&"remove"), "{calls:?}");
-    // Nobody knows whether it is gone: the next command looks.
+    // Whether it is gone is unknown: the next command checks.
     assert!(world.shared.cleanup.finish().await && world.shared.cleanup.is_handed_over());
 }
 

@@ -11,8 +11,8 @@ const NO_IO_USER: User = match User::new(60_700, 60_700) {
     Ok(user) => user,
     Err(_) => panic!("it is not -1"),
 };
-/// "nobody": on some hosts it may use the disk's reserved blocks, and it owns files without an
-/// owner.
+/// The uid of `nobody`: on some hosts it may use the disk's reserved blocks, and it owns files
+/// without an owner.
 const NOBODY: u32 = 65_534;
 /// The number of users that a remapping engine maps, one by one.
 const REMAPPED_USERS: u32 = 65_536;
@@ -64,8 +64,8 @@ pub(crate) fn container_user(
     user.or_else(|error| refuse((uid, gid), &error.to_string()))
 }
 
-/// The user of the host who is this one of a container. `None` if that is unknown: the engine's own user,
-/// or one of those that a rootless engine was given.
+/// The host user that a container's user maps to. `None` if that is unknown: the engine's own user,
+/// or one of a rootless engine's range.
 pub(crate) fn host_user(mapping: UserMapping, user: User) -> Option<(u32, u32)> {
     match mapping {
         UserMapping::Identity => Some((user.uid(), user.gid())),

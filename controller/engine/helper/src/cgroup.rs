@@ -53,8 +53,8 @@ const NEEDED: &[&str] = &["memory", "cpu", "pids"];
 /// What else a container has a group of on version 1: what it used is counted, and libcontainer
 /// denies it devices.
 const BESIDES: &[&str] = &["cpuacct", "devices"];
-/// What a container with commands has a group of in addition, of all that this process may use: a JVM
-/// finds no limit at all where it does not see this one too.
+/// Commands also get a cgroup of this controller, with everything that this process may use: a JVM
+/// that does not see it finds no limits.
 const PROCESSORS: &str = "cpuset";
 /// What commands see of their groups.
 const SHOWN: &[&str] = &["memory", "cpu", "cpuacct", "pids", PROCESSORS];
@@ -73,7 +73,7 @@ pub enum Tenant {
 pub struct View {
     /// Where it is on this machine.
     pub group: PathBuf,
-    /// Where commands look for it: the directory, and further names of it beside it.
+    /// The path at which commands look for it, and aliases in the same directory.
     pub target: String,
     /// Names in the same directory that are links to it.
     pub links: Vec<String>,
@@ -405,9 +405,8 @@ impl Groups {
         self.all.iter().any(|group| !processes(group).is_empty())
     }
 
-    /// Lifts the limit of processor time. Call it for whatever is being killed: the kernel holds a
-    /// process that has used more than its share back before it lets it die, and long system calls
-    /// use seconds more than the share.
+    /// Lifts the CPU limit. Call it before a kill: the kernel delays the death of a process that
+    /// has used more than its share, and long system calls use seconds more than the share.
     pub fn lift_cpu_limit(&self) {
         for group in &self.all {
             // Version 1, and version 2. A file that is not there is not made.
@@ -420,7 +419,7 @@ impl Groups {
         }
     }
 
-    /// Kills everything in them, whatever processor time it has used.
+    /// Kills all processes in the groups, throttled or not.
     pub fn kill(&self) {
         self.lift_cpu_limit();
         self.kill_processes();
@@ -428,7 +427,7 @@ impl Groups {
 
     fn kill_processes(&self) {
         for group in &self.all {
-            // Version 2, from Linux 5.14 on: at once, and whatever is being forked.
+            // cgroup v2, Linux 5.14 and later: atomic, forking processes included.
             if fs::write(group.join("cgroup.kill"), "1").is_ok() {
                 continue;
             }

@@ -102,9 +102,9 @@ impl Executor for Agent {
             libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
         }
         let error = std::io::Error::last_os_error();
-        // Nobody gets libcontainer's error; this comes with the exit code.
-        let told = format!("cannot become the agent: {error}");
-        _ = rustix::io::write(rustix::stdio::stderr(), told.as_bytes());
+        // libcontainer's error is lost; this text arrives with the exit code.
+        let message = format!("cannot become the agent: {error}");
+        _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         Err(because(error))
     }
 }

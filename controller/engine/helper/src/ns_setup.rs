@@ -84,9 +84,9 @@ fn open(views: &[View]) -> io::Result<Vec<(OwnedFd, &str)>> {
     Ok(opened)
 }
 
-/// Mounts the container's own groups, and nothing above them, where programs look for their limits.
-/// The mounts are read-only, and not only for want of rights: a file of a group belongs to root, and so may
-/// the sandbox. Their places are directories in memory of ours.
+/// Mounts the container's own cgroups, and nothing above them, where programs look for their
+/// limits. The mounts are read-only, because root owns a cgroup's files and the sandbox may run as
+/// root. The mount points are in a tmpfs of this helper.
 fn show(views: &[(OwnedFd, &str)]) -> io::Result<()> {
     let flags = MountFlags::BIND
         | MountFlags::RDONLY

@@ -99,12 +99,12 @@ pub fn send(
         return Err(io::Error::other("the message is too long"));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors"));
     }
     rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut beside, SendFlags::NOSIGNAL)
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)
     })?;
     Ok(())
 }
@@ -118,17 +118,17 @@ pub fn send(
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         let mut buffers = [IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(&socket, &mut buffers, &mut beside, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(&socket, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     });
     let received = match received {
         Ok(received) => received,
         Err(rustix::io::Errno::CONNRESET) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let descriptors = beside
+    let descriptors = ancillary
         .drain()
         .filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),

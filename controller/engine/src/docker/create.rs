@@ -42,13 +42,13 @@ impl Dialect {
     fn empty(self) -> String {
         match self {
             Self::Docker => EMPTY.to_owned(),
-            // It copies the image's content into a tmpfs otherwise.
+            // Otherwise it copies the image's content into a tmpfs.
             Self::Podman => format!("{EMPTY},notmpcopyup"),
         }
     }
 
-    /// The options of `/tmp`. Both engines may use the mode of the image's `/tmp`, whatever the
-    /// request says. In case that denies writes to all but the owner, the user is made the owner.
+    /// The options of `/tmp`. Both engines may use the mode of the image's `/tmp` instead of the
+    /// requested one. In case that denies writes to all but the owner, the user is made the owner.
     fn tmp(self, spec: &ContainerSpec, programs: &Programs) -> String {
         let (uid, gid) = (spec.user.uid(), spec.user.gid());
         let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
@@ -120,7 +120,7 @@ fn hardened(
         user: Some(spec.user.to_string()),
         // A terminal would turn the container's output into frame headers.
         tty: Some(false),
-        // Stdin is closed with the connection: that tells the agent that its controller is gone.
+        // Stdin closes with the connection: the agent then exits.
         open_stdin: Some(true),
         stdin_once: Some(true),
         attach_stdin: Some(true),
@@ -168,8 +168,8 @@ fn hardened(
     }
 }
 
-/// The masked paths. Where commands run, an empty directory with the lists of processors takes the place
-/// of the mask of devices, unless another runtime may have a `/sys` of its own.
+/// The masked paths. Where commands run, an empty directory with the lists of processors replaces
+/// the mask of devices, unless another runtime may have its own `/sys`.
 fn masked_paths(from: From<'_>, runtime: Option<&str>) -> Vec<&'static str> {
     let shows_processors = matches!(from, From::UserImage { .. }) && runtime.is_none();
     let masked = MASKED_PATHS.iter().copied();
@@ -195,14 +195,14 @@ fn with_programs(
     // The image's may not exist, and would be created.
     body.working_dir = Some("/".to_owned());
     body.hostname = Some(HOSTNAME.to_owned());
-    // It would run programs beside the agent.
+    // It would run programs next to the agent.
     body.healthcheck =
         Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() });
     let host = body.host_config.get_or_insert_default();
     host.ipc_mode = Some("private".to_owned());
     host.shm_size = i64::try_from(programs.shm_bytes).ok();
     let tmp = (TMP.to_owned(), dialect.tmp(spec, programs));
-    // Not at a path that has a mount of the request.
+    // Unless the request mounts something at that path.
     let is_ours = |path: &str| {
         path == TMP
             || spec.mounts.iter().any(|bind| bind.target == path)
@@ -222,8 +222,8 @@ fn with_programs(
     body
 }
 
-/// File systems of the kernel: a volume in one would hide what the agent asks the kernel, and a path
-/// through `/proc/1/root` leads to the sandbox's mounts by another name.
+/// File systems of the kernel: a volume in one would hide what the agent reads from the kernel, and
+/// a path through `/proc/1/root` leads to the sandbox's mounts by another name.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Why a container with a volume at this path cannot be created; `None` if it can. The engine
@@ -308,7 +308,7 @@ fn overlay_mount(layers: &Layers, target: &str) -> Mount {
         typ: Some(MountType::VOLUME),
         target: Some(target.to_owned()),
         volume_options: Some(MountVolumeOptions {
-            // Of what the image has there.
+            // Without copying the image's content.
             no_copy: Some(true),
             driver_config: Some(MountVolumeOptionsDriverConfig {
                 name: Some("local".to_owned()),
@@ -374,8 +374,8 @@ mod tests {
         let source = Source { overlay: Some(layers.clone()), ..Source::from("/home/me/out") };
         let bind = Bind { source, target: "/io".into(), read_only: false };
         let sent = serde_json::to_value(mount(&bind)).unwrap();
-        let told = [&sent["Type"], &sent["Target"], &sent["ReadOnly"], &sent["Source"]];
-        assert_eq!(told, [&json!("volume"), &json!("/io"), &json!(false), &Value::Null]);
+        let mount = [&sent["Type"], &sent["Target"], &sent["ReadOnly"], &sent["Source"]];
+        assert_eq!(mount, [&json!("volume"), &json!("/io"), &json!(false), &Value::Null]);
         let volume = &sent["VolumeOptions"];
         assert_eq!(volume["NoCopy"], json!(true));
         let driver = &volume["DriverConfig"];
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_in_or_around_what_is_ours_is_refused() {
+    fn a_volume_that_overlaps_the_agents_mounts_is_refused() {
         let kernel = ["/proc/1/root/io/x", "/proc/sys/kernel/random", "/sys", "/dev/shm/x"];
         for path in ["/", "/io/x", "/in", "/in/a/b", "/etc"].into_iter().chain(kernel) {
             let reason = refuse_volume(path, &spec());

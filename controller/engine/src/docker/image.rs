@@ -91,7 +91,7 @@ impl Image {
 
     async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
         let label = format!("{LABEL_IMAGE}={}", self.recipe.digest);
-        // Whoever built the image may have set the label: it is only a claim.
+        // The builder of an image chooses its labels: this is only a claim.
         for image in list_by_label(docker, &label).await? {
             match self.verify(docker, &image.id, "it").await {
                 Ok(id) => return Ok(Some(id)),
@@ -144,7 +144,7 @@ impl Image {
             Some(id) if images.iter().any(|image| image.id == id) => Some(id),
             _ => self.find(docker).await?,
         };
-        // Anybody can give an image the label: what is removed as one of ours is one.
+        // Any image can have the label: verify before removing.
         let images = images.into_iter().filter(is_ours);
         let info = |image: ImageSummary| ImageInfo {
             agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
@@ -195,8 +195,8 @@ impl Image {
         self.load_from(docker, tar, "what was loaded", &mut |_| {}).await
     }
 
-    /// That the image exists afterwards proves nothing, because it may have existed before: the
-    /// engine must report that it loaded it. `which` is its name in messages.
+    /// The existence of the image proves nothing, because it may have existed before: the engine
+    /// must report that it loaded it. `which` is its name in messages.
     async fn load_from(
         &self,
         docker: &Docker,
@@ -243,12 +243,12 @@ fn loaded_name(line: &str) -> Option<&str> {
     what.starts_with("Loaded image").then_some(name)
 }
 
-/// Whether an image is, or was, a sandbox image: anybody can give an image the label, and an image
-/// that people named is theirs.
+/// Whether an image is, or was, a sandbox image: any image can have the label, and a tagged one
+/// belongs to its user.
 fn is_ours(image: &ImageSummary) -> bool {
     let is_our_name = |name: &String| {
         let repository = name.rsplit_once(':').map_or(&**name, |(repository, _)| repository);
-        // Podman puts a registry before it. An image that lost its name has this one.
+        // Podman prefixes a registry. An image that lost its name has this one.
         repository == "<none>"
             || repository
                 .strip_suffix(REPOSITORY)

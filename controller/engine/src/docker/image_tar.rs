@@ -1,9 +1,8 @@
 //! The sandbox image as an archive for `docker load`: created here, byte by byte, from the
 //! Dockerfile and the agent.
 //!
-//! No engine builds anything, so an image cannot be half built: it is loaded with its labels or not
-//! at all. And its content is known in advance, so that an image that claims to be the sandbox
-//! image can be verified.
+//! The image is loaded, not built, so it exists with its labels or not at all. Its content is known
+//! in advance, so an image that claims to be the sandbox image can be verified.
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_claims_to_be_ours_is_held_to_what_must_be_in_it() {
+    fn the_content_of_a_claimed_sandbox_image_is_verified() {
         let recipe = recipe();
         let image = inspected(&recipe.archive("x", SystemTime::now()));
         assert!(recipe.is_that_of(&image));

@@ -1,4 +1,4 @@
-//! Kills containers, whatever processor time they have used.
+//! Kills containers, also those that the CPU limit throttles.
 //!
 //! The kernel holds a process that has used more than its share back before it lets it die, and long
 //! system calls use seconds more than the share. So the limit of a container that does not die is
@@ -43,7 +43,7 @@ pub(super) async fn kill(docker: &Docker, container: &str) -> Result<(), EngineE
     })
 }
 
-/// An engine that refuses it has lost nothing: the container dies later.
+/// A refusal is harmless: the container dies later.
 async fn lift_cpu_limit(docker: &Docker, container: &str) {
     let no_limit = ContainerUpdateBody { cpu_quota: Some(NO_QUOTA), ..Default::default() };
     match docker.update_container(container, no_limit).await.map_err(engine_error) {
@@ -61,7 +61,7 @@ mod tests {
     use super::super::testing::with_engine;
     use super::*;
 
-    /// An engine with one container, which dies when it is told to.
+    /// An engine with one container, which dies on request.
     #[derive(Default)]
     struct Fake {
         asked: Mutex<Vec<String>>,

@@ -6,10 +6,11 @@
 //! of the same image without any mount, which is never started: an engine that is asked about a
 //! path in a container with mounts (Docker 20.10) sets these up first, through those very links.
 //!
-//! The engine also looks up users and groups in files of the image, as root, while the mounts are there. A link
-//! there could lead it into a mount, to a FIFO or a file of the kernel's, and no engine tells what a link leads
-//! through: asked for the link itself, Docker 20.10 opens what it leads to. So these must not be links. The engine
-//! reads each whole and keeps every line, in 27 times their size, without a time limit: so they must be small too.
+//! The engine also looks up users and groups in files of the image, as root, while the mounts are
+//! in place. A link there could lead into a mount, to a FIFO or to a file of the kernel, and no
+//! engine reports what a link resolves to: Docker 20.10, asked for the link itself, opens its
+//! target. So these files must not be links. The engine reads each file completely and keeps every
+//! line, in 27 times its size, without a time limit: so they must be small too.
 //!
 //! The files of users and groups are read here too, as the sandbox's user may be [added](crate::accounts) to
 //! them.
@@ -61,15 +62,15 @@ const HINT_LINK: &str = "make an image without the link, or put the io dir elsew
 /// What to do about an image with a large file of users or groups.
 const HINT_LARGE: &str = "make an image with fewer users and groups: a sandbox runs as a number, and \
                           needs none of them";
-/// What to do about an image in which the engine cannot look at a path.
+/// What to do about an image in which the engine cannot inspect a path.
 const HINT_UNSEEN: &str = "make an image in which that can be a directory: no loop of links, nothing \
                            below a file, no name longer than 255 bytes";
 
-/// What a path of an image is.
+/// The kind of a path of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Component {
-    /// Nothing: what the engine creates there belongs to the container.
+    /// Missing: what the engine creates there belongs to the container.
     Missing,
     /// A directory or a file.
     Plain,
@@ -84,7 +85,7 @@ enum Component {
 /// The checked paths of an image.
 type Paths = BTreeMap<String, Component>;
 
-/// What is known of an image.
+/// The known facts about an image.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Known {
     paths: Paths,
@@ -112,9 +113,9 @@ impl Links {
         Self { endpoint, state_dir, images: Mutex::default() }
     }
 
-    /// Refuses an image if a mount target leads through one of its links, or cannot be looked at: why,
-    /// and a hint. The image is inspected in a container with the name of `spec`, so that whoever
-    /// removes the container of that name also removes this one.
+    /// Refuses an image if a mount target passes through a link of the image, or cannot be
+    /// inspected: the reason, and a hint. The image is inspected in a container with the name of
+    /// `spec`, so that removing the container by name also removes this one.
     pub async fn refuse(
         &self,
         docker: &Docker,
@@ -130,7 +131,7 @@ impl Links {
             create_bare(docker, image, volumes, spec).await?;
             let checked = async {
                 let checked = check(docker, &spec.name, &paths, &mut known.paths).await?;
-                // One that is refused may have paths that were not looked at.
+                // A refused image may have unchecked paths.
                 if checked.is_none() {
                     known.accounts = Some(read_accounts(docker, &spec.name, &known.paths).await?);
                 }
@@ -266,7 +267,7 @@ async fn create_bare(
     docker.create_container(Some(options), body).await.map_err(engine_error).map(|_| ())
 }
 
-/// Checks every component that matters, up to one that the engine cannot look at: why not.
+/// Checks every component that matters, up to one that the engine cannot inspect, and returns why.
 async fn check(
     docker: &Docker,
     container: &str,
@@ -292,7 +293,7 @@ async fn read_accounts(
 ) -> Result<Accounts, EngineError> {
     let mut accounts = Accounts::default();
     for (path, content) in LOOKED_UP.iter().zip(&mut accounts) {
-        // Without its directory, there is none either.
+        // A missing parent means a missing entry.
         let found =
             components(path).find_map(|it| paths.get(it).filter(|it| **it != Component::Plain));
         *content = match found.unwrap_or(&Component::Plain) {

@@ -23,10 +23,10 @@ pub(super) async fn list(
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
     let mut listed = stopped_is_exited(docker.list_containers(Some(options)).await)?;
-    // Whoever creates a container gives it the name.
+    // The creator of a container chooses its name.
     listed.retain(|container| sandbox_of(name(container)).is_some());
-    // Every container of an image has the image's labels, whoever made the image. A controller's own
-    // have random values.
+    // Every container inherits the labels of its image, which the image's author chose. A
+    // controller's own have random values.
     let images: HashSet<_> = listed.iter().filter_map(|it| it.image_id.clone()).collect();
     let images = stream::iter(images).map(async |image| {
         let of_image = label_of_image(docker, &image, label).await;
@@ -37,7 +37,7 @@ pub(super) async fn list(
         let own = container.labels.as_ref().and_then(|labels| labels.get(label));
         match container.image_id.as_ref().and_then(|image| of_images.get(image)) {
             Some(Ok(image)) => own != image.as_ref(),
-            // It could be anybody's; those of other images are listed.
+            // Its image is unknown, so it is left out; those of other images are listed.
             Some(Err(error)) => {
                 tracing::debug!(%error, "cannot read the labels of a container's image");
                 false

@@ -61,7 +61,7 @@ use crate::{
 
 /// How long after a container's exit the engine may take to report that memory had run out.
 const LATE_NEWS: Duration = Duration::from_millis(500);
-/// How long a container may take to die before its removal is asked for all the same.
+/// How long a container may take to die before its removal is requested nevertheless.
 const KILL_BEFORE_REMOVAL: Duration = Duration::from_secs(10);
 
 /// A Docker Engine.
@@ -70,7 +70,7 @@ pub struct DockerEngine {
     info: EngineInfo,
     /// Its socket, if it has one.
     socket: Option<PathBuf>,
-    /// The host user who runs the engine, if its socket tells.
+    /// The host user who runs the engine, if the socket shows it.
     socket_owner: Option<u32>,
     system: OnceCell<SystemInfo>,
     image: Image,
@@ -386,8 +386,8 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        // First, because the engine updates no container that it is removing; but it removes one, with
-        // a kill of its own, though this one does not end.
+        // First, because the engine does not update a container that it is removing; but it removes
+        // one, with a kill of its own, even if this one fails.
         match tokio::time::timeout(KILL_BEFORE_REMOVAL, kill::kill(&self.docker, container)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -405,7 +405,7 @@ impl Engine for DockerEngine {
     async fn begin_removal(&self, container: &str) -> bool {
         let Some(socket) = &self.socket else { return false };
         if self.is_podman.load(Ordering::Relaxed) {
-            // It may give a request up with its client.
+            // It may drop a request with its client.
             return false;
         }
         match removal::begin(socket, container).await {

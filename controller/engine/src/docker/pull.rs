@@ -37,11 +37,11 @@ pub(super) async fn pull(
     };
     progress(&format!("fetching {reference}"));
     let options = CreateImageOptionsBuilder::new().from_image(name).tag(tag).build();
-    let mut told = docker.create_image(Some(options), None, None);
+    let mut events = docker.create_image(Some(options), None, None);
     let mut layers = Layers::default();
     let mut reported = None::<Instant>;
     loop {
-        let next = tokio::time::timeout(SILENCE, told.next()).await;
+        let next = tokio::time::timeout(SILENCE, events.next()).await;
         let next = next.map_err(|_| EngineError::TimedOut { after: SILENCE })?;
         match next {
             None => return Ok(()),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_that_is_not_reached_is_no_wrong_name() {
+    fn unreachable_registry_is_distinguished_from_a_wrong_name() {
         for (why, expected) in [
             (
                 "Get https://registry.example/v2/: dial tcp: lookup registry.example: no such host",

@@ -1,9 +1,9 @@
-//! A removal that nobody waits for.
+//! Requests a removal without waiting for it.
 //!
-//! An HTTP client tells nobody when its request is on the way, and cancels it when it is dropped. So
-//! this one is written to a connection of its own. What a socket of this machine has accepted, the
-//! engine reads, whatever becomes of the process that wrote it; and a Docker Engine removes a
-//! container to the end, even if its client has hung up.
+//! An HTTP client does not report when its request has been sent, and cancels the request when it
+//! is dropped. So this one is written to its own connection. The engine reads what a local socket
+//! has accepted, even if the writer has died; and a Docker Engine completes a removal even if its
+//! client has hung up.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(super) async fn begin(socket: &Path, container: &str) -> io::Result<()> {
         .ok_or_else(|| io::Error::other("the container's name is no part of a path"))?;
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(request.as_bytes()).await?;
-    // As long as this process lives, the engine finds somebody to answer.
+    // While this process lives, the engine can send its reply.
     tokio::spawn(async move {
         let mut answer = Vec::new();
         _ = stream.take(MAX_ANSWER).read_to_end(&mut answer).await;
@@ -30,7 +30,7 @@ pub(super) async fn begin(socket: &Path, container: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Without a version, as the client's other requests: the engine takes its own.
+/// Without a version, like the client's other requests: the engine uses its own.
 fn request(container: &str) -> Option<String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if container.is_empty() || !container.bytes().all(is_plain) {
@@ -46,7 +46,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     #[tokio::test]
-    async fn request_is_delivered_though_nobody_accepts_it_yet() {
+    async fn request_is_delivered_before_it_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();

@@ -50,7 +50,7 @@ pub(super) struct Live {
     groups: Groups,
     /// `Some` until attached.
     stdio: Mutex<Option<Stdio>>,
-    /// The directory of its root filesystem, which others leave alone for as long as this is open.
+    /// The directory of its root filesystem, which is not removed while this is open.
     _root: Option<Arc<OwnedFd>>,
     /// Cached: the cgroups are removed.
     evidence: OnceCell<ExitEvidence>,
@@ -107,8 +107,8 @@ impl Live {
         let masked = oci::masked_paths();
         let request = Request::Create { name: spec.name.clone(), filters, masked };
         let record = OwnedFd::from(record);
-        let beside = borrowed([&record, &input, &output, &errors, &config, agent]);
-        let (reply, mut sent) = helper.call(&request, &beside).await?;
+        let descriptors = borrowed([&record, &input, &output, &errors, &config, agent]);
+        let (reply, mut sent) = helper.call(&request, &descriptors).await?;
         let (Reply::Created, Some(pidfd)) = (reply, sent.pop()) else {
             return Err(EngineError::UnexpectedResponse("the helper made no container".to_owned()));
         };
@@ -140,7 +140,7 @@ impl Live {
         }
     }
 
-    /// Has the helper kill and remove the container. It does so whatever becomes of this process.
+    /// Makes the helper kill and remove the container, even if this process ends.
     pub async fn begin_removal(&self) -> Result<(), EngineError> {
         self.helper.lock().await.send(&Request::Remove, &[]).await
     }
@@ -153,8 +153,8 @@ impl Live {
         }
     }
 
-    /// Kills its first process, with which the kernel kills all others of its PID namespace, whatever
-    /// processor time they have used.
+    /// Kills its first process. The kernel then kills all others of its PID namespace, throttled or
+    /// not.
     fn kill(&self) -> Result<(), Errno> {
         let killed = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
         self.groups.lift_cpu_limit();
@@ -273,7 +273,7 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
 /// The content of a file of a root as a program in it would read it, and some more than may be used of
 /// it; empty if it is missing, and `None` if it is not a file.
 fn read_text(root: &Source, path: &str) -> Option<Vec<u8>> {
-    // Looked at before it is opened: opening a device may do something.
+    // Inspected before it is opened: opening a device may have side effects.
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let found = match rustix::fs::openat2(&root.file, path, flags, Mode::empty(), within) {
@@ -291,8 +291,7 @@ fn read_text(root: &Source, path: &str) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// A detached copy of a mount's source: the opened file is mounted, whatever its path leads to by
-/// now.
+/// A detached copy of a mount's source: mounts the opened file, not what its path leads to now.
 fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
     if source.is_private() {
         return source.file.try_clone().map_err(|error| ours(&error));
@@ -384,8 +383,8 @@ mod tests {
         let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());
         let request =
             Request::Create { name: name.clone(), filters: Vec::new(), masked: Vec::new() };
-        let beside: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
-        let made = helper.call(&request, &borrowed(beside)).await.map(|_| ());
+        let descriptors: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
+        let made = helper.call(&request, &borrowed(descriptors)).await.map(|_| ());
         if made.is_ok() {
             helper.call(&Request::Remove, &[]).await.unwrap();
         }

@@ -41,9 +41,9 @@ impl Helper {
     pub async fn send(
         &self,
         request: &Request,
-        beside: &[BorrowedFd<'_>],
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), EngineError> {
-        self.ready(|| wire::send(self.socket.get_ref(), request, beside), Direction::Out)
+        self.ready(|| wire::send(self.socket.get_ref(), request, descriptors), Direction::Out)
             .await
             .map_err(|error| lost(&error))
     }
@@ -53,9 +53,9 @@ impl Helper {
     pub async fn call(
         &mut self,
         request: &Request,
-        beside: &[BorrowedFd<'_>],
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), EngineError> {
-        self.send(request, beside).await?;
+        self.send(request, descriptors).await?;
         self.unanswered += 1;
         loop {
             let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_that_nobody_waited_for_is_not_taken_for_the_next() {
+    async fn an_abandoned_reply_is_not_taken_for_the_next() {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

@@ -40,7 +40,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(refuse("it is not a directory"));
     }
-    // The path of the opened directory, whatever links were in its name.
+    // The path of the opened directory, with links resolved.
     let path = path_of(&opened).map_err(|errno| failed(errno.into()))?;
     let mount = rustix::fs::fstatvfs(&opened).map_err(|errno| failed(errno.into()))?;
     if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
@@ -56,8 +56,8 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     })
 }
 
-/// Refuses a root that a mount could change, or that would change with one: a mount's source is
-/// below the root, or the root is below the source, by whatever paths they have.
+/// Refuses a root that a mount could change, or that would change with one: the source of a mount
+/// is below the root, or the root is below the source, under any path.
 pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
     let mut mounts = mounts.iter().filter(|bind| !bind.source.is_private()).peekable();
     if mounts.peek().is_none() {

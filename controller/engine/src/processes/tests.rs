@@ -99,7 +99,7 @@ fn programs_stand_still_while_stopped_and_continue_afterwards() {
 }
 
 #[test]
-fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
+fn processes_not_inspected_in_time_may_hold_hidden_files() {
     let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
     let directory = File::open("/").unwrap();
@@ -114,7 +114,7 @@ fn processes_that_are_not_looked_at_in_time_may_hold_what_is_unseen() {
 }
 
 #[test]
-fn processes_are_looked_at_again_when_there_is_a_descriptor_to_look_with() {
+fn processes_are_inspected_again_when_a_descriptor_is_free() {
     let program = Program::shell("exec sleep 1000");
     let processes = program.processes();
     let has_unseen = crate::exhausted::without_descriptors(|mut held| {
@@ -132,7 +132,7 @@ fn processes_are_looked_at_again_when_there_is_a_descriptor_to_look_with() {
 }
 
 #[test]
-fn what_processes_that_have_begun_or_ended_wrote_is_unknown() {
+fn writes_of_processes_that_started_or_ended_are_unknown() {
     let written = |bytes, pids: &[u32]| Written(pids.iter().map(|pid| (*pid, bytes)).collect());
     let before = written(3, &[1, 2]);
     assert_eq!(written(4, &[1, 2]).since(&before), Some(2));
@@ -144,7 +144,7 @@ fn what_processes_that_have_begun_or_ended_wrote_is_unknown() {
 #[test]
 fn what_processes_write_is_counted_by_each_of_them() {
     let before = Written([(1, 100), (2, 1000)].into());
-    // One has ended, and one has begun.
+    // One has ended, and one has started.
     assert_eq!(Written([(1, 150), (3, 7)].into()).known_since(&before), 57);
     assert_eq!(before.known_since(&before), 0);
 }
@@ -168,7 +168,7 @@ fn parents_stop_before_their_children() {
 }
 
 #[test]
-fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
+fn a_continued_process_breaks_a_stop_and_a_new_one_makes_it_partial() {
     let program = Program::shell("while :; do echo x; done");
     let other = Program::shell("while :; do echo x; done");
     let processes = program.processes();
@@ -185,7 +185,7 @@ fn stop_is_broken_by_who_is_continued_and_partial_with_who_comes_later() {
 }
 
 #[test]
-fn stop_waits_no_longer_than_it_is_told_and_knows_who_was_continued() {
+fn stop_ends_at_its_deadline_and_detects_continued_processes() {
     let program = Program::shell("while :; do :; done");
     let other = Program::shell("while :; do :; done");
     let (pid, runs) = (program.child.id(), other.child.id());
@@ -228,8 +228,8 @@ fn programs_that_others_stop_stay_stopped() {
     let name = format!("/proc/{}/comm", program.child.id());
     until_some(|| (fs::read(&name).unwrap() == b"\xff\n").then_some(())).unwrap();
     let processes = program.processes();
-    // On a busy machine its thread is told too, and takes that signal: then the other one is pending, and
-    // nobody can tell whether somebody else has sent it again.
+    // On a busy machine the thread of the process is signalled too and takes that signal. Then the
+    // other signal stays pending, and it is unknown whether another process sent it.
     let mut stops = std::iter::repeat_with(|| processes.stop(in_time));
     let stopped = stops.find(|stopped| stopped.programs[0].has_taken).unwrap();
     assert_eq!(stopped.so_far(), Stop::Complete);
@@ -251,7 +251,7 @@ fn programs_that_others_stop_stay_stopped() {
 }
 
 #[test]
-fn calls_that_wait_for_another_process_are_told_from_others() {
+fn calls_that_wait_for_another_process_are_distinguished() {
     assert!(WAITS.iter().all(|number| is_wait(&format!("{number} 0x4111 0x0 0x7ffe 0x7f12\n"))));
     for call in ["running\n", "-1 0x7ffe 0x7f12\n", "0 0x3 0x7f12 0x1000\n", ""] {
         assert!(!is_wait(call), "{call}");
@@ -278,7 +278,7 @@ fn processes_are_those_of_the_container_and_of_no_other() {
 }
 
 #[test]
-fn programs_are_killed_and_nobody_else() {
+fn only_programs_are_killed() {
     let mut program = Program::shell("while :; do :; done");
     let processes = program.processes();
     program.in_group("0::/another").kill();

@@ -1,5 +1,5 @@
 //! Unnamed files of a sandbox's processes: open or mapped, but removed from every directory. No
-//! scan of the io dir finds them, but they use space of its filesystem all the same.
+//! scan of the io dir finds them, but they use space of its filesystem nevertheless.
 //!
 //! The controller itself looks for them in its machine's `/proc`, without asking the agent, which a
 //! hostile command may have taken over. It can see them if the engine is on this kernel and the
@@ -19,7 +19,7 @@ use sandbox_dirfd::{DiskMeter, DiskUsage};
 
 use super::{Processes, folder_of, state};
 
-/// When to look again after there was no free descriptor.
+/// When to retry after there was no free descriptor.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The device numbers of a filesystem: an overlay has several.
@@ -46,9 +46,9 @@ pub enum UnnamedDepth {
 }
 
 impl Processes {
-    /// The unnamed files that they hold on the filesystem of the meter, which has these device numbers.
-    /// What is not looked at while it `goes_on` is unseen: they may have hundreds of thousands of
-    /// descriptors.
+    /// The unnamed files that they hold on the filesystem of the meter, which has these device
+    /// numbers. What is not inspected while it `goes_on` is unseen: they may have hundreds of
+    /// thousands of descriptors.
     #[must_use]
     pub fn unnamed_files(
         &self,
@@ -81,9 +81,9 @@ fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Has the kernel free UNIX sockets that nothing keeps but queues of each other, and the files in these
-/// queues: they are in no process's descriptor table. It looks for them when any UNIX socket is closed,
-/// in a thread of its own.
+/// Makes the kernel free UNIX sockets that are only referenced by each other's queues, and the
+/// files in these queues: they are in no process's descriptor table. It searches for them when any
+/// UNIX socket is closed, in a thread of its own.
 pub fn free_lost_sockets() {
     drop(UnixStream::pair());
 }
@@ -97,8 +97,8 @@ enum Part {
     Descriptors = 2,
 }
 
-/// Parts that were looked at: one thread of each, in an order that the kernel has. A thousand threads
-/// with a thousand descriptors have a million entries in `/proc`, and one table.
+/// Inspected parts: one thread of each, in an order that the kernel has. A thousand threads with a
+/// thousand descriptors have a million entries in `/proc`, and one table.
 #[derive(Debug, Default)]
 struct Shared {
     memory: Vec<u32>,
@@ -106,7 +106,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Looks at a part of a thread, unless that was done by way of another thread.
+    /// Inspects a part of a thread, unless another thread that shares it was inspected.
     fn once(
         &mut self,
         thread: u32,
@@ -124,12 +124,12 @@ impl Shared {
                 Some(Ordering::Equal) => return Ok(()),
                 Some(Ordering::Less) => low = middle + 1,
                 Some(Ordering::Greater) => high = middle,
-                // The other one has exited: it has no part any more.
+                // The other one has exited, and shares nothing any more.
                 None if has_exited(known[middle]) => {
                     known.remove(middle);
                     (low, high) = (0, known.len());
                 }
-                // This one has, or this kernel does not tell.
+                // Shared with another thread, or unsupported by this kernel.
                 None => return look(),
             }
         }
@@ -166,7 +166,7 @@ struct Search<'a> {
     goes_on: &'a mut dyn FnMut() -> bool,
     /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
-    /// The inodes of sockets that were looked at.
+    /// The inodes of inspected sockets.
     sockets: HashSet<u64>,
     looked_at: Shared,
     found: Unnamed,
@@ -191,8 +191,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks again while this process has no free descriptor to look with, which says nothing about
-    /// those that it looks at.
+    /// Retries while this process has no free descriptor, which says nothing about the inspected
+    /// processes.
     fn with_descriptor<T>(
         &mut self,
         mut look: impl FnMut(&mut Self) -> Result<T, Errno>,

@@ -1,7 +1,8 @@
 //! The TLS sessions that servers have issued to a sandbox, each for a name and port.
 //!
-//! Up to TLS 1.2, a client that resumes a session gets the name for which that was begun, whatever
-//! name its ClientHello has: so a session passes only for the name with which it was seen to begin.
+//! Up to TLS 1.2, a client that resumes a session reaches the name with which the session started,
+//! regardless of the name in its ClientHello: so a session passes only for the name with which it
+//! was seen to start.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sandbox_api::hosts::Host;
 use sha2::{Digest, Sha256};
 
-/// How many are known: those that were used last.
+/// The maximum number of known sessions: the ones used last.
 const MAX_SESSIONS: usize = 4096;
 
 /// What a session is resumed by. A server that issues no tickets ignores one, and takes the id.
@@ -22,12 +23,12 @@ pub(crate) enum Session<'a> {
 /// The name and port that a session is for, and the digest of its id or ticket.
 type Known = (Host, u16, [u8; 32]);
 
-/// Those of a sandbox, for all of its connections.
+/// The sessions of a sandbox, for all of its connections.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 
 impl Sessions {
-    /// Adds a session that a server has issued; an empty id or ticket is none.
+    /// Adds a session that a server has issued; an empty id or ticket does not count.
     pub fn add(&self, host: &Host, port: u16, session: Session<'_>) {
         let known = known(host, port, session);
         let mut sessions = self.lock();
@@ -41,7 +42,7 @@ impl Sessions {
         sessions.push_back(known);
     }
 
-    /// Whether it was issued by this host, on this port. Then it is the one that was used last.
+    /// Whether it was issued by this host, on this port. If so, marks it as used last.
     pub fn has(&self, host: &Host, port: u16, session: Session<'_>) -> bool {
         renew(&mut self.lock(), &known(host, port, session))
     }
@@ -59,7 +60,7 @@ fn known(host: &Host, port: u16, session: Session<'_>) -> Known {
     (host.clone(), port, Sha256::new().chain_update(kind).chain_update(bytes).finalize().into())
 }
 
-/// Makes a session the one that was used last; whether it is there.
+/// Marks a session as used last; whether it is known.
 fn renew(sessions: &mut VecDeque<Known>, known: &Known) -> bool {
     let Some(at) = sessions.iter().position(|it| it == known) else { return false };
     let known = sessions.remove(at);

@@ -141,7 +141,7 @@ fn hello_for_another_name_is_refused() {
         ("an address", client_hello("10.0.0.1"), other("10.0.0.1")),
         ("a name with NUL", client_hello("ok.example\0.evil"), Malformed),
         ("a name with a dot at its end", client_hello("ok.example."), Malformed),
-        ("a name that is none", client_hello("ok example"), Malformed),
+        ("an invalid name", client_hello("ok example"), Malformed),
         ("a name in wide letters", client_hello("ｏｋ.example"), Malformed),
         ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),
         ("no extensions", hello(&[]), NoName),
@@ -155,7 +155,7 @@ fn hello_for_another_name_is_refused() {
         ("an empty extension", hello(&[extension(0, &[])]), Malformed),
         ("an empty name", client_hello(""), Malformed),
         ("another kind of name", hello(&[extension(0, &[0, 4, 1, 0, 1, b'a'])]), Malformed),
-        ("more behind the list", hello(&[extension(0, &[0, 4, 0, 0, 1, b'a', 0])]), Malformed),
+        ("data after the list", hello(&[extension(0, &[0, 4, 0, 0, 1, b'a', 0])]), Malformed),
         ("too long", hello(&[long.clone(), long, ok()]), Malformed),
         ("another message", records(HANDSHAKE, &[2, 0, 0, 1, 0], 99), Malformed),
         ("an empty message", records(HANDSHAKE, &[1, 0, 0, 0], 99), Malformed),
@@ -167,7 +167,7 @@ fn hello_for_another_name_is_refused() {
             Malformed,
         ),
         (
-            "a message behind it in its record",
+            "a message after it in its record",
             records(HANDSHAKE, &[message(&[ok()]), vec![16, 0, 0, 0]].concat(), 16 << 10),
             Malformed,
         ),
@@ -204,26 +204,26 @@ fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
 fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
     use TlsRefusal::{Ambiguous, Malformed};
     let hello = client_hello("evil.example");
-    let behind = |start: &[u8]| [start, &hello].concat();
+    let after = |start: &[u8]| [start, &hello].concat();
     let version = |major, minor| [&[HANDSHAKE, major, minor][..], &hello[3..]].concat();
     let [short, long, padded] = first_bytes::ssl2_hellos();
     for (what, bytes, expected) in [
-        ("a warning alert first", behind(&[21, 3, 1, 0, 2, 1, 100]), Ambiguous),
-        ("an alert of no version first", behind(&[21, 0, 0, 0, 2, 1, 100]), Ambiguous),
-        ("a change_cipher_spec first", behind(&[20, 3, 3, 0, 1, 1]), Ambiguous),
-        ("data first", behind(&[23, 3, 3, 0, 0]), Ambiguous),
-        ("a heartbeat first", behind(&[24, 3, 3, 0, 3, 1, 0, 0]), Ambiguous),
+        ("a warning alert first", after(&[21, 3, 1, 0, 2, 1, 100]), Ambiguous),
+        ("an alert of no version first", after(&[21, 0, 0, 0, 2, 1, 100]), Ambiguous),
+        ("a change_cipher_spec first", after(&[20, 3, 3, 0, 1, 1]), Ambiguous),
+        ("data first", after(&[23, 3, 3, 0, 0]), Ambiguous),
+        ("a heartbeat first", after(&[24, 3, 3, 0, 3, 1, 0, 0]), Ambiguous),
         ("SSLv2's format", short, Ambiguous),
         ("SSLv2's format with the longer header", long, Ambiguous),
         ("SSLv2's format, padded", padded, Ambiguous),
-        ("a PROXY header first", behind(b"PROXY UNKNOWN\r\n"), Ambiguous),
+        ("a PROXY header first", after(b"PROXY UNKNOWN\r\n"), Ambiguous),
         ("version 4.0", version(4, 0), Malformed),
         ("version 0.0", version(0, 0), Malformed),
         ("version 2.0", version(2, 0), Malformed),
         ("version 15.0", version(15, 0), Malformed),
         ("version 3.5", version(3, 5), Malformed),
-        ("an empty record first", behind(&[22, 3, 1, 0, 0]), Malformed),
-        ("a HelloRequest first", behind(&[22, 3, 1, 0, 4, 0, 0, 0, 0]), Malformed),
+        ("an empty record first", after(&[22, 3, 1, 0, 0]), Malformed),
+        ("a HelloRequest first", after(&[22, 3, 1, 0, 4, 0, 0, 0, 0]), Malformed),
     ] {
         for (host, port) in [("ok.example", 8443), ("ok.example", 80), ("10.0.0.5", 443)] {
             for piece in [1, 2, 3, 5, bytes.len()] {
@@ -341,7 +341,7 @@ fn a_further_hello_that_the_server_did_not_ask_for_is_refused_until_the_client_e
     let hello = message(&[server_name("evil.example")]);
     let alert = [21, 3, 3, 0, 2, 1, 0];
     let data = [23, 3, 3, 0, 2, 9, 9];
-    // The retry request of a draft, no TLS at all, and the end of the server's data.
+    // The retry request of a draft, bytes that are not TLS, and the end of the server's data.
     let draft = records(HANDSHAKE, &[6, 0, 0, 2, 3, 3], 99);
     let old = old_server(&[], &[CERTIFICATE, DONE], 99);
     for answer in [&old[..], &server_hello([5; 32]), b"HTTP/1.1 400", &draft, &[]] {
@@ -374,13 +374,13 @@ fn a_further_hello_that_the_server_did_not_ask_for_is_refused_until_the_client_e
 }
 
 #[test]
-fn client_has_nothing_to_encrypt_for_an_answer_that_is_no_hello() {
+fn client_must_not_encrypt_after_a_reply_that_is_not_a_hello() {
     let data = [23, 3, 3, 0, 2, 9, 9];
     let alert = [21, 3, 3, 0, 2, 2, 40];
     // A request for a hello, before the hello of a server that resumes a session.
     let request = records(HANDSHAKE, &[0; 4], 99);
     let resumes = [&request[..], &old_server(&[9; 32], &[], 99), &CHANGE].concat();
-    // The end of the server's data, a fatal alert, and a hello that is none.
+    // The end of the server's data, a fatal alert, and a malformed hello.
     let malformed = records(HANDSHAKE, &[&[2, 0, 0, 40, 3, 3][..], &[5; 38]].concat(), 99);
     for answer in [&resumes[..], &[], b"HTTP/1.1 400", &alert, &malformed] {
         for refused in [&CHANGE[..], &data] {
@@ -388,7 +388,7 @@ fn client_has_nothing_to_encrypt_for_an_answer_that_is_no_hello() {
         }
         assert_eq!(passed(answered(answer), &alert, 9).as_deref(), Ok(&alert[..]));
     }
-    // An older version that is said by the extension of the new one.
+    // An older version in the extension of the new one.
     let version = vector(2, &extension(SUPPORTED_VERSIONS, &[3, 3]));
     let body = [&[3, 3][..], &[5; 32], &vector(1, &[9; 32]), &[0xc0, 0x2f, 0], &version].concat();
     let hello = records(HANDSHAKE, &[&[SERVER_HELLO][..], &vector(3, &body)].concat(), 99);
@@ -402,11 +402,11 @@ fn what_is_held_at_the_end_is_judged() {
     guard.client(client_hello("ok.example")).unwrap();
     let evil = client_hello("evil.example");
     assert!(guard.client(evil.clone()).unwrap().is_empty() && guard.is_waiting());
-    // The answer comes while nobody asks the guard again.
+    // The reply arrives between two queries of the guard.
     guard.server(&server_hello(RETRY));
     let refusal = TlsRefusal::OtherName("evil.example".to_owned());
     assert_eq!(guard.finish(), Err(refusal));
-    // A part of a header is of no use to a server.
+    // A part of a header is useless to a server.
     let mut partly = answered(&server_hello([5; 32]));
     assert!(partly.client(vec![23, 3, 3, 0]).unwrap().is_empty());
     assert_eq!(partly.finish(), Ok(vec![23, 3, 3, 0]));
@@ -489,7 +489,7 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
         let by_id = client_hello("ok.example");
         let with_ticket = [&old_server(&[], &[(4, &ticket(b"next"))], size)[..], &CHANGE].concat();
         let without = [&old_server(&[9; 32], &[], size)[..], &CHANGE].concat();
-        // One that another program has begun, somewhere.
+        // A session that started elsewhere.
         assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Err(TlsRefusal::Resumed));
         assert_eq!(talk("ok.example", &by_ticket, &without), Err(TlsRefusal::Resumed));
         assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
@@ -498,16 +498,16 @@ fn session_is_resumed_only_for_the_name_with_which_it_began() {
         assert_eq!(begins("ok.example", &by_id, &repeats), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &by_id, &without), Err(TlsRefusal::Resumed));
         // One that began here.
-        let begun = [
+        let started = [
             &old_server(&[8; 32], &[CERTIFICATE, DONE], size)[..],
             &records(HANDSHAKE, &[&[4][..], &vector(3, &ticket(b"ticket"))].concat(), size),
             &CHANGE,
         ]
         .concat();
-        assert_eq!(begins("ok.example", &by_id, &begun), Ok(FINISHED.to_vec()));
+        assert_eq!(begins("ok.example", &by_id, &started), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &by_ticket, &with_ticket), Ok(FINISHED.to_vec()));
         assert_eq!(talk("ok.example", &resuming(b"next"), &without), Ok(FINISHED.to_vec()));
-        // An id is no ticket: a server without tickets would take the id that is there beside it.
+        // An id is not a ticket: a server without tickets would use the id next to it.
         let id_as_ticket = resuming(&[8; 32]);
         assert_eq!(talk("ok.example", &id_as_ticket, &without), Err(TlsRefusal::Resumed));
         // Its id is known too, and nothing is known for another name.
@@ -550,7 +550,7 @@ fn sessions_that_are_used_stay_known_and_others_make_room() {
 }
 
 #[test]
-fn client_waits_until_the_server_has_told_whether_it_resumes() {
+fn client_waits_until_the_server_shows_whether_it_resumes() {
     let mut guard = guard();
     guard.client(resuming(b"ticket")).unwrap();
     let answer = [&old_server(&[], &[], 99)[..], &CHANGE].concat();
@@ -587,7 +587,7 @@ fn the_end_of_half_a_hello_is_a_refusal() {
 }
 
 #[test]
-fn a_hello_without_end_is_given_up() {
+fn an_endless_hello_times_out() {
     let mut guard = guard();
     let mut sent = 0;
     // Records of one byte hold the most data for the fewest bytes.

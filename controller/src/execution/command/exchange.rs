@@ -167,15 +167,15 @@ fn check(
         Ok(reply) => reply,
         Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => return Ok(()),
         Err(_) if stdout.bytes() + stderr.bytes() > 0 => {
-            return refuse("output of a program that did not begin");
+            return refuse("output without a started program");
         }
         Err(_) => return Ok(()),
     };
     if !(stdout.has_ended() && stderr.has_ended()) {
-        return refuse("an answer before the end of a program's output");
+        return refuse("reply before end of output");
     }
     if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
-        return refuse("a program's output of another length");
+        return refuse("the reply's length does not match the data");
     }
     // A stopped command need not have been killed: if it has ended and nobody reads its last
     // output, `stopped` describes the end of that output.
@@ -188,7 +188,7 @@ fn check(
         }
     };
     if !is_possible {
-        return refuse("a program stopped for a reason that there is not");
+        return refuse("impossible stop reason");
     }
     Ok(())
 }

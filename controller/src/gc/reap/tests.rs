@@ -28,7 +28,7 @@ fn only_what_is_surely_dead_is_left_over() {
         // Past its expiry, but not for long.
         ("me", Lock::Held, 9_400, Running),
         ("other", Lock::Missing, 9_400, Unknown),
-        // Long past its expiry, whoever created it.
+        // Long past its expiry, under any creator.
         ("me", Lock::Held, 9_399, Leftover),
         ("other", Lock::Missing, 9_399, Leftover),
     ] {

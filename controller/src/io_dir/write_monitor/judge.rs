@@ -12,7 +12,7 @@ use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::MAX_DEPTH;
 
-use super::pace::{Room, gone};
+use super::schedule::{RemainingBudget, gone};
 
 /// How much the io dir may grow over a sandbox's whole life if a single run has no lower limit: the
 /// same as the agent's own limits.
@@ -25,10 +25,10 @@ pub(super) const MANY_ENTRIES: u64 = 5000;
 /// The same, for the duration of the last scan: processes with many descriptors also make a scan
 /// long.
 const LONG_SCAN: Duration = Duration::from_millis(10);
-/// Why nothing may go on.
+/// Why the commands must end.
 pub(super) const UNMEASURED: &str =
     "the io dir could not be measured within 30 s, so no limit of what is written there holds";
-/// Why a staged io dir grows by more than what was written.
+/// Why a staged io dir grows by more than was written.
 const COPIES: &str = " (a file that was there is copied when it is first written)";
 
 /// The state that later scans are compared with.
@@ -38,7 +38,7 @@ pub(super) struct Baseline {
     pub usage: DiskUsage,
     /// The usage of named files alone.
     pub named: DiskUsage,
-    /// Whether that is known well enough to tell what was added.
+    /// Whether that is known well enough to compute the difference.
     pub is_measured: bool,
     /// The usage before the sandbox's first command.
     pub first: DiskUsage,
@@ -55,10 +55,10 @@ pub(super) struct Bounds {
     pub limit: DiskUsage,
     /// How much it may grow.
     most: DiskUsage,
-    /// Whether calls in progress took too much: they end, and what they took may be there no more
-    /// before anybody reads of it.
+    /// Whether calls in progress took too much: the calls end, and the space may be free again
+    /// before the run is judged.
     took_too_much: AtomicBool,
-    /// Whether it is being ended, for whatever limit.
+    /// Whether it is being ended, for any limit.
     is_ending: AtomicBool,
 }
 
@@ -83,7 +83,7 @@ impl Bounds {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Why the run is to end, if its calls took too much.
+    /// Why the run must end, if its calls took too much.
     pub fn reason_to_end(&self) -> Option<ScriptError> {
         let message = format!(
             "calls in progress took more than what was left of {}, and 64 MiB",
@@ -93,9 +93,9 @@ impl Bounds {
         took_too_much.then(|| failure(ErrorKind::WriteLimit, message))
     }
 
-    /// How much of them is left.
-    pub fn room(&self, now: DiskUsage) -> Room {
-        Room {
+    /// How much of the limits is left.
+    pub fn budget(&self, now: DiskUsage) -> RemainingBudget {
+        RemainingBudget {
             bytes: self.limit.bytes.saturating_add(1).saturating_sub(now.bytes),
             most_bytes: self.most.bytes,
             entries: self.limit.entries.saturating_add(1).saturating_sub(now.entries),
@@ -115,20 +115,20 @@ pub(super) struct Reading {
     pub unseen: bool,
     pub was_unseen: bool,
     /// How much space the filesystem has lost that the files found do not explain, since the last
-    /// time when nothing was unseen.
+    /// scan without unseen files.
     pub unexplained: u64,
     /// Whether no file was counted twice: the filesystem has lost as much space as was found, or
     /// the commands were stopped.
     pub is_backed: bool,
-    /// Whether they were.
+    /// Whether the commands were stopped.
     pub stood_still: bool,
     pub space: Option<FreeSpace>,
-    /// There was no answer in time, and the rest is of the last one.
+    /// There was no reply in time, and the rest is from the previous one.
     pub is_missing: bool,
 }
 
 impl Reading {
-    /// Of named files alone.
+    /// Of named files only.
     pub const fn new(usage: DiskUsage, coverage: ScanCoverage, space: Option<FreeSpace>) -> Self {
         Self {
             usage,
@@ -260,7 +260,7 @@ pub(super) fn unseen(coverage: ScanCoverage) -> Option<String> {
 }
 
 /// Checks whether the lost free space is explained by the files found. Their usage and the free
-/// space have a constant sum for as long as nobody else writes and nothing is hidden.
+/// space have a constant sum while no one else writes and nothing is hidden.
 #[derive(Debug)]
 pub(super) struct Ledger {
     highest: u64,
@@ -284,8 +284,8 @@ impl Ledger {
         space.is_some_and(|space| met.bytes.saturating_add(space.bytes) <= self.highest)
     }
 
-    /// Records a scan, with the free space before and after it. A clear one has shown that nothing
-    /// is hidden, so that any other loss is of others.
+    /// Records a scan, with the free space before and after it. A conclusive one has shown that
+    /// nothing is hidden, so any other loss is caused by other processes.
     pub fn enter(&mut self, met: DiskUsage, space: [Option<FreeSpace>; 2], is_clear: bool) -> u64 {
         let [Some(before), Some(after)] = space else { return 0 };
         let sum = |left: u64| met.bytes.saturating_add(left);
@@ -301,27 +301,27 @@ pub(super) fn is_worth_a_stop(
     entries: u64,
     last_took: Duration,
     (bytes, inodes): (u64, u64),
-    left: Room,
+    left: RemainingBudget,
 ) -> bool {
     let is_long = entries.saturating_add(inodes) >= MANY_ENTRIES || last_took >= LONG_SCAN;
     is_long && (bytes >= left.bytes || inodes >= left.entries)
 }
 
-/// Whether calls that were in progress when the commands were stopped have taken too much since, for a
-/// run that may still use this: more than that, and than honest ones may write in place at a time.
-pub(super) const fn is_too_much(taken: u64, left: Room) -> bool {
+/// Whether calls in progress have taken too much since the commands were stopped, for a run that
+/// may still use this: more than that, and more than honest calls may write in place at a time.
+pub(super) const fn is_too_much(taken: u64, left: RemainingBudget) -> bool {
     taken > left.bytes.saturating_add(OTHERS)
 }
 
-/// How much all of them may still write.
-pub(super) fn room(all: &[Arc<Bounds>], now: DiskUsage) -> Room {
-    let nearer = |one: Room, other: Room| Room {
+/// How much all runs together may still write.
+pub(super) fn budget(all: &[Arc<Bounds>], now: DiskUsage) -> RemainingBudget {
+    let nearer = |one: RemainingBudget, other: RemainingBudget| RemainingBudget {
         bytes: one.bytes.min(other.bytes),
         most_bytes: one.most_bytes.max(other.most_bytes),
         entries: one.entries.min(other.entries),
         most_entries: one.most_entries.max(other.most_entries),
     };
-    all.iter().map(|bounds| bounds.room(now)).reduce(nearer).unwrap_or(Room::NONE)
+    all.iter().map(|bounds| bounds.budget(now)).reduce(nearer).unwrap_or(RemainingBudget::NONE)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use sandbox_dirfd::{DiskUsage, FreeSpace, Locality, ScanCoverage};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
-use super::promptness::Promptness;
+use super::latency::ScanLatency;
 use crate::io_dir::IoDir;
 
 /// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
@@ -55,16 +55,17 @@ impl Scanner {
             let since = Instant::now();
             let snapshot = Snapshot::take(io_dir.fd(), io_dir.lower(), most);
             let (space, locality) = (FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()));
-            let mut promptness = Promptness::new(locality);
-            promptness.answered(since.elapsed());
-            is_prompt.store(promptness.is_inline(), Ordering::Relaxed);
+            let mut latency = ScanLatency::new(locality);
+            latency.answered(since.elapsed());
+            is_prompt.store(latency.is_inline(), Ordering::Relaxed);
             (snapshot, space, locality)
         })
         .await
     }
 }
 
-/// Runs what may block on a thread of `runtime`. `None` if it takes longer than [`SCAN_TIMEOUT`].
+/// Runs a blocking function on a thread of `runtime`. `None` if it takes longer than
+/// [`SCAN_TIMEOUT`].
 pub(super) async fn blocking<T: Send + 'static>(
     runtime: &Handle,
     work: impl FnOnce() -> T + Send + 'static,
@@ -78,8 +79,8 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// The runtime of all watchers and their scans in this process, so that whatever else it does cannot
-/// use up their threads; the caller's, if it cannot be started.
+/// The runtime of all watchers and their scans in this process, so that other work cannot block
+/// their threads; the caller's, if it cannot be started.
 pub(crate) fn watch_runtime() -> Handle {
     static RUNTIME: LazyLock<Option<Handle>> = LazyLock::new(|| {
         let start = || {

@@ -17,24 +17,26 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::judge::{
-    Bounds, Ledger, MANY_ENTRIES, Reading, is_too_much, is_worth_a_stop, room, too_little,
+    Bounds, Ledger, MANY_ENTRIES, Reading, budget, is_too_much, is_worth_a_stop, too_little,
 };
-use super::pace::{Pace, Room, ScanRecord, StopRecord, gone, rest_after, waits_on};
-use super::promptness::Promptness;
+use super::latency::ScanLatency;
 use super::scan::{SCAN_TIMEOUT, blocking};
+use super::schedule::{
+    RemainingBudget, ScanRecord, ScanSchedule, StopRecord, gone, rest_after, waits_on,
+};
 use crate::io_dir::IoDir;
 
 /// The interval of free space checks during a scan that may find a limit exceeded.
 const STOP_TICK: Duration = Duration::from_millis(5);
-/// How often and how long at most the kernel is waited for while it frees what is lost.
+/// The interval, and the maximum, of waiting for the kernel to free removed files.
 const FREEING: (Duration, Duration) = (Duration::from_millis(15), Duration::from_millis(200));
-/// How long it may take to look at what processes hold: while they run, and while they are stopped.
+/// Time limits for inspecting what processes hold: while they run, and while they are stopped.
 const LONGEST_LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// How long commands that are to end stay stopped at most.
+/// The maximum time that commands which must end stay stopped.
 const LONGEST_END: Duration = Duration::from_millis(500);
-/// What others may write near a command's limit without a stop of the command.
+/// How much other processes may write near a command's limit without a stop of the command.
 const LEAST_SUSPICIOUS: u64 = 1 << 20;
-/// What is not worth asking the filesystem to free it.
+/// The amount that is not worth asking the filesystem to free it.
 const LEAST_REMOVED: u64 = 16 << 20;
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -42,7 +44,7 @@ const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::
 /// The sandbox's processes, once they were found.
 pub(super) type FoundProcesses = Arc<OnceCell<Processes>>;
 
-/// What is monitored, and how.
+/// The monitored io dir, and how to monitor it.
 pub(crate) struct Watched {
     pub io_dir: Arc<IoDir>,
     pub container: Arc<dyn Container>,
@@ -73,8 +75,8 @@ impl Watcher {
         let measured = watch::Sender::new(now);
         let runs = Arc::new(Runs::new(is_our_kernel));
         let watch = Watch {
-            pace: Pace::new(Instant::now(), now.space, reserve),
-            promptness: Promptness::new(locality),
+            schedule: ScanSchedule::new(Instant::now(), now.space, reserve),
+            latency: ScanLatency::new(locality),
             io_dir,
             reserve,
             has_found: processes.initialized(),
@@ -110,7 +112,7 @@ struct Runs {
     bounds: Mutex<Vec<Weak<Bounds>>>,
     /// Whether their programs may be killed here.
     may_kill: bool,
-    /// Held while they are killed: no run begins then.
+    /// Held while they are killed: no run starts meanwhile.
     killing: Mutex<()>,
 }
 
@@ -133,7 +135,7 @@ impl Runs {
         bounds.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Kills the programs, if all runs are being ended: whose they are is not known.
+    /// Kills the programs, if all runs are being ended: the run of a program is unknown.
     fn kill_programs(&self, processes: &Processes) {
         let _nothing_begins = self.killing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.may_kill && self.are_all_ending() {
@@ -152,8 +154,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Sets `cell` to the result of `find`, and retries as long as there is none: an engine that is
-/// busy once must not leave a sandbox's unnamed files uncounted for ever.
+/// Sets `cell` to the result of `find`, and retries until there is one: a busy engine must not
+/// leave a sandbox's unnamed files uncounted.
 async fn find_until_found<T, F: Future<Output = Option<T>>>(
     cell: &OnceCell<T>,
     find: impl Fn() -> F,
@@ -179,10 +181,10 @@ pub(crate) async fn find_processes(
 struct DueScan {
     since: Instant,
     space: Option<FreeSpace>,
-    /// The last one before it, and what the commands may still use since then.
+    /// The previous scan, and what the commands may still use since then.
     last: Reading,
-    left: Room,
-    /// Whether more is gone than was found, by as much as would exceed a limit.
+    left: RemainingBudget,
+    /// Whether the unexplained loss of space would exceed a limit.
     is_suspicious: bool,
     /// Whether it belongs to a series of stops.
     is_in_series: bool,
@@ -192,10 +194,10 @@ struct DueScan {
 
 /// The task of a watcher.
 struct Watch {
-    pace: Pace,
+    schedule: ScanSchedule,
     io_dir: Arc<IoDir>,
     reserve: DiskReserve,
-    promptness: Promptness,
+    latency: ScanLatency,
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
@@ -213,10 +215,10 @@ struct Watch {
 
 impl Watch {
     async fn run(mut self) {
-        // Here, so that no command waits for it.
+        // In the background, so that no command waits for it.
         self.written = self.processes.get().map(Processes::written).unwrap_or_default();
         loop {
-            tokio::time::sleep(self.pace.tick()).await;
+            tokio::time::sleep(self.schedule.tick()).await;
             if let Some(due) = self.due().await {
                 self.find();
                 let scan = self.carry_out(&due).await;
@@ -230,28 +232,28 @@ impl Watch {
         let (space, cost) = self.free_space().await;
         let now = Instant::now();
         let last = *self.measured.borrow();
-        let left = room(&self.runs.all(), last.usage);
+        let left = budget(&self.runs.all(), last.usage);
         self.free_removed(space, left);
         // Together with what was found, it may exceed the limit.
         let is_suspicious = may_exceed(self.ledger.unexplained(last.usage, space), left);
         let just_found =
             !std::mem::replace(&mut self.has_found, self.processes.initialized()) && self.has_found;
-        let is_in_series = is_suspicious && self.pace.is_hiding();
-        let room = match just_found || last.unseen && is_suspicious || is_in_series {
+        let is_in_series = is_suspicious && self.schedule.is_hiding();
+        let budget = match just_found || last.unseen && is_suspicious || is_in_series {
             // Unseen usage is believed after two consecutive scans, and a stop that was cut short
             // is followed by another.
-            true => Room::NONE,
+            true => RemainingBudget::NONE,
             false => left,
         };
-        let (bytes, inodes) = self.pace.gone(space);
-        let is_near = bytes >= room.bytes / 2 || inodes >= room.entries / 2;
+        let (bytes, inodes) = self.schedule.gone(space);
+        let is_near = bytes >= budget.bytes / 2 || inodes >= budget.entries / 2;
         if is_near || last.usage.entries >= MANY_ENTRIES {
             self.find();
         }
         let theirs = (left.bytes / 2).max(LEAST_SUSPICIOUS);
-        let is_due = self.pace.is_due(now, cost, space, room);
+        let is_due = self.schedule.is_due(now, cost, space, budget);
         let are_theirs =
-            !is_due && self.pace.is_due_if_theirs(now) && self.have_written(theirs).await;
+            !is_due && self.schedule.is_due_if_theirs(now) && self.have_written(theirs).await;
         if !is_due && !are_theirs {
             self.measured.send_if_modified(|last| {
                 last.space = space;
@@ -269,13 +271,13 @@ impl Watch {
             true => self.scan(due, used).await?,
             false => tokio::select! {
                 scan = self.scan(due, None) => scan?,
-                () = self.worth_a_stop(due), if self.promptness.is_inline() => {
+                () = self.worth_a_stop(due), if self.latency.is_inline() => {
                     let given_up = due.since.elapsed();
                     self.scan(due, used).await?.after(given_up)
                 }
             },
         };
-        let is_stoppable = due.is_suspicious && self.has_found && self.promptness.is_local();
+        let is_stoppable = due.is_suspicious && self.has_found && self.latency.is_local();
         if !is_stoppable || scan.stop.is_some() || !self.hides(&scan) {
             return Some(scan);
         }
@@ -288,7 +290,7 @@ impl Watch {
         let ended = Instant::now();
         let Some(scan) = scan else {
             let none = ScanRecord::none(ended, due.space);
-            self.pace.record(ScanRecord { took: ended - due.since, hides: true, ..none });
+            self.schedule.record(ScanRecord { took: ended - due.since, hides: true, ..none });
             self.measured.send_modify(|last| last.is_missing = true);
             return;
         };
@@ -301,13 +303,13 @@ impl Watch {
         let (last, is_all) = (due.last, due.is_suspicious);
         let stopped = stop.map(|record| record.stop);
         let stood_still = stopped == Some(Stop::Complete);
-        // A thread that is slow to stop may be an honest one that waits for a disk.
+        // A thread that is slow to stop may be honest and waiting for a disk.
         let is_unseen = unnamed.has_unseen
             || stopped == Some(Stop::Broken)
-            || hides && self.pace.is_hiding_for_long();
-        // Scans that are no evidence come between two that are.
+            || hides && self.schedule.is_hiding_for_long();
+        // Inconclusive scans happen between two conclusive ones.
         let was_unseen = last.unseen || last.was_unseen && !stood_still;
-        let is_whole = stood_still || !self.promptness.is_local();
+        let is_whole = stood_still || !self.latency.is_local();
         let is_clear = is_all && self.has_found && !unnamed.has_unseen && is_whole;
         let is_backed = stood_still || self.ledger.backs(usage, after);
         let reading = Reading {
@@ -322,20 +324,20 @@ impl Watch {
         self.written = written;
         let waited = (ended - due.since).saturating_sub(took);
         let has_grown = reading.has_grown_since(&last);
-        self.pace.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
+        self.schedule.record(ScanRecord { ended, took, waited, space, has_grown, stop, hides });
         self.measured.send_replace(reading);
     }
 
-    /// Whether a scan has not found as much as the commands would need to exceed a limit, though it is
-    /// gone.
+    /// Whether the space that is gone, but was not found by a scan, would exceed a limit of the
+    /// commands.
     fn hides(&self, scan: &Scan) -> bool {
         let usage = scan.usage();
-        let left = room(&self.runs.all(), usage);
+        let left = budget(&self.runs.all(), usage);
         let space = scan.space.into_iter().flatten().max_by_key(|space| space.bytes);
         left.bytes > 0 && may_exceed(self.ledger.unexplained(usage, space), left)
     }
 
-    /// Begins to find the processes: to ask an engine takes longer than many commands run.
+    /// Starts to find the processes: asking an engine takes longer than many commands run.
     fn find(&mut self) {
         self.finding.get_or_insert_with(|| {
             let (container, processes) = (self.container.clone(), self.processes.clone());
@@ -355,18 +357,18 @@ impl Watch {
             let space = FreeSpace::of(io_dir.fd()).ok();
             (space, asked.elapsed())
         };
-        // Another thread costs many times as much as the call.
-        let (space, cost) = match self.promptness.is_inline() {
+        // A thread switch costs many times as much as the call.
+        let (space, cost) = match self.latency.is_inline() {
             true => ask(),
             false => blocking(&self.runtime, ask).await.unwrap_or((None, SCAN_TIMEOUT)),
         };
-        self.promptness.answered(cost);
+        self.latency.answered(cost);
         (space, cost)
     }
 
-    /// Has the filesystem free what was removed, before that is taken for more than the commands may still
-    /// use, or reaches the reserve.
-    fn free_removed(&mut self, space: Option<FreeSpace>, left: Room) {
+    /// Makes the filesystem free removed files, before their space counts as exceeding a limit or
+    /// the reserve.
+    fn free_removed(&mut self, space: Option<FreeSpace>, left: RemainingBudget) {
         let Some(space) = space else { return };
         let spare = self.reserve.leaves(&space).0;
         let is_due = space.uncommitted >= (left.bytes / 2).max(LEAST_REMOVED)
@@ -375,7 +377,7 @@ impl Watch {
             let (io_dir, runtime) = (self.io_dir.clone(), self.runtime.clone());
             self.freeing = Some(self.runtime.spawn(async move {
                 let began = Instant::now();
-                // However long it takes: others wait for the threads.
+                // For any duration: other tasks wait for the threads.
                 _ = runtime.spawn_blocking(move || free_removed(io_dir.fd())).await;
                 tokio::time::sleep(rest_after(began.elapsed())).await;
             }));
@@ -390,14 +392,14 @@ impl Watch {
         written.since(&self.written).is_none_or(|more| more >= least)
     }
 
-    /// Waits until, before or during a scan, as much space is gone as the commands may still write and
-    /// they may have written it, or as many inodes as they may still create files, which nobody counts:
-    /// during a scan that takes long they could write many times as much.
+    /// Waits until, before or during a scan, as much space is gone as the commands may still write
+    /// and they may have written it, or as many inodes as they may still create files, which are
+    /// not counted: during a long scan they could write many times as much.
     async fn worth_a_stop(&self, due: &DueScan) {
         let left = due.left;
         let (bytes, inodes) = loop {
-            let gone = self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok());
-            let takes = self.pace.last_took().max(due.since.elapsed());
+            let gone = self.schedule.gone(FreeSpace::of(self.io_dir.fd()).ok());
+            let takes = self.schedule.last_took().max(due.since.elapsed());
             if is_worth_a_stop(due.last.usage.entries, takes, gone, left) {
                 break gone;
             }
@@ -411,7 +413,7 @@ impl Watch {
         }
     }
 
-    /// Scans named and unnamed files; if it is given what the commands use, while they are stopped.
+    /// Scans named and unnamed files; with the commands' usage, it stops the commands for that.
     async fn scan(&self, due: &DueScan, stopped: Option<DiskUsage>) -> Option<Scan> {
         let depth = if due.is_suspicious { Depth::Everything } else { Depth::Open };
         let runs = self.runs.all();
@@ -419,8 +421,8 @@ impl Watch {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         let stop = stopped.map(|usage| StoppedScan {
             usage,
-            longest_stop: self.pace.longest_stop(),
-            taken_before: self.pace.taken(),
+            longest_stop: self.schedule.longest_stop(),
+            taken_before: self.schedule.taken(),
             reserve: self.reserve,
             runs,
             users: Arc::downgrade(&self.runs),
@@ -463,7 +465,7 @@ struct StoppedScan {
     taken_before: u64,
     reserve: DiskReserve,
     runs: Vec<Arc<Bounds>>,
-    /// The watcher: no stop waits longer than it lives.
+    /// The watcher: no stop outlives it.
     users: Weak<Runs>,
     measured: watch::Sender<Reading>,
 }
@@ -477,14 +479,14 @@ impl StoppedScan {
     ) -> Scan {
         let asked = Instant::now();
         let space = || FreeSpace::of(io_dir.fd()).ok();
-        let (before, written_before) = (space(), processes.given_to_disks());
+        let (before, written_before) = (space(), processes.write_bytes());
         let taken = Cell::new(0);
-        // Soon nothing but calls in progress writes. Whether they may go on.
+        // Soon only calls in progress write. Whether to let them continue.
         let look = || {
             let now = space();
             taken.set(match gone(before, now).0 {
                 gone if gone < LEAST_SUSPICIOUS => 0,
-                gone => gone.min(processes.given_to_disks().known_since(&written_before)),
+                gone => gone.min(processes.write_bytes().known_since(&written_before)),
             });
             let is_short = now.is_some_and(|now| too_little(now, self.reserve).is_some());
             if is_short {
@@ -522,11 +524,11 @@ impl StoppedScan {
     /// The runs for which calls in progress have taken too much, with those of earlier stops.
     fn too_much(&self, taken: u64) -> impl Iterator<Item = &Arc<Bounds>> {
         let taken = taken.saturating_add(self.taken_before);
-        self.runs.iter().filter(move |run| is_too_much(taken, run.room(self.usage)))
+        self.runs.iter().filter(move |run| is_too_much(taken, run.budget(self.usage)))
     }
 
-    /// Ends them, and waits until everything is dead: until then it would begin other calls. Whether there
-    /// were any.
+    /// Ends the runs, and waits until all their processes are dead: until then they could start
+    /// other calls. Whether there were any.
     fn end_runs(&self, taken: u64, processes: &Processes) -> bool {
         let runs: Vec<_> = self.too_much(taken).collect();
         if runs.is_empty() {
@@ -548,7 +550,7 @@ impl StoppedScan {
     }
 }
 
-/// Whether no more time than this has passed since now.
+/// Whether at most this time has passed since now.
 fn within(longest: Duration) -> impl FnMut() -> bool {
     let began = Instant::now();
     move || began.elapsed() < longest
@@ -569,7 +571,7 @@ fn settle(space: impl Fn() -> Option<FreeSpace>) {
 }
 
 /// Whether the commands have exceeded a limit, if they have used what is not explained.
-fn may_exceed(unexplained: u64, left: Room) -> bool {
+fn may_exceed(unexplained: u64, left: RemainingBudget) -> bool {
     unexplained >= left.bytes.max(LEAST_SUSPICIOUS)
 }
 
@@ -588,7 +590,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// The same after another one that took this long.
+    /// The same after another scan that took this long.
     fn after(self, took: Duration) -> Self {
         Self { took: took + self.took, ..self }
     }

@@ -106,7 +106,7 @@ fn nothing_is_written_into_own_folders_by_any_path() {
         let refused = policy.check_output(&host.path(name)).unwrap_err();
         assert!(!refused.hint().is_empty(), "{name}: {refused}");
     }
-    // Unlike a mount, a file may be beside them, and a device.
+    // Unlike a mount, a file may be next to them, or a device.
     for path in [&*host.path("own"), &*host.path("other/a/b"), Path::new("/dev/null")] {
         assert_eq!(policy.check_output(path), Ok(()), "{}", path.display());
     }
@@ -223,7 +223,7 @@ fn pseudo_file_systems_and_devices_are_refused() {
 
 /// A bind mount of it was not recognised: it has another path.
 #[test]
-fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
+fn root_of_the_whole_system_is_refused_as_a_root_under_any_path() {
     let host = Host::new();
     let opened = File::open("/").unwrap();
     let opened = Opened::new(opened.as_fd()).unwrap();
@@ -250,6 +250,6 @@ fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
         policy.check(bound, Access::Read, MountPointsBelow::Harmless).map(drop)
     };
     assert_eq!(check(fields[3]), Err(MountRefusal::Root));
-    let beside = Path::new(fields[3]).join("srv");
-    assert_eq!(check(beside.to_str().unwrap()), Ok(()));
+    let sibling = Path::new(fields[3]).join("srv");
+    assert_eq!(check(sibling.to_str().unwrap()), Ok(()));
 }

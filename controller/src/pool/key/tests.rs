@@ -165,7 +165,7 @@ fn limits_are_part_of_the_key_where_the_container_has_them() {
 }
 
 #[test]
-fn hosts_are_no_part_of_the_key_but_whether_there_are_any() {
+fn the_key_has_whether_there_are_hosts_and_not_which() {
     let one = key(&programs().allow(rules(&["example.org"])));
     assert_eq!(one, key(&programs().allow(rules(&["*.example.org:8080", "192.0.2.1:1"]))));
     assert_eq!(one, key(&programs().allow(rules(&["host.sandbox.internal:80"]))));

@@ -51,7 +51,7 @@ fn required_confinement_is_seccomp_and_the_kernels_landlock() {
 }
 
 #[test]
-fn why_a_layer_is_missing_is_told() {
+fn the_reason_for_a_missing_layer_is_reported() {
     let lacking = Confinement { seccomp: false, missing: vec!["it is refused".into()], ..full() };
     let error = check(ConfinementPolicy::Required, &lacking, None).unwrap_err();
     assert!(error.to_string().ends_with("(it is refused)"), "{error}");

@@ -63,7 +63,7 @@ impl Sandbox {
                 launched => return launched,
             }
             let launched = Self::try_launch(&shared, sandbox, StagingMethod::Copy).await;
-            // It was the overlay that failed.
+            // The overlay failed.
             shared.mounts_overlays.fetch_and(launched.is_err(), Ordering::Relaxed);
             return launched;
         }
@@ -147,7 +147,7 @@ impl Opened {
         let (made, stages) = (shared.instance.made_dir(), shared.instance.state().stages());
         let is_staged = spec.staged;
         if spec.io_dir.is_some() {
-            // Before anything else is done with an io dir.
+            // First, before the io dir is used.
             stages.recover();
         }
         let make = |dir| {
@@ -250,8 +250,7 @@ impl Opened {
             let record = move |event: &Event<'_>| shared.audit.record(event);
             Arc::new(Egress::new(SystemResolver::new(), &*id, record))
         });
-        // From here on there may be a container, identified by its name, whatever happens to this
-        // process.
+        // From here on there may be a container with this name, even if this process dies.
         let removal =
             RemovalGuard::new(shared.clone(), id.clone(), name.clone(), held, egress.clone());
         // Created for the likely user mapping while the engine is asked for the real one, which
@@ -311,7 +310,7 @@ struct About {
     image_workdir: Option<String>,
     /// The id of the image that commands run in.
     image_id: Option<String>,
-    /// What the caller named of what it is made of.
+    /// The paths of what it is made of, as the caller named them.
     named: Vec<Arc<OwnedFd>>,
 }
 
@@ -321,8 +320,8 @@ fn disk_reserve(shared: &Shared, io_dir: &IoDir) -> u64 {
     shared.reserve_for(io_dir).of(size)
 }
 
-/// Whom directories are made for: the user of the host who is the one that is asked for, if one is, and
-/// the engine has one user for each.
+/// The owner of new directories: the host user of the requested user, if one is requested and the
+/// engine maps it to a single host user.
 async fn made_for(shared: &Shared, spec: &SandboxSpec) -> Result<Option<(u32, u32)>, Error> {
     let Some(user) = spec.user else { return Ok(None) };
     Ok(host_user(step(Step::Connect, shared.engine.user_mapping()).await?, user))
@@ -370,7 +369,7 @@ impl HeldResources {
                 match io_dir.host_path() {
                     Some(_) => mounts.add(IO_DIR, source, &target, Access::Write)?,
                     None if io_dir.is_on_disk() => mounts.add_own(IO_DIR, source)?,
-                    // A mount of its own, which is at no path.
+                    // A separate mount, without a path.
                     None => {}
                 }
             }

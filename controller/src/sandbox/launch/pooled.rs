@@ -1,4 +1,4 @@
-//! Sandboxes that are started ahead: ready, and given to whoever asks for one of their kind.
+//! Sandboxes that are started ahead: ready for the next launch with their key.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
@@ -25,13 +25,13 @@ use sandbox_session::SessionEnd;
 /// The age from which a pooled sandbox is pinged before it is handed over.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
-/// A sandbox that nobody has asked for yet: its agent is confined and has proven its mounts, and
-/// knows no limits, no rules and no hosts.
+/// An unclaimed sandbox: its agent is confined and has proven its mounts, and has no limits, rules
+/// or hosts yet.
 pub(crate) struct PooledSandbox {
     ready: Ready,
     shared: Arc<Shared>,
     since: Instant,
-    /// The longest lifetime of a sandbox that this can become.
+    /// The longest lifetime of the sandbox after a claim.
     lifetime: Duration,
 }
 
@@ -77,7 +77,7 @@ impl PooledSandbox {
         self.since
     }
 
-    /// The longest lifetime of a sandbox that this can become.
+    /// The longest lifetime of the sandbox after a claim.
     pub const fn lifetime(&self) -> Duration {
         self.lifetime
     }
@@ -87,8 +87,8 @@ impl PooledSandbox {
         self.ready.ended()
     }
 
-    /// Makes it the sandbox of `spec`, whose container and agent would be just the same, and whose
-    /// plan is `plan`. The launch `began` before, and gives it up at `deadline`.
+    /// Turns it into the sandbox of `spec`, whose container and agent would be equal, and whose
+    /// plan is `plan`. The launch `began` before, and stops waiting at `deadline`.
     pub async fn claim(
         mut self,
         spec: SandboxSpec,

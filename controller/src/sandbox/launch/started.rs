@@ -96,7 +96,7 @@ impl Started {
         }
     }
 
-    /// Why the agent ended before it answered.
+    /// Why the agent ended before it replied.
     async fn start_failed(&self) -> Error {
         if let Some(SessionEnd::Breach(detail)) = self.session.end() {
             return Error::StartFailed {
@@ -126,10 +126,10 @@ impl Started {
     /// Verifies, before any guest code runs, that the agent sees what was opened.
     async fn prove_mounts(&self, reply: &HelloReply, is_our_kernel: bool) -> Result<(), Error> {
         let About { plan, io_dir, identities, .. } = &self.created.about;
-        let told: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
+        let reported: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
         let asked: Vec<String> =
             plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
-        if told != asked {
+        if reported != asked {
             return Err(Error::StartFailed { detail: "the agent names other mounts".to_owned() });
         }
         let is_io = |mount: &MountIdentity| {
@@ -138,8 +138,8 @@ impl Started {
         let identity = |seen: &MountIdentity| Identity { dev: seen.dev, ino: seen.ino };
         let overlay = io_dir.as_ref().filter(|io_dir| io_dir.lower().is_some());
         if is_our_kernel {
-            // Every mount must be the file that was opened: a path may lead elsewhere by now. An
-            // overlay is made by the engine, and nobody knows its identity before.
+            // Every mount must be the file that was opened: a path may lead elsewhere by now. The
+            // engine creates an overlay, so its identity is unknown before.
             let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
                 identity(seen) != **opened && !(overlay.is_some() && is_io(seen))
             });
@@ -194,8 +194,8 @@ impl Ready {
         self.started.session.subscribe_end()
     }
 
-    /// Makes it the sandbox of another spec, whose container and agent are the same. `plan` is that
-    /// spec's.
+    /// Turns it into the sandbox of another spec, whose container and agent are the same. `plan` is
+    /// that spec's.
     pub(super) fn assign(&mut self, spec: SandboxSpec, mut plan: Plan) {
         let about = &mut self.started.created.about;
         let (shared, io_dir) = (&about.shared, &about.io_dir);
@@ -208,12 +208,12 @@ impl Ready {
         (about.spec, about.plan) = (spec, plan);
     }
 
-    /// Checks that nothing was mounted meanwhile below what it has mounted.
+    /// Checks that nothing was mounted meanwhile below its mounts.
     pub(super) fn check_mounts(&self) -> Result<(), Error> {
         self.started.created.about.mounts.check_again()
     }
 
-    /// Asks the agent for a sign of life.
+    /// Pings the agent.
     pub(super) async fn ping(&self) -> Result<(), Error> {
         self.started.hello(None).await.map(|_| ())
     }

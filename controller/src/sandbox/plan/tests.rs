@@ -19,7 +19,7 @@ fn source(path: &str) -> Source {
 }
 
 #[test]
-fn the_agent_is_told_every_mount_and_may_use_them_all() {
+fn the_agent_gets_every_mount_and_may_use_them_all() {
     let spec = SandboxSpec::new().io_dir("out").input(Input::path("/x/a.csv", "a.csv"));
     let plan = plan(spec).unwrap();
     assert_eq!(

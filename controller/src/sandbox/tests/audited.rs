@@ -134,7 +134,7 @@ async fn an_audit_in_the_io_dir_is_refused() {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_no_run_and_is_told_at_the_end() {
+async fn a_full_disk_ends_no_run_and_is_reported_at_the_end() {
     let world = greeted(async |mut agent: Scripted, _| {
         let id = agent.run_request().await;
         agent.returned(id, "1").await;
@@ -186,22 +186,22 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
     drop(sandbox);
     closed(&world).await;
 
-    let told = |operation: &str, path: &str, outcome: &str| {
+    let line = |operation: &str, path: &str, outcome: &str| {
         json!({
             "run_id": "ID", "operation": operation, "by": "caller", "path": path,
             "outcome": outcome, "bytes": null,
         })
     };
-    let mut renamed = told("rename", "/io/a\u{1b}", "path_escape");
+    let mut renamed = line("rename", "/io/a\u{1b}", "path_escape");
     renamed["to"] = "../b".into();
     assert_eq!(
         lines(&file, &id),
         [
             whole("launch", "ok", None),
-            told("exists", "/io/a", "ok"),
+            line("exists", "/io/a", "ok"),
             renamed,
-            told("read", "/io/a", "cancelled"),
-            told("write", "/io/a", "encoding"),
+            line("read", "/io/a", "cancelled"),
+            line("write", "/io/a", "encoding"),
             whole("close", "ok", None),
         ]
     );
@@ -275,9 +275,9 @@ async fn a_connection_that_ends_with_its_sandbox_has_its_line_before_the_sandbox
 
     let lines = lines(&file, &id);
     let word = |value: &Value| value.as_str().unwrap().to_owned();
-    let told = lines.iter().map(|line| [&line["operation"], &line["outcome"]].map(word));
+    let outcomes = lines.iter().map(|line| [&line["operation"], &line["outcome"]].map(word));
     let expected = [["launch", "ok"], ["connect", "reset"], ["close", "ok"]];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(outcomes.collect::<Vec<_>>(), expected);
     assert_eq!(lines[1]["connection"]["target"], rule);
     assert_eq!(lines[1]["connection"]["address"], "127.0.0.1");
     assert_eq!(lines[1]["by"], "script");

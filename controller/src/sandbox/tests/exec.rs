@@ -330,12 +330,12 @@ async fn what_stood_in_the_way_of_a_program_is_noted_unless_it_ended_well() {
 
 #[tokio::test(start_paused = true)]
 async fn an_execution_that_is_dropped_is_cancelled() {
-    let (told, mut cancelled) = tokio::sync::mpsc::channel(1);
+    let (sender, mut cancelled) = tokio::sync::mpsc::channel(1);
     let world = greeted(async move |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
         program.cancelled().await;
         program.end(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)).await;
-        told.send(()).await.unwrap();
+        sender.send(()).await.unwrap();
         agent.rest().await;
     });
     let sandbox = launch(&world, with_programs(&world)).await;
@@ -392,7 +392,7 @@ async fn output_beyond_what_is_kept_is_drained_and_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_that_nobody_takes_makes_the_program_wait_until_its_deadline() {
+async fn unread_output_makes_the_program_wait_until_its_deadline() {
     let world = greeted(async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
         for _ in 0..INITIAL_CREDIT / MAX_CHUNK_BYTES as u64 {
@@ -483,7 +483,7 @@ async fn protocol_breach_about_a_program_ends_the_sandbox() {
         "more than the limit on both outputs",
         "output and then a refusal",
         "a timeout before the deadline",
-        "a cancel that nobody made",
+        "an unrequested cancel",
         "an output limit that was not reached",
         "a chunk after the last",
         "a chunk on its input",
@@ -517,7 +517,7 @@ async fn protocol_breach_about_a_program_ends_the_sandbox() {
                 "a timeout before the deadline" => {
                     program.end(ExecEnd::Signaled(9), Some(ExecStop::Timeout)).await;
                 }
-                "a cancel that nobody made" => {
+                "an unrequested cancel" => {
                     program.end(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)).await;
                 }
                 "an output limit that was not reached" => {

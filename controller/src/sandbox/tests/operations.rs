@@ -107,10 +107,10 @@ async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
         ("no stream", |_, stream| vec![chunk(stream + 1, 0, 1, false)]),
         ("after the last", |_, stream| vec![chunk(stream, 0, 1, true), chunk(stream, 1, 1, true)]),
         ("too large a chunk", |_, stream| vec![chunk(stream, 0, MAX_CHUNK_BYTES + 1, true)]),
-        ("fewer bytes told", |id, stream| {
+        ("fewer bytes reported", |id, stream| {
             vec![chunk(stream, 0, 2, true), read_reply(id, "/io/a", 1)]
         }),
-        ("more bytes told", |id, stream| {
+        ("more bytes reported", |id, stream| {
             vec![chunk(stream, 0, 2, true), read_reply(id, "/io/a", 3)]
         }),
         ("another path", |id, stream| vec![chunk(stream, 0, 2, true), read_reply(id, "/io/b", 2)]),
@@ -232,7 +232,7 @@ async fn a_write_that_is_refused_early_says_why() {
 async fn a_write_that_contradicts_itself_ends_the_sandbox() {
     type Play = fn(u64, u32) -> Vec<Line>;
     let plays: [(&str, Play); 6] = [
-        ("done before its end", |id, _| vec![write_reply(id, 1_000_000)]),
+        ("acknowledged before its end", |id, _| vec![write_reply(id, 1_000_000)]),
         ("absurd credit", |_, stream| vec![credit(stream, u64::MAX); 2]),
         ("credit for an unknown stream", |_, stream| vec![credit(stream + 1, 1)]),
         ("chunks of what we send", |_, stream| vec![chunk(stream, 0, 1, false)]),
@@ -291,7 +291,7 @@ async fn a_writer_that_is_dropped_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_again() {
+async fn a_dropped_operation_is_cancelled_and_its_place_is_free_again() {
     let world = greeted(|mut agent: Scripted, _| async move {
         let mut asked = Vec::new();
         for _ in 0..MAX_IN_FLIGHT {
@@ -336,7 +336,7 @@ async fn an_agent_that_never_answers_has_its_deadline_and_then_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_dies_in_the_middle_is_told_by_what_the_engine_saw() {
+async fn an_agent_that_dies_in_the_middle_is_judged_by_the_engines_evidence() {
     let world = greeted(|mut agent: Scripted, fake| async move {
         agent.agent.request().await.unwrap();
         let stream = agent.agent.stream;
@@ -366,7 +366,7 @@ async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
     type Play = fn(u64, u32) -> Vec<Line>;
     let plays: [(&str, Play); 9] = [
         ("more than asked for", |id, _| vec![page(id, &["a"; LIST_PAGE])]),
-        ("fewer than told", |id, _| vec![page(id, &["a"]), list_reply(id, "/io", 2)]),
+        ("fewer than reported", |id, _| vec![page(id, &["a"]), list_reply(id, "/io", 2)]),
         ("another directory", |id, _| vec![list_reply(id, "/in", 0)]),
         ("above the directory", |id, _| vec![page(id, &["../x"]), list_reply(id, "/io", 1)]),
         ("an absolute name", |id, _| vec![page(id, &["/etc"]), list_reply(id, "/io", 1)]),
@@ -443,7 +443,7 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
 #[tokio::test]
 async fn a_sandbox_that_lost_a_mount_is_not_used_though_it_cannot_be_killed() {
     let world = greeted(async |mut agent: Scripted, _| {
-        // Whatever is asked of it but to leave.
+        // Any request other than a shutdown.
         agent.rest().await;
     });
     let mut sandbox = world.launch().await.unwrap();

@@ -68,12 +68,12 @@ fn descriptors_in_flight_are_known_by_the_socket_that_they_wait_in() {
     };
     assert!(!info(&ours) && !info(&theirs));
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let file = File::open("/dev/null").unwrap();
     let sent = [file.as_fd()];
-    assert!(beside.push(SendAncillaryMessage::ScmRights(&sent)));
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
     let data = [io::IoSlice::new(b"x")];
-    rustix::net::sendmsg(&ours, &data, &mut beside, SendFlags::empty()).unwrap();
+    rustix::net::sendmsg(&ours, &data, &mut ancillary, SendFlags::empty()).unwrap();
     assert!(!info(&ours) && info(&theirs));
 }
 
@@ -89,11 +89,11 @@ fn files_in_sockets_that_only_keep_each_other_are_freed() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (end, kept) = rustix::pipe::pipe().unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let sent = [ours.as_fd(), theirs.as_fd(), kept.as_fd()];
-    assert!(beside.push(SendAncillaryMessage::ScmRights(&sent)));
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
     let byte = [io::IoSlice::new(b"x")];
-    rustix::net::sendmsg(&ours, &byte, &mut beside, SendFlags::empty()).unwrap();
+    rustix::net::sendmsg(&ours, &byte, &mut ancillary, SendFlags::empty()).unwrap();
     drop((ours, theirs, kept));
     free_lost_sockets();
     // It hangs up when nothing keeps its other end.
@@ -103,7 +103,7 @@ fn files_in_sockets_that_only_keep_each_other_are_freed() {
 }
 
 #[test]
-fn parts_that_threads_share_are_looked_at_once() {
+fn parts_that_threads_share_are_inspected_once() {
     let (alone, end) = std::sync::mpsc::channel::<()>();
     let (sender, threads) = std::sync::mpsc::channel();
     let end = std::sync::Arc::new(std::sync::Mutex::new(end));
@@ -135,7 +135,7 @@ fn parts_that_threads_share_are_looked_at_once() {
     };
     // One table for two of them, and one memory for all.
     assert_eq!((looks(Part::Descriptors), looks(Part::Memory)), (3, 1));
-    // One that has exited is in nobody's way.
+    // A process that has exited is skipped.
     let (mut shared, mut looks) = (Shared { descriptors: vec![u32::MAX], ..Shared::default() }, 0);
     for thread in [threads[0]; 3] {
         let look = || {

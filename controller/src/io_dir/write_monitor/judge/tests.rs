@@ -12,7 +12,7 @@ fn growth_is_measured_against_what_was_there_before() {
         (usage(1100, 60), ScanCoverage::All, None),
         (usage(1101, 50), ScanCoverage::All, Some(ErrorKind::WriteLimit)),
         (usage(1000, 61), ScanCoverage::Cut, Some(ErrorKind::TooManyFiles)),
-        // Removed files make room.
+        // Removing files frees space.
         (usage(0, 0), ScanCoverage::All, None),
         (usage(1000, 50), ScanCoverage::Readable, None),
         // What is too deep to be counted exceeds the limit.
@@ -85,7 +85,7 @@ fn unmeasurable_io_dir_is_judged_by_free_space() {
     assert_eq!(kind(true, false, 8 * GIB), None);
     assert_eq!(kind(true, true, 8 * GIB), Some(ErrorKind::WriteLimit));
     assert_eq!(kind(true, true, 100 << 20), None);
-    // The disk reserve must stay free, whoever has used the space.
+    // The disk reserve must stay free, whichever process used the space.
     let (kind, message) = passed(false, false, 0, GIB - 1).unwrap();
     assert_eq!(kind, ErrorKind::DiskFull);
     assert_eq!(
@@ -117,9 +117,13 @@ fn programs_leave_inodes_free() {
 }
 
 #[test]
-fn programs_are_stopped_for_a_long_look_when_as_many_files_are_new_as_they_may_make() {
-    let left =
-        Room { bytes: 50 << 20, most_bytes: 50 << 20, entries: 10_000, most_entries: 10_000 };
+fn programs_are_stopped_for_a_long_scan_when_their_file_limit_is_reached() {
+    let left = RemainingBudget {
+        bytes: 50 << 20,
+        most_bytes: 50 << 20,
+        entries: 10_000,
+        most_entries: 10_000,
+    };
     let stops =
         |entries, millis, gone| is_worth_a_stop(entries, Duration::from_millis(millis), gone, left);
     assert!(stops(5000, 0, (50 << 20, 0)) && stops(0, 10, (50 << 20, 0)));
@@ -130,7 +134,7 @@ fn programs_are_stopped_for_a_long_look_when_as_many_files_are_new_as_they_may_m
 }
 
 #[test]
-fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
+fn lost_space_is_unexplained_until_a_scan_finds_nothing_hidden() {
     let met = |bytes| DiskUsage { bytes, entries: 0 };
     let left = |bytes| Some(FreeSpace { bytes, ..FreeSpace::default() });
     let mut ledger = Ledger::new(&Reading::new(met(10), ScanCoverage::All, left(1000)));
@@ -140,7 +144,7 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
     assert_eq!(ledger.enter(met(10), [left(900); 2], false), 100);
     assert!(ledger.backs(met(110), left(900)) && !ledger.backs(met(111), left(900)));
     assert!(!ledger.backs(met(10), None));
-    // Others make room meanwhile, which does not hide a later loss.
+    // Others free space meanwhile, which does not hide a later loss.
     assert_eq!(ledger.enter(met(10), [left(5000); 2], false), 0);
     assert_eq!(ledger.enter(met(10), [left(4900); 2], false), 100);
     // Nothing is hidden: others have used it.
@@ -153,10 +157,10 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
 }
 
 #[test]
-fn calls_in_progress_take_too_much_beyond_what_is_left_and_what_honest_ones_write_in_place() {
+fn calls_in_progress_may_exceed_the_budget_only_by_what_honest_ones_write() {
     let most = DiskUsage { bytes: 50 << 20, entries: 10 };
     let run = Bounds::new(DiskUsage::default(), most);
-    let left = run.room(DiskUsage { bytes: (40 << 20) + 1, entries: 0 });
+    let left = run.budget(DiskUsage { bytes: (40 << 20) + 1, entries: 0 });
     assert_eq!((left.bytes, left.entries), (10 << 20, 11));
     let too_much = (10 << 20) + OTHERS + 1;
     assert!(is_too_much(too_much, left) && !is_too_much(too_much - 1, left));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
+async fn processes_are_listed_again_until_the_engine_reports_them() {
     let cell = OnceCell::new();
     let asked = Cell::new(0);
     let find = || {
@@ -10,7 +10,7 @@ async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
     };
     find_until_found(&cell, find).await;
     assert_eq!((cell.get(), asked.get()), (Some(&"found"), 10));
-    // Once they are found, nobody asks again.
+    // Once they are found, the engine is not asked again.
     find_until_found(&cell, find).await;
     assert_eq!(asked.get(), 10);
 }
@@ -25,7 +25,7 @@ fn programs_are_killed_only_if_every_run_is_being_ended() {
     assert!(!runs.are_all_ending());
     other.end();
     assert!(runs.are_all_ending());
-    // One that has begun since goes on, and one that is over is of no account.
+    // A run that has started since goes on, and an ended one does not count.
     let later = begin();
     assert!(!runs.are_all_ending());
     drop(later);

@@ -6,13 +6,13 @@ use sandbox_dirfd::Locality;
 
 /// Whether a filesystem may be asked on a thread that others wait for.
 #[derive(Debug)]
-pub(crate) struct Promptness {
+pub(crate) struct ScanLatency {
     locality: Locality,
     /// Whether the last answer was immediate.
     is_prompt: bool,
 }
 
-impl Promptness {
+impl ScanLatency {
     /// Longer than any answer from memory, but too short for others to notice.
     const AT_ONCE: Duration = Duration::from_millis(1);
 

@@ -1,9 +1,9 @@
 //! When to scan an io dir again. Pure.
 //!
 //! The cost of a scan is proportional to the number of entries, so it is followed by a rest. The
-//! free space of the filesystem takes microseconds to check: as long as less space is gone since
-//! the last scan than commands may still use, none of their limits can have been exceeded; as soon
-//! as that much is gone, it is time for a scan, whoever used the space.
+//! free space of the filesystem takes microseconds to check: while less space is gone since the
+//! last scan than commands may still use, no limit can have been exceeded; once that much is gone,
+//! a scan is due, even if other processes used the space.
 
 use std::time::Duration;
 
@@ -29,12 +29,14 @@ const MOST_FRUITLESS: u32 = 16;
 /// ... but only while at most this much is gone beyond what the commands may use: a command that
 /// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
-/// How long the rest is before a scan that the free space triggers if the commands have written that
-/// much, and how often that is looked at, which takes milliseconds: they may make each scan take seconds.
+/// How long the rest is before a scan that the free space triggers if the commands have written
+/// that much, and the interval of that check, which takes milliseconds: they may make each scan
+/// take seconds.
 const REST_IF_THEIRS: Duration = Duration::from_millis(20);
-/// How long the commands may take to stop for a scan at first; one that takes longer is in a long call.
+/// The initial time limit for stopping the commands; one that takes longer is in a long call.
 const SHORT_STOP: Duration = Duration::from_millis(250);
-/// The same at most: longer than most calls that use a disk take, and bearable for an honest program.
+/// The maximum time limit: longer than most calls that use a disk take, and acceptable for an
+/// honest program.
 const LONGEST_STOP: Duration = Duration::from_secs(4);
 /// The interval of free space checks: short enough that commands that write at this many bytes and
 /// create this many files per second can use up neither their limit nor what is above the reserve in
@@ -45,16 +47,16 @@ const IDLE_TICK: (Duration, Duration) = (Duration::from_millis(5), Duration::fro
 /// The minimum interval, if the rate of the loss is known.
 const LEAST_TICK: Duration = Duration::from_millis(1);
 
-/// How much commands may still use before one of their limits is exceeded, and of how much.
+/// How much commands may still use before one of their limits is exceeded, and the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct RemainingBudget {
     pub bytes: u64,
     pub most_bytes: u64,
     pub entries: u64,
     pub most_entries: u64,
 }
 
-impl Room {
+impl RemainingBudget {
     /// Nothing more: the next scan is due as soon as possible.
     pub const NONE: Self = Self { bytes: 0, most_bytes: 1, entries: 0, most_entries: 1 };
 
@@ -65,27 +67,27 @@ impl Room {
     }
 }
 
-/// A scan, as the pace of the next ones needs it.
+/// A scan, as the schedule of the next ones needs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScanRecord {
     pub ended: Instant,
     /// How long it took.
     pub took: Duration,
-    /// How long the commands were waited for: to stop, to free space, to be dead. That is idle time of
+    /// How long the commands were waited for: to stop, to free space, to die. That is idle time of
     /// this process, but not of theirs.
     pub waited: Duration,
     /// The free space before it.
     pub space: Option<FreeSpace>,
     /// Whether it found more than the last one.
     pub has_grown: bool,
-    /// How the commands had stopped for it, if they were to.
+    /// How completely the commands had stopped for it, if they were to.
     pub stop: Option<StopRecord>,
-    /// Whether it did not find what is gone.
+    /// Whether it did not find the lost space.
     pub hides: bool,
 }
 
 impl ScanRecord {
-    /// One that took no time and found nothing.
+    /// A scan that took no time and found nothing.
     pub const fn none(ended: Instant, space: Option<FreeSpace>) -> Self {
         let (took, waited) = (Duration::ZERO, Duration::ZERO);
         Self { ended, took, waited, space, has_grown: false, stop: None, hides: false }
@@ -103,8 +105,9 @@ pub(super) struct StopRecord {
     pub taken: u64,
 }
 
-/// Whether a stop waits on, given the time since all were told, how long that may be, and how much calls
-/// in progress have taken meanwhile. Commands that a timer continues could write: then it is time to look.
+/// Whether a stop waits longer, given the time since all were signalled, the maximum, and how much
+/// calls in progress have taken meanwhile. Commands that a timer continues could write: then a scan
+/// is due.
 pub(super) fn waits_on(since: Duration, longest: Duration, taken: u64) -> bool {
     since < SHORT_STOP || since < longest && taken < SLACK.0
 }
@@ -121,7 +124,7 @@ struct Hiding {
 
 /// Schedules scans and free space checks.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ScanSchedule {
     last_scan: ScanRecord,
     /// The time and the result of the last check.
     last_check: (Instant, Option<FreeSpace>),
@@ -132,12 +135,12 @@ pub(crate) struct Pace {
     is_urgent: bool,
     /// The rest before such a scan, as a multiple of the last one's duration.
     rest_factor: u32,
-    /// When it was looked last how much the commands have written, for such a scan.
+    /// When the commands' writes were last checked for such a scan.
     last_ask: Instant,
     hiding: Option<Hiding>,
 }
 
-impl Pace {
+impl ScanSchedule {
     /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
@@ -163,18 +166,18 @@ impl Pace {
         now: Instant,
         cost: Duration,
         space: Option<FreeSpace>,
-        room: Room,
+        budget: RemainingBudget,
     ) -> bool {
         let (bytes, inodes) = self.gone(space);
-        self.is_urgent = bytes >= room.bytes || inodes >= room.entries;
+        self.is_urgent = bytes >= budget.bytes || inodes >= budget.entries;
         let lately = gone(self.last_check.1, space);
         let spare = space.map_or((u64::MAX, u64::MAX), |space| self.reserve.leaves(&space));
         let nanos = |left: u64, fastest| left.saturating_mul(1_000_000_000) / fastest;
-        let idle = nanos(room.bytes.min(spare.0), FASTEST)
-            .min(nanos(room.entries.min(spare.1), FASTEST_ENTRIES));
+        let idle = nanos(budget.bytes.min(spare.0), FASTEST)
+            .min(nanos(budget.entries.min(spare.1), FASTEST_ENTRIES));
         self.tick = Duration::from_nanos(idle).clamp(IDLE_TICK.0, IDLE_TICK.1);
         let since = (now - self.last_check.0).as_secs_f64();
-        let left = (room.bytes.saturating_sub(bytes), room.entries.saturating_sub(inodes));
+        let left = (budget.bytes.saturating_sub(bytes), budget.entries.saturating_sub(inodes));
         for (left, lately) in [(left.0, lately.0), (left.1, lately.1)] {
             if lately > 0 {
                 // Half of the remaining time, so that the end is hit closely.
@@ -185,13 +188,13 @@ impl Pace {
         self.tick = self.tick.max((cost * REST).min(LATEST));
         self.last_check = (now, space);
         let rest = match self.is_urgent {
-            true => self.urgent_rest((bytes, inodes), room),
-            false => rest(self.last_scan.took, [self.last_scan.space, space], room),
+            true => self.urgent_rest((bytes, inodes), budget),
+            false => rest(self.last_scan.took, [self.last_scan.space, space], budget),
         };
         now - self.last_scan.ended >= rest
     }
 
-    /// Whether a scan that is not due is so if the commands have written what is gone.
+    /// Whether a scan becomes due if the commands have written what is gone.
     pub fn is_due_if_theirs(&mut self, now: Instant) -> bool {
         let since = now - self.last_ask.max(self.last_scan.ended);
         let asks = self.is_urgent && since >= REST_IF_THEIRS;
@@ -201,9 +204,9 @@ impl Pace {
         asks
     }
 
-    fn urgent_rest(&self, (bytes, inodes): (u64, u64), room: Room) -> Duration {
-        let is_much = bytes >= room.bytes.saturating_add(SLACK.0)
-            || inodes >= room.entries.saturating_add(SLACK.1);
+    fn urgent_rest(&self, (bytes, inodes): (u64, u64), budget: RemainingBudget) -> Duration {
+        let is_much = bytes >= budget.bytes.saturating_add(SLACK.0)
+            || inodes >= budget.entries.saturating_add(SLACK.1);
         let ScanRecord { took, waited, .. } = self.last_scan;
         match is_much {
             true => took,
@@ -231,7 +234,7 @@ impl Pace {
         self.hiding.is_some()
     }
 
-    /// Whether that has lasted for so long that it cannot be measured, as of the last scan.
+    /// Whether that has lasted too long to be measured, as of the last scan.
     pub fn is_hiding_for_long(&self) -> bool {
         self.hiding.is_some_and(|hiding| self.last_scan.ended - hiding.since >= SCAN_TIMEOUT)
     }
@@ -252,8 +255,8 @@ impl Pace {
         self.hiding = self.hiding_after(scan);
     }
 
-    /// A call that uses a disk may keep its file until it has ended: as long as that may be what hides,
-    /// each stop may take twice as long as the one before it.
+    /// A call that uses a disk may keep its file until it has ended: while that may explain the
+    /// loss, each stop may take twice as long as the one before it.
     fn hiding_after(&self, scan: ScanRecord) -> Option<Hiding> {
         let Some(StopRecord { stop, after, taken }) = scan.stop.filter(|_| scan.hides) else {
             return self.hiding.filter(|_| scan.hides);
@@ -261,7 +264,7 @@ impl Pace {
         let taken = self.taken() + taken;
         match stop {
             Stop::Complete => None,
-            // Who was started meanwhile makes a stop partial too, but is not waited for.
+            // A process that was started meanwhile makes a stop partial too, but is not waited for.
             Stop::Partial if after >= SHORT_STOP => {
                 let since = self.hiding.map_or(scan.ended, |hiding| hiding.since);
                 let longest_stop = (self.longest_stop() * 2).min(LONGEST_STOP);
@@ -284,24 +287,24 @@ pub(super) fn rest_after(took: Duration) -> Duration {
 }
 
 /// How long to wait after a scan of this duration, given the free space then and now.
-fn rest(took: Duration, space: [Option<FreeSpace>; 2], room: Room) -> Duration {
+fn rest(took: Duration, space: [Option<FreeSpace>; 2], budget: RemainingBudget) -> Duration {
     let longest = rest_after(took);
     let shorter = |part| longest.min(LATEST).mul_f64(part).max(took * SHORT_REST).max(IDLE_TICK.0);
-    // A filesystem that counts no inodes tells nothing of new entries, nor, without its counters, of
-    // space: Btrfs.
+    // A filesystem that does not count inodes says nothing about new entries, nor, without its
+    // counters, about space: Btrfs.
     let [Some(_), Some(FreeSpace { inodes: 1.., .. })] = space else {
-        return shorter(room.share());
+        return shorter(budget.share());
     };
     match gone(space[0], space[1]) {
         (0, 0) => longest,
-        gone => shorter(room.share().max(untouched(gone, room))),
+        gone => shorter(budget.share().max(untouched(gone, budget))),
     }
 }
 
 /// The fraction of what commands may still use that they cannot have used, given how much is gone.
-fn untouched((bytes, inodes): (u64, u64), room: Room) -> f64 {
-    let part = |gone: u64, room: u64| 1.0 - (gone as f64 / room.max(1) as f64).min(1.0);
-    part(bytes, room.bytes).min(part(inodes, room.entries))
+fn untouched((bytes, inodes): (u64, u64), budget: RemainingBudget) -> f64 {
+    let part = |gone: u64, budget: u64| 1.0 - (gone as f64 / budget.max(1) as f64).min(1.0);
+    part(bytes, budget.bytes).min(part(inodes, budget.entries))
 }
 
 #[cfg(test)]
