@@ -17,15 +17,15 @@ const MAX_ADDRESSES: usize = 10_000;
 
 /// The failed attempts of addresses.
 #[derive(Debug, Default)]
-pub struct Failures(HashMap<IpAddr, Failed>);
+pub struct Failures(HashMap<IpAddr, FailedAttempts>);
 
 #[derive(Debug, Clone, Copy)]
-struct Failed {
+struct FailedAttempts {
     count: u32,
     last: Instant,
 }
 
-impl Failed {
+impl FailedAttempts {
     /// When it may try again.
     fn until(self) -> Instant {
         match self.count.checked_sub(FREE) {
@@ -46,7 +46,7 @@ impl Failures {
 
     /// Counts a failed attempt.
     pub fn add(&mut self, address: IpAddr, now: Instant) {
-        let is_old = |failed: &Failed| now.saturating_duration_since(failed.last) > WINDOW;
+        let is_old = |failed: &FailedAttempts| now.saturating_duration_since(failed.last) > WINDOW;
         let address = network(address);
         if !self.0.contains_key(&address) && self.0.len() >= MAX_ADDRESSES {
             self.0.retain(|_, failed| !is_old(failed));
@@ -56,9 +56,9 @@ impl Failures {
                 self.0.remove(&oldest);
             }
         }
-        let failed = self.0.entry(address).or_insert(Failed { count: 0, last: now });
+        let failed = self.0.entry(address).or_insert(FailedAttempts { count: 0, last: now });
         let count = if is_old(failed) { 0 } else { failed.count };
-        *failed = Failed { count: count.saturating_add(1), last: now };
+        *failed = FailedAttempts { count: count.saturating_add(1), last: now };
     }
 
     /// Forgets the failures of an address that succeeded.

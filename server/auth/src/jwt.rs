@@ -85,14 +85,14 @@ pub enum JwtRefusal {
     /// It is for later.
     #[error("the token is not valid yet")]
     NotYet,
-    /// It is of another issuer.
-    #[error("the token is of another issuer")]
+    /// Issued by a different issuer.
+    #[error("the token is from a different issuer")]
     Issuer,
     /// It is for another audience.
     #[error("the token is for another audience")]
     Audience,
     /// A claim is missing or is not what it must be.
-    #[error("a claim of the token is missing or of another type")]
+    #[error("a claim of the token is missing or has the wrong type")]
     Claims,
     /// Its subject cannot be used.
     #[error("the token's subject cannot be used")]

@@ -68,7 +68,7 @@ impl KeyFileError {
     }
 }
 
-/// Reads a private key: a file of the server's user, or root, that nobody else may read.
+/// Reads a private key: a file of the server's user, or of root, that others cannot read.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub(crate) enum Readers {
 /// Reads a key file. The opened file is checked, so that no other one can take its place.
 pub(crate) fn read(path: &Path, readers: Readers) -> Result<Vec<u8>, KeyFileError> {
     let failed = |source| KeyFileError::Read { path: path.to_owned(), source };
-    // Without it, the opening of a FIFO waits for whoever writes to it.
+    // Otherwise opening a FIFO blocks until it has a writer.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;

@@ -17,8 +17,8 @@ pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
 pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
 pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
 
-/// The caller behind the peer of a socket: the user that the server runs as has every scope, and
-/// nobody else has any.
+/// The caller at the other end of a socket: the server's own user has every scope, others have
+/// none.
 #[must_use]
 pub fn local_caller(peer_uid: u32, own_uid: u32) -> Option<Caller> {
     let subject = sandbox_api::service::Subject::new(LOCAL_SUBJECT).ok()?;

@@ -106,7 +106,7 @@ impl Token {
     /// [`TokenRefusal`].
     pub fn check(&self, stored: Option<&StoredToken>, now: Time) -> Result<Caller, TokenRefusal> {
         let stored = stored.ok_or(TokenRefusal::Unknown)?;
-        // The secret first: an expired or revoked token is told to its holder alone.
+        // The secret first: only the holder learns that a token is expired or revoked.
         if !is_equal(&self.hash(), &stored.hash) {
             return Err(TokenRefusal::WrongSecret);
         }

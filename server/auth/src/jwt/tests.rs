@@ -180,14 +180,14 @@ fn forged_tokens_are_refused() {
         let refusal = keys.check(&other.sign(which, &valid)).unwrap_err();
         assert_eq!(refusal, JwtRefusal::Signature, "{which}");
     }
-    // The name of a key of another algorithm, and of none.
+    // The key id of a different algorithm, and unknown ones.
     let (_, _, ed) = &issuer.keys[2];
-    for kid in ["rsa", "nobody", "../../etc/passwd"] {
+    for kid in ["rsa", "unknown", "../../etc/passwd"] {
         let header = Header { kid: Some(kid.to_owned()), ..Header::new(Algorithm::EdDSA) };
         let refusal = keys.check(&encode(&header, &valid, ed).unwrap()).unwrap_err();
         assert_eq!(refusal, JwtRefusal::UnknownKey, "{kid}");
     }
-    // A changed payload, parts too few and too many, and no token at all.
+    // A changed payload, too few and too many parts, and text that is not a token.
     let token = issuer.sign("ed", &valid);
     let [header, _, signature] = token.split('.').collect::<Vec<_>>()[..] else { panic!() };
     let admin = part(claims(|it| _ = it.insert("scope".into(), json!("admin"))));
