@@ -47,7 +47,7 @@ pub struct NewExecution {
     pub sandbox: Option<String>,
     /// The generation of it that was asked for.
     pub generation: Option<u64>,
-    /// Its first events: whoever is told that it was accepted may have seen them.
+    /// Its first events: a client may have seen them once the execution was accepted.
     pub events: Vec<StoredEvent>,
 }
 
@@ -71,8 +71,8 @@ pub struct UsedGeneration {
     pub is_restart: bool,
 }
 
-/// The start of an execution, with what is known then of how it runs. Its result says the same; this is
-/// for an execution whose result nobody saw.
+/// The start of an execution, with what is known then of how it runs. Its result says the same;
+/// this is for an execution whose result was lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Start {
     /// When it began to run.
@@ -145,8 +145,8 @@ pub struct ExecutionQuery {
     pub limit: usize,
 }
 
-/// Where a page ends: the time and the id of its last execution, by which lists are sorted. Both stay
-/// what they are, and tell nothing of others, as a row's number would.
+/// The end of a page: the time and the id of its last execution, by which lists are sorted. Both
+/// are stable, and reveal nothing of other executions, as a row number would.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     created_at: Time,
@@ -163,7 +163,7 @@ impl FromStr for Cursor {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        let none = || StoreError::row("it is the cursor of no page");
+        let none = || StoreError::row("invalid cursor");
         let (created_at, id) = text.split_once('.').ok_or_else(none)?;
         let created_at = Time::from_unix_millis(created_at.parse().map_err(|_| none())?);
         Ok(Self { created_at, id: id.to_owned() })
@@ -184,7 +184,7 @@ pub struct ExecutionPage {
 pub struct Recovered {
     /// Executions that wait, oldest first.
     pub queued: Vec<RecoveredExecution>,
-    /// Executions that were running: nobody knows how they ended. They are to be finished as killed.
+    /// Executions that were running: how they ended is unknown. They are to be finished as killed.
     pub running: Vec<RecoveredExecution>,
 }
 
@@ -361,7 +361,7 @@ impl Store {
         })
     }
 
-    /// Which of these ids are of executions, whoever's.
+    /// Which of these ids belong to executions, of any subject.
     ///
     /// # Errors
     ///
@@ -379,8 +379,8 @@ impl Store {
         })
     }
 
-    /// Lists executions of a subject, newest first. Whoever goes from page to page finds each execution
-    /// that is there all the time exactly once, whatever is accepted, ends or is forgotten meanwhile.
+    /// Lists executions of a subject, newest first. Paging returns each execution that exists
+    /// throughout exactly once, even if others are accepted, end or are deleted meanwhile.
     ///
     /// # Errors
     ///
@@ -414,7 +414,7 @@ impl Store {
             with(" AND created_at < ?", before.unix_millis().into());
         }
         for (name, value) in &query.metadata {
-            // The member by its exact name, whatever it contains.
+            // The member by its exact name, special characters included.
             with(
                 " AND EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ?",
                 name.clone().into(),

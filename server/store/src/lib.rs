@@ -2,10 +2,9 @@
 //! and tokens, in one SQLite database of its data directory.
 //!
 //! Calls block. A change that has returned is durable: it survives `kill -9` and a power cut. One
-//! thread writes; changes that wait at the same time share a flush. Readers see every change that
-//! has returned. What each execution needs is there without a wait, too: `…_then` calls back when the
-//! change is durable, on the thread that writes, which is to be held up by nobody. If that thread is
-//! gone, the callback is dropped.
+//! thread writes; waiting changes share a flush. Readers see every change that has returned. What
+//! each execution needs also exists without a wait: `…_then` calls back when the change is durable,
+//! on the writing thread, and must not block it. If that thread is gone, the callback is dropped.
 
 #![forbid(unsafe_code)]
 
@@ -97,7 +96,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store of a data directory for a server, alone. Creates it where there is none, and
+    /// Opens the store of a data directory for a server, exclusively. Creates it if missing, and
     /// migrates an older one.
     ///
     /// # Errors
@@ -110,7 +109,7 @@ impl Store {
         Self::open_with(data_dir, Some(lock), durability)
     }
 
-    /// Opens the store of a data directory beside a server that may have it, for short
+    /// Opens the store of a data directory while a server may be using it, for short
     /// administration: tokens, a backup.
     ///
     /// # Errors
@@ -127,7 +126,7 @@ impl Store {
         if !data_dir.join(DATABASE_FILE).exists() {
             return Err(StoreError::Missing { path: data_dir.to_owned() });
         }
-        // Without a server there is nobody to disturb by a migration.
+        // Without a server a migration disturbs no one.
         let lock = match lock(data_dir) {
             Ok(lock) => Some(lock),
             Err(StoreError::InUse { .. }) => None,
@@ -145,7 +144,7 @@ impl Store {
             restore::remove_left(data_dir);
         }
         let database = data_dir.join(DATABASE_FILE);
-        // Created with a mode of its own; SQLite gives it to the files beside it.
+        // Created with an explicit mode; SQLite copies it to the files next to it.
         private_file(&database, OpenOptions::new().create(true).append(true))
             .map_err(|error| directory(data_dir, error))?;
         let mut connection = connect(&database)?;
@@ -221,7 +220,7 @@ impl Store {
                 if Backup::new(connection, &mut to)?.step(-1)? != StepResult::Done {
                     return Err(StoreError::Locked);
                 }
-                // One file, without a log beside it.
+                // A single file, without a log next to it.
                 to.pragma_update(None, "journal_mode", "DELETE")?;
                 schema::check(&to, &part)?;
                 Ok(())

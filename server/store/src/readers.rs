@@ -28,7 +28,7 @@ struct Connections {
     used: usize,
 }
 
-/// Room for one connection, which is given back when this is dropped.
+/// A permit for one connection, returned on drop.
 struct ConnectionPermit<'a>(&'a Readers);
 
 impl Readers {

@@ -113,7 +113,7 @@ impl Store {
         })
     }
 
-    /// All kept sandboxes, whoever's, oldest first.
+    /// All kept sandboxes, of all subjects, oldest first.
     ///
     /// # Errors
     ///

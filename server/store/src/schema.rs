@@ -119,7 +119,7 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE executions ADD COLUMN engine TEXT;
     ALTER TABLE executions ADD COLUMN limits TEXT;
     ",
-    // 6: lists by time and id, which a cursor has whole, whatever has been forgotten since.
+    // 6: lists by time and id; a cursor contains both, so deletions do not affect it.
     "
     DROP INDEX executions_by_subject;
     DROP INDEX executions_under_way;
@@ -138,7 +138,7 @@ pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 /// Whether tables may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Migration {
-    /// Nobody else has the store.
+    /// The store is open exclusively.
     Allowed,
     /// A server has it.
     Refused,
@@ -174,7 +174,8 @@ pub(crate) fn migrate(
 /// Checks that a database is whole and a store, and returns its version; 0 for an empty one.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let damaged = |detail: String| StoreError::Damaged { path: path.to_owned(), detail };
-    // A disk that is full, or fails, damages nothing: nobody is to move the file away for that.
+    // A full or failing disk does not damage the file, so the error must not suggest to move it
+    // away.
     let as_damaged = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => damaged(error.to_string()),
         _ => error.into(),
@@ -197,7 +198,7 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreEr
             Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION })
         }
         (version, APPLICATION_ID) if version > 0 => Ok(version),
-        _ => Err(damaged("it is a database of another program".to_owned())),
+        _ => Err(damaged("it is the database of a different program".to_owned())),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{Store, schema};
 /// What a store has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreStatus {
-    /// Whether a server has it, beside whom it was opened.
+    /// Whether a server has the store open.
     pub is_served: bool,
     /// The version of its tables.
     pub schema: u64,

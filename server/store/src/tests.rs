@@ -199,7 +199,8 @@ fn events_are_read_from_where_a_reader_was() {
     assert_eq!(numbers(4, 2), [5, 6]);
 }
 
-/// The cursor was a number of rows, of whomever: two of them told how much others ran in between.
+/// The cursor used to be a row number, of all subjects: two cursors revealed how much others ran in
+/// between.
 #[test]
 fn cursor_is_the_same_whatever_others_run() {
     let cursor = |others: i64| {
@@ -447,7 +448,7 @@ fn token_is_revoked_once_and_its_use_is_recorded() {
     assert!(store.revoke_token("t", at).unwrap() && !store.revoke_token("t", at).unwrap());
     assert_eq!(store.token("t").unwrap().unwrap().revoked_at, Some(at));
 
-    // Another one takes the place of one that is valid, at once or after a while.
+    // A new token replaces a valid one, at once or after a while.
     let time = Time::from_unix_millis;
     let record = |id: &str, expires_at: Option<i64>| TokenRecord {
         id: id.to_owned(),
@@ -608,7 +609,7 @@ fn restored_backup_runs_nothing_again_and_what_it_replaces_stays() {
     let store = Store::open(&other, Durability::Disk).unwrap();
     assert!(store.execution(&subject("alice"), "later").unwrap().is_some());
 
-    // A file that is none changes nothing.
+    // A file that is not a database changes nothing.
     let text = dir.path().join("text");
     let fifo = dir.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
@@ -801,7 +802,7 @@ fn full_disk_is_an_error_and_the_next_change_works_when_there_is_room() {
 }
 
 #[test]
-fn change_beside_one_that_fills_the_disk_is_made_if_its_caller_is_told_so() {
+fn change_in_a_batch_that_fills_the_disk_is_made_if_it_is_acknowledged() {
     let (_dir, store) = data_dir();
     limit_pages(&store, 200);
     let mut undone = 0;

@@ -23,7 +23,7 @@ pub struct Usage {
     pub wall_ms: u64,
     /// The bytes that they wrote.
     pub written_bytes: u64,
-    /// The bytes of results and files that are stored now; whatever the period.
+    /// The bytes of results and files that are stored now, for any period.
     pub stored_bytes: u64,
 }
 

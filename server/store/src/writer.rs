@@ -1,6 +1,5 @@
-//! The one thread that writes. Changes that wait at the same time share one transaction, and so one
-//! flush to the disk; each of them takes effect whole or not at all. The log is copied to the database
-//! when nobody waits for a change.
+//! The one thread that writes. Waiting changes share one transaction, and so one flush to the disk;
+//! each change is atomic. The log is copied to the database when no change is waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ const QUIET: Duration = Duration::from_millis(20);
 const FREE_PAGES: u32 = 4096;
 const VACUUM: &str = "PRAGMA incremental_vacuum(1000)";
 
-/// Tells the caller of a change whether it is durable.
+/// Reports to the caller of a change whether it is durable.
 type Completion = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Makes a change, or learns why it cannot be made.
 type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Completion + Send>;
@@ -130,9 +129,8 @@ fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize)
             continue;
         }
         let mut completions = vec![first(Ok(connection))];
-        // SQLite itself ends a transaction after some failures, such as a full disk. A change that
-        // came after it would be a transaction of its own, durable although its caller is told that
-        // it is not.
+        // SQLite itself ends a transaction after some failures, such as a full disk. A later change
+        // would be a separate transaction, durable although its caller gets an error.
         while completions.len() < BATCH
             && !connection.is_autocommit()
             && let Ok(change) = changes.try_recv()
@@ -171,7 +169,7 @@ fn commit(connection: &Connection) -> Result<(), StoreError> {
     committed
 }
 
-/// Makes a change whole, or not at all.
+/// Makes a change atomically.
 fn whole<T>(
     connection: &Connection,
     change: impl FnOnce(&Connection) -> Result<T, StoreError>,
