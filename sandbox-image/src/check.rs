@@ -13,7 +13,7 @@ use crate::{Exit, StartError, confine, luau, run, source};
 
 pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     confine::limit_check()?;
-    // It needs no file at all. What is in force is not reported: the policy decides what is
+    // It needs no file access. What is in force is not reported: the policy decides what is
     // required.
     confine::confine(Tenant::Scripts, policy, std::iter::empty())?;
     let mut script = Vec::new();

@@ -40,7 +40,7 @@ use sandbox_protocol::argv::{AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::message::Confinement;
 
 use confine::descriptors;
-use confine::landlock::{Surroundings, Tenant};
+use confine::landlock::{ImageGrants, Tenant};
 
 /// How the agent exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Agent {
             Tenant::Scripts => (confine::confine(tenant, args.confinement, mounts.grants())?, None),
             Tenant::Programs => {
                 confine::adopt()?;
-                let around = Surroundings::open().map_err(|e| StartError::Programs(e.into()))?;
+                let around = ImageGrants::open().map_err(|e| StartError::Programs(e.into()))?;
                 let grants = || mounts.grants().chain(around.grants());
                 let programs = exec::ExecContext::prepare(args, proxy.as_ref())
                     .map_err(StartError::Programs)?;

@@ -13,11 +13,11 @@ use crate::outbox::Outbox;
 pub struct LogSink {
     outbox: Arc<Outbox>,
     request: u64,
-    room: Mutex<Room>,
+    budget: Mutex<LogBudget>,
 }
 
 /// The remaining log budget.
-struct Room {
+struct LogBudget {
     bytes: u64,
     lines: u64,
     truncated: bool,
@@ -29,31 +29,31 @@ impl LogSink {
     /// The log of the run `request`, which starts now.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, request: u64, limits: &Limits) -> Self {
-        let room = Room {
+        let budget = LogBudget {
             bytes: limits.log_bytes,
             lines: limits.log_lines,
             truncated: false,
             cases: MAX_TEST_CASES,
         };
-        Self { outbox, request, room: Mutex::new(room) }
+        Self { outbox, request, budget: Mutex::new(budget) }
     }
 
     /// Sends an entry. The one that fills the log is cut, and later ones are dropped.
     pub fn log(&self, level: LogLevel, text: &[u8]) {
         // The lock is held until the entry is sent, so that entries keep their order.
-        let mut room = self.room.lock().unwrap();
-        if room.truncated || room.lines == 0 {
-            room.truncated = true;
+        let mut budget = self.budget.lock().unwrap();
+        if budget.truncated || budget.lines == 0 {
+            budget.truncated = true;
             return;
         }
-        let left = usize::try_from(room.bytes).unwrap_or(usize::MAX);
+        let left = usize::try_from(budget.bytes).unwrap_or(usize::MAX);
         let entry = Entry::new(text, left.min(MAX_LOG_ENTRY_BYTES));
-        room.truncated = entry.cut && left < MAX_LOG_ENTRY_BYTES;
-        if room.truncated && entry.text.is_empty() {
+        budget.truncated = entry.cut && left < MAX_LOG_ENTRY_BYTES;
+        if budget.truncated && entry.text.is_empty() {
             return;
         }
-        room.lines -= 1;
-        room.bytes -= entry.bytes as u64;
+        budget.lines -= 1;
+        budget.bytes -= entry.bytes as u64;
         let Entry { text, lossy, cut, .. } = entry;
         let request = self.request;
         self.outbox.notify(&FromAgent::Log(Log { request, level, text, lossy, cut }));
@@ -61,9 +61,9 @@ impl LogSink {
 
     /// Sends a test case. False if there have been as many as there may be.
     pub fn case(&self, case: TestCase) -> bool {
-        let mut room = self.room.lock().unwrap();
-        let Some(left) = room.cases.checked_sub(1) else { return false };
-        room.cases = left;
+        let mut budget = self.budget.lock().unwrap();
+        let Some(left) = budget.cases.checked_sub(1) else { return false };
+        budget.cases = left;
         self.outbox.notify(&FromAgent::Case(CaseEnd { request: self.request, case }));
         true
     }
@@ -71,7 +71,7 @@ impl LogSink {
     /// Whether entries, or parts of one, were dropped because the log was full.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        self.room.lock().unwrap().truncated
+        self.budget.lock().unwrap().truncated
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_marked() {
+    fn bytes_that_are_not_text_are_marked() {
         let (logs, _) = logged(LIMITS, &[b"a\xffb", "é".as_bytes()]);
         assert_eq!((logs[0].text.as_str(), logs[0].lossy), ("a\u{fffd}b", true));
         assert_eq!((logs[1].text.as_str(), logs[1].lossy), ("é", false));

@@ -17,7 +17,7 @@ pub enum NestedError {
     /// A mount inside one of the agent's.
     #[error(
         "the engine has mounted something at {}, inside {mount}: a link led it there, and what it \
-         made to mount on is left behind",
+         created as a mount point is left behind",
         Path::new(std::ffi::OsStr::from_bytes(.at)).display()
     )]
     Inside {

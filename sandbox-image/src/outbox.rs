@@ -82,7 +82,7 @@ impl Outbox {
     ///
     /// Only such requests count towards [`MAX_IN_FLIGHT`], as in the controller. Requests that the
     /// reading thread answers itself (`hello`, `cancel`, `shutdown`, every refusal) are never
-    /// counted: their answer may wait behind others while the controller already sends the next
+    /// counted: their reply may wait behind others while the controller already sends the next
     /// request.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_given_up_says_nothing_after_its_answer() {
+    fn an_abandoned_run_sends_nothing_after_its_reply() {
         let recorder = Recorder::default();
         let outbox = Outbox::new(recorder.clone());
         outbox.announce(touched());

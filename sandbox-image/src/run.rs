@@ -1,9 +1,9 @@
 //! One run of a script: its input, its timeout, and its one answer.
 //!
 //! A run has two threads. The script's thread runs the VM and does nothing else. The supervisor
-//! waits for it, enforces the timeout, and answers: when the script has ended; or, if the VM was
-//! told to stop and did not return (it may be in C code without interrupts), without it. After that
-//! the VM's thread can never be trusted again, and the process exits.
+//! waits for it, enforces the timeout, and sends the reply: when the script has ended; or, if the
+//! VM was asked to stop and did not return (it may be in C code without interrupts), without it.
+//! After that the VM's thread can never be trusted again, and the process exits.
 //!
 //! ```text
 //!   run ──> running ── script ends ──────────────────────> answer, idle
@@ -32,9 +32,9 @@ use crate::{luau, source};
 
 /// Stack of a thread that runs the VM or the compiler, which recurse in C.
 pub const STACK_BYTES: usize = 16 << 20;
-/// How long a script may take to stop after it was told to. The controller waits a second.
+/// How long a script may take to stop on request. The controller waits a second.
 const GRACE: Duration = Duration::from_millis(250);
-/// The longest timeout of a run, whatever was requested.
+/// The longest timeout of a run, even if a longer one was requested.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Starts runs, one at a time, and ends them.
@@ -178,7 +178,7 @@ impl Shared {
             .spawn(move || {
                 let end = source::prepare(&source)
                     .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, &context));
-                // The supervisor may have given up; then the process is about to exit.
+                // The supervisor may have stopped waiting; then the process is about to exit.
                 _ = sender.send(Event::Ended(end));
             });
         if let Err(error) = script {
@@ -237,8 +237,8 @@ impl Shared {
     }
 }
 
-/// Waits for the script to end, and tells it to stop when its deadline passes or it was cancelled.
-/// `None` if it has not returned [`GRACE`] later.
+/// Waits for the script to end, and requests its stop when its deadline passes or it was cancelled.
+/// `None` if it has not returned within [`GRACE`] after that.
 fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<RunEnd> {
     let mut until = deadline;
     let mut stopping = false;

@@ -49,7 +49,7 @@ impl Streams {
         Self { open: Mutex::default(), threads }
     }
 
-    /// Opens a stream. Whatever arrives for it wakes `wake`.
+    /// Opens a stream. Incoming data wakes `wake`.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Stream {
             // The agent sends nothing on a stream that it receives: there is no credit for it.
             End::Sending(_) => return Err(StreamError::CreditOverrun),
         }
-        self.tell();
+        self.notify();
         Ok(())
     }
 
@@ -136,12 +136,12 @@ impl Stream {
             End::Sending(window) => window.grant(credit)?,
             End::Receiving { .. } => return Err(StreamError::AbsurdCredit),
         }
-        self.tell();
+        self.notify();
         Ok(())
     }
 
     /// Notifies the waiting threads that something has arrived.
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.notify_all();
         if let Some(wake) = &self.wake {
             wake.wake();

@@ -25,7 +25,7 @@ const MAX_THREADS: usize = MAX_IN_FLIGHT + 1;
 /// How long work may take before another thread takes over the reading.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Work for one thread.
+/// A job for one thread.
 pub type Work = Box<dyn FnOnce() + Send>;
 
 /// Reads requests.
@@ -77,12 +77,12 @@ impl Threads {
         self.work()
     }
 
-    /// Called by the reader for work beside which it has read `others`: starts a thread, if it needs
-    /// one.
+    /// Called by the reader with a job, of a batch with `others` besides: starts a thread, if one
+    /// is needed.
     ///
     /// # Errors
     ///
-    /// If no thread can be started, and there is none but the caller.
+    /// If no thread can be started, and only the caller exists.
     pub fn expect(self: &Arc<Self>, others: usize) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         // The caller will perform one of them, and a free thread must read then.
@@ -119,7 +119,7 @@ impl Threads {
             } else if !state.has_standby {
                 state.has_standby = true;
                 drop(state);
-                // Whatever it returns, the thread looks what there is.
+                // The result does not matter: the thread checks the queue.
                 _ = rustix::io::read(&self.alarm, &mut [0; 8]);
                 state = self.state.lock().unwrap();
                 state.has_standby = false;
@@ -195,7 +195,7 @@ mod tests {
 
     impl Reader for Batches {
         fn read(&mut self) -> VecDeque<Work> {
-            // After the test nobody sends any more.
+            // The sender is gone after the test.
             let batch = self.batches.recv().unwrap_or_else(|_| {
                 loop {
                     std::thread::park();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_waits_for_later_requests_is_no_obstacle() {
+    fn work_that_waits_for_later_requests_does_not_block_them() {
         let (threads, requests) = serve(true);
         let (done, all_done) = channel();
         let mut wakers = Vec::new();

@@ -102,7 +102,7 @@ const OUTSIDE: &[(&str, u32, &[i32])] = &[
 
 /// What the filter refuses, as a kernel would that has no such call.
 const CALLS: &[&str] = &[
-    // The network, and whoever listens.
+    // The network, and any listener.
     "socket-inet",
     "socket-inet6",
     "socket-unix",
@@ -267,7 +267,7 @@ const CALLS_OF_X86: &[&str] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const CALLS_OF_X86: &[&str] = &[];
 
-/// What programs may do beside what the agent may.
+/// What programs may do in addition to the agent.
 const INSIDE_OF_PROGRAMS: &[&str] = &[
     "read-etc-passwd",
     "list-root",
@@ -394,7 +394,7 @@ const UNCHANGED: &[&str] = &[
     "sched_setscheduler-of-another",
 ];
 
-/// The same, where the kernel would refuse what is asked for, or there is nobody whom it concerns.
+/// The same, where the kernel would refuse the request, or it affects no one.
 const WITHOUT_EFFECT: &[&str] = &[
     "setpriority-of-a-user",
     "ioprio_set-of-everybody",
@@ -489,7 +489,7 @@ impl Field {
         if geteuid().is_root() {
             other.uid(uid).gid(uid);
         }
-        // Nobody else listens on that port, so nobody else has that name.
+        // The port has no other listener, so the name is free too.
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = format!("sandboxctl-confinement-{}", tcp.local_addr().unwrap().port());
         let address = SocketAddr::from_abstract_name(&socket).unwrap();
@@ -509,7 +509,7 @@ impl Field {
     }
 
     fn attack(&self, layers: &str, attack: &str) -> Outcome {
-        // Not where programs may write whatever the mounts are.
+        // Outside of the directories that programs may always write to.
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         for (name, content) in [
             ("mount/dir", None),
@@ -600,7 +600,7 @@ fn landlock_alone_keeps_native_code_in_its_mounts() {
 
 #[test]
 fn the_filter_alone_refuses_every_call_that_the_agent_does_not_need() {
-    // What no privilege allows is what nobody can do: the strongest user attacks.
+    // The attacker is the strongest user.
     let field = Field::new(geteuid().as_raw());
     let refused = Outcome::Errno(libc::ENOSYS);
     let mut unproven = Vec::new();
@@ -629,7 +629,7 @@ fn landlock_alone_keeps_programs_from_writing_beyond_their_mounts() {
 }
 
 #[test]
-fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
+fn the_filters_alone_refuse_calls_outside_of_the_allow_list() {
     let field = Field::new(geteuid().as_raw());
     let forbidden = FORBIDDEN.iter().chain(FORBIDDEN_OF_X86).map(|attack| (attack, libc::EPERM));
     let absent = ABSENT.iter().map(|attack| (attack, libc::ENOSYS));
@@ -660,7 +660,7 @@ fn what_programs_ask_for_without_effect_changes_nothing() {
         assert_eq!(outcome, expected, "{attack}");
         assert_ne!(field.attack("none", attack), expected, "{attack} without the filters");
     }
-    // Of another user's programs the kernel decides.
+    // The kernel protects another user's programs.
     if geteuid().is_root() {
         let field = Field::new(4321);
         for attack in OWNERS {
@@ -682,8 +682,8 @@ fn programs_can_do_their_work_and_nothing_that_is_refused() {
             // The file system, or the descriptor, says no: not the filter.
             let outcome = field.attack(layers, "ioctl-clone");
             assert_eq!(outcome, Outcome::Errno(libc::EBADF), "{layers}");
-            // It would have been executed, had it been a program. A child of another test may still
-            // have the descriptor by which it was written.
+            // A program would have been executed. A child of another test may still have the
+            // descriptor by which it was written.
             let is_busy = |outcome: &Outcome| *outcome == Outcome::Errno(libc::ETXTBSY);
             let mut outcomes = (0..100).map(|_| field.attack(layers, "execute-in-mount"));
             let outcome = outcomes.find(|outcome| !is_busy(outcome));
@@ -707,8 +707,8 @@ fn a_sealed_process_is_closed_to_others_of_its_user() {
     // Not root, to whom every process is open.
     let uid = if geteuid().is_root() { 4321 } else { geteuid().as_raw() };
     // Where that user may execute and read it: else the kernel would close it by itself. Copied by
-    // another program: a child of another test's could hold ours open for writing, and what is
-    // written to cannot be executed.
+    // another program: a child of another test could hold this process's descriptor open for
+    // writing, and the file could not be executed.
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("attacker");

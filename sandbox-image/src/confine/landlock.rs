@@ -27,7 +27,7 @@ pub const fn holds_unix_sockets(abi: u32) -> bool {
     abi >= ABI::V9 as u32
 }
 
-/// What runs under the rules, beside the agent.
+/// What runs under the rules, apart from the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
     /// Scripts, in the agent itself.
@@ -82,7 +82,7 @@ impl Grant<'_> {
     }
 }
 
-/// What commands can write to beside the mounts, if the image has it: files that are removed with
+/// Where commands can write outside the mounts, if the image has it: files that are removed with
 /// the sandbox, and devices that give access to nothing outside.
 const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
     ("/tmp", GrantKind::Directory),
@@ -97,11 +97,11 @@ const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
     ("/dev/pts", GrantKind::Device),
 ];
 
-/// What commands see beside the mounts: the image, temporary directories, devices.
+/// What commands can access outside the mounts: the image, temporary directories, devices.
 #[derive(Debug)]
-pub struct Surroundings(Vec<(OwnedFd, Access, GrantKind)>);
+pub struct ImageGrants(Vec<(OwnedFd, Access, GrantKind)>);
 
-impl Surroundings {
+impl ImageGrants {
     /// Opens the paths that exist.
     ///
     /// # Errors
@@ -217,9 +217,9 @@ pub fn restrict<'a>(
     }
 }
 
-/// The same rules on files, for a command to apply to itself: a process under rules of its own can
-/// neither trace the agent nor read its memory, whatever its user. No scope: commands that run at
-/// the same time may signal each other, as they may on a kernel without scopes.
+/// The same rules on files, for a command to apply to itself: a process with its own ruleset can
+/// neither trace the agent nor read its memory, under any user. No scope: commands that run at the
+/// same time may signal each other, as they may on a kernel without scopes.
 ///
 /// # Errors
 ///

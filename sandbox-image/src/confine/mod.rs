@@ -227,7 +227,7 @@ fn close_inherited() -> rustix::io::Result<()> {
     if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
         return Ok(());
     }
-    // Before Linux 5.9, or behind a filter that does not allow the call.
+    // Before Linux 5.9, or under a filter that denies the call.
     let listed = std::fs::read_dir("/proc/self/fd").and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
     });

@@ -29,8 +29,8 @@ const TMPDIR: &[u8] = b"/tmp";
 const NAMELESS: &[u8] = b"sandbox";
 /// The most that is read of them.
 const MAX_PASSWD: u64 = 1 << 20;
-/// Git refuses repositories whose owner is somebody else. A sandbox has one user, whoever owns what is
-/// mounted.
+/// Git refuses repositories with a different owner. A sandbox has one user, and a mount may belong
+/// to another.
 const GIT_CONFIG: [(&[u8], &[u8]); 3] = [
     (b"GIT_CONFIG_COUNT", b"1"),
     (b"GIT_CONFIG_KEY_0", b"safe.directory"),
@@ -73,7 +73,7 @@ impl Defaults {
         for (name, value) in [(&b"PATH"[..], PATH), (b"LANG", LANG)] {
             env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
         }
-        // Whatever the image sets, nothing else is writable.
+        // Nothing else is writable, even if the image sets another value.
         let writable = home.as_ref().map_or(TMPDIR, GuestPath::as_bytes);
         for (name, value) in [(&b"HOME"[..], writable), (b"TMPDIR", TMPDIR)] {
             env.insert(name.to_vec(), value.to_vec());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_the_images_then_ours_then_the_callers() {
+    fn the_environment_is_the_images_then_the_agents_then_the_callers() {
         let image =
             defaults(&[("A", "image"), ("LANG", "de"), ("HOME", "/root"), ("TMPDIR", "/v")]);
         let given = [("A", "1"), ("A", "2"), ("HOME", "/mine"), ("B", "")];
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_had_is_no_fault_of_the_program() {
+    fn a_process_that_cannot_be_created_is_not_the_programs_fault() {
         let made = prepare(&program("x"), None, &[], &defaults(&[])).unwrap();
         for (error, kind) in [
             (SpawnError::Process(Errno::AGAIN), ErrorKind::Busy),

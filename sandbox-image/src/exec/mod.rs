@@ -50,7 +50,7 @@ pub use supervise::Output;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
 
-/// The longest timeout of a command, whatever was requested.
+/// The longest timeout of a command, even if a longer one was requested.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many times, and at which interval, execution of a file that is still open for writing is
 /// retried: a command that starts at the same moment holds it open for that long.
@@ -221,14 +221,14 @@ impl Programs {
         let mut tries = 0;
         let mut stopped = None;
         let death = loop {
-            let begun =
+            let started =
                 spawn(&beginning, &tree, &self.spawner, &self.reaper, wake, |death, word| {
                     stopped = bounds.outlast(wake, word);
                     if stopped.is_some() {
                         self.reaper.kill(death);
                     }
                 });
-            match begun {
+            match started {
                 Ok(death) => break death,
                 Err(SpawnError::Program(_, Errno::TXTBSY)) if tries < BUSY_TRIES => {
                     tries += 1;
@@ -242,7 +242,7 @@ impl Programs {
     }
 }
 
-/// Permission to run. Only one at a time if the kernel cannot tell commands apart. The proxy has
+/// Permission to run. Only one at a time if the kernel cannot distinguish commands. The proxy has
 /// clients while there is one.
 struct RunningPermit<'a>(&'a Programs);
 
@@ -250,7 +250,8 @@ impl<'a> RunningPermit<'a> {
     fn take(programs: &'a Programs) -> Result<Self, WireError> {
         let mut running = programs.running.lock().unwrap();
         if *running > 0 && !programs.context.marks.tell_apart() {
-            let message = "another program is running, and this kernel does not tell them apart";
+            let message =
+                "another program is running, and this kernel cannot distinguish their processes";
             return Err(WireError::new(ErrorKind::Busy, message));
         }
         if *running == 0 {

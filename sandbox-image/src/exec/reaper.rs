@@ -34,7 +34,7 @@ pub struct Reaper(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    begun: Condvar,
+    has_started: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct State {
     /// The process trees of commands, with their marks.
     trees: Vec<(Option<u64>, Weak<Reaped>)>,
     /// How many children were started.
-    begun: u64,
+    started: u64,
 }
 
 impl Reaper {
@@ -78,8 +78,8 @@ impl Reaper {
         // Locked meanwhile, so that a child that exits at once is registered before it is reaped.
         let mut state = self.0.state.lock().unwrap();
         let (pid, more) = clone()?;
-        state.begun += 1;
-        self.0.begun.notify_one();
+        state.started += 1;
+        self.0.has_started.notify_one();
         let death = Arc::new(Death { pid, exit: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
         state.trees.retain(|(_, reaped)| reaped.strong_count() > 0);
@@ -102,13 +102,17 @@ impl Reaper {
 impl Shared {
     fn reap(&self) {
         loop {
-            let begun = self.state.lock().unwrap().begun;
+            let started = self.state.lock().unwrap().started;
             match ended() {
                 Ok(pid) => self.bury(pid),
                 Err(libc::ECHILD) => {
                     // No process is left whose children could be reparented to the agent.
                     let state = self.state.lock().unwrap();
-                    drop(self.begun.wait_while(state, |state| state.begun == begun).unwrap());
+                    drop(
+                        self.has_started
+                            .wait_while(state, |state| state.started == started)
+                            .unwrap(),
+                    );
                 }
                 Err(_) => {}
             }
@@ -159,7 +163,7 @@ fn ended() -> Result<Pid, i32> {
 fn wait_for_exit(pid: Pid) -> Option<(ExecEnd, Used)> {
     let mut status = 0;
     let pid = pid.as_raw_nonzero().get();
-    #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
+    #[expect(unsafe_code, reason = "no safe interface waits and reports the usage")]
     // SAFETY: both are our memory; all zeros are a valid rusage.
     let (reaped, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();

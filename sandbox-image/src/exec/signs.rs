@@ -46,7 +46,7 @@ const WORDS: [(Sign, &[&str]); 4] = [
         ],
     ),
 ];
-/// Codes of errors, which are words of their own: a `FileNotFoundError` is none of them.
+/// Error codes, as whole words: a `FileNotFoundError` does not match.
 const CODES: [(Sign, &[&str]); 4] = [
     (Sign::NoSpace, &["ENOSPC"]),
     (Sign::ReadOnly, &["EROFS"]),
@@ -99,7 +99,7 @@ impl Memory {
         Self(places.filter_map(open).collect())
     }
 
-    /// Those without room for another page, or another file.
+    /// File systems with no free page, or no free inode.
     fn full(&self) -> impl Iterator<Item = Sign> {
         // Of one without a bound, all is 0.
         let is_spent = |all: u64, left: u64| all > 0 && left == 0;

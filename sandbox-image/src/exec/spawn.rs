@@ -9,7 +9,7 @@
 //! closes when it executes its program, or exits. The thread waits for that and for anything that
 //! ends the command early. It does not block in `CLONE_VFORK`, because other commands of the
 //! sandbox run as the same user and could stop the child.
-#![expect(unsafe_code, reason = "a new process is begun by system calls that nothing safe makes")]
+#![expect(unsafe_code, reason = "starts a process by system calls without a safe interface")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};

@@ -9,13 +9,13 @@ use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 
 /// A task for the thread.
-type Work = Box<dyn FnOnce() + Send>;
+type ThreadJob = Box<dyn FnOnce() + Send>;
 
 const STACK_BYTES: usize = 64 << 10;
 
 /// The thread.
 #[derive(Debug)]
-pub struct Spawner(Sender<Work>);
+pub struct Spawner(Sender<ThreadJob>);
 
 impl Spawner {
     /// Starts the thread.
@@ -24,7 +24,7 @@ impl Spawner {
     ///
     /// If a thread cannot be started.
     pub fn start() -> io::Result<Self> {
-        let (sender, work) = channel::<Work>();
+        let (sender, work) = channel::<ThreadJob>();
         let thread = std::thread::Builder::new().name("spawner".to_owned());
         thread.stack_size(STACK_BYTES).spawn(move || {
             block_signals();

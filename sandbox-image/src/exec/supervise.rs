@@ -34,7 +34,8 @@ const PIECES: usize = 4;
 /// How long after a command's deadline its last bytes may wait for credit. The controller starts to
 /// discard unwanted output half a second after the deadline.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
-/// How often it is checked whether what a program left behind has ended in its grace.
+/// How often to check whether the processes that a program left behind have ended in its grace
+/// period.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One of a command's two outputs.
@@ -56,7 +57,7 @@ impl Output {
 pub trait Console {
     /// How many bytes can be written now.
     fn room(&self, output: Output) -> usize;
-    /// Writes output of the command, at most as much as there is room for.
+    /// Sends output of the command, at most as much as there is credit for.
     fn give(&mut self, output: Output, data: Vec<u8>);
     /// Returns the next piece of its input.
     fn input(&mut self) -> Input;
@@ -143,8 +144,8 @@ struct Watch<'a, C> {
     outputs: [Option<OwnedFd>; 2],
     given: [u64; 2],
     stdin: Option<OwnedFd>,
-    /// Input for which the pipe had no room yet. All of a script's is one piece: taking bytes from
-    /// its front must not move the rest.
+    /// Input for which the pipe was too full. A script's input is one piece: taking bytes from its
+    /// front must not move the rest.
     piece: VecDeque<u8>,
     stopped: Option<ExecStop>,
     /// When its processes are killed that were asked to end.
@@ -344,8 +345,8 @@ impl<C: Console> Watch<'_, C> {
         }
     }
 
-    /// Waits for the first event. Returns which outputs are readable. Nothing tells of the end of what a
-    /// program that has `exited` left behind.
+    /// Waits for the first event. Returns which outputs are readable. The end of processes that an
+    /// `exited` program left behind is not an event.
     fn wait(&self, wake: &Wake, exited: bool) -> [bool; 2] {
         let (mut fds, mut polled) = (vec![PollFd::new(wake, PollFlags::IN)], [None; 2]);
         for output in Output::BOTH {

@@ -1,12 +1,12 @@
 //! Finds all processes that a command has started, however they try to hide, and asks them to end or
 //! kills them.
 //!
-//! The parent is not sufficient: a double-forked process becomes the agent's child, whoever started
-//! it. So every command carries a mark that all of its descendants inherit and none can change: the
-//! limit `RLIMIT_LOCKS`, which kernels keep and have not used since Linux 2.4. Raising it takes a
+//! The parent is not sufficient: a double-forked process becomes the agent's child. So every
+//! command carries a mark that all of its descendants inherit and cannot change: the limit
+//! `RLIMIT_LOCKS`, which kernels keep and have not used since Linux 2.4. Raising it takes a
 //! capability, and a filter ([`of_a_command`](crate::confine::seccomp::programs::of_a_command))
-//! refuses any change. If there is no such limit (gVisor), commands run one at a time, and every process of the
-//! sandbox except the agent belongs to the tree.
+//! refuses any change. If there is no such limit (gVisor), commands run one at a time, and every
+//! process of the sandbox except the agent belongs to the tree.
 
 use std::ffi::c_int;
 use std::io;
@@ -58,7 +58,7 @@ impl Marks {
         Ok(Self { next: first.map(|first| AtomicU64::new(first - 1)) })
     }
 
-    /// Whether several commands can be told apart.
+    /// Whether several commands can be distinguished.
     #[must_use]
     pub const fn tell_apart(&self) -> bool {
         self.next.is_some()
@@ -158,8 +158,8 @@ impl Tree {
     /// walks, everything else in the sandbox is killed at once.
     #[must_use]
     pub fn kill(&self) -> bool {
-        let begun = Instant::now();
-        let mut progress = (self.reaped.count.load(Ordering::SeqCst), begun);
+        let start = Instant::now();
+        let mut progress = (self.reaped.count.load(Ordering::SeqCst), start);
         let mut wait = Duration::from_micros(250);
         loop {
             let before = self.reaped.count.load(Ordering::SeqCst);
@@ -176,7 +176,7 @@ impl Tree {
             if progress.1.elapsed() >= KILL_TIMEOUT {
                 return false;
             }
-            if begun.elapsed() >= CHASE {
+            if start.elapsed() >= CHASE {
                 kill_all();
             }
             if met == 0 {
@@ -250,8 +250,7 @@ fn processes() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
     }))
 }
 
-/// The limit of another process that is its mark. `None` if the process is gone, or belongs to
-/// another user.
+/// The marking limit of another process. `None` if the process is gone, or belongs to another user.
 pub fn limit_of(pid: Pid) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let pid = pid.as_raw_nonzero().get();

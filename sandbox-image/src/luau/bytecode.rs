@@ -13,7 +13,7 @@ const TYPES: u8 = 3;
 
 /// A global that a script uses, with the members that are read of it at once: `os.getenv`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Use {
+pub struct GlobalUse {
     /// The line, from 1.
     pub line: u32,
     /// The global, then its member, and that one's.
@@ -23,7 +23,7 @@ pub struct Use {
 }
 
 /// The uses of globals, by line; nothing if the format is not known.
-pub fn uses(bytecode: &[u8]) -> Option<BTreeSet<Use>> {
+pub fn uses(bytecode: &[u8]) -> Option<BTreeSet<GlobalUse>> {
     let mut reader = Reader { left: bytecode };
     let version = reader.byte()?;
     if !VERSIONS.contains(&version) || reader.byte()? != TYPES {
@@ -42,7 +42,11 @@ pub fn uses(bytecode: &[u8]) -> Option<BTreeSet<Use>> {
 }
 
 /// Reads a function.
-fn function(reader: &mut Reader<'_>, strings: &[String], uses: &mut BTreeSet<Use>) -> Option<()> {
+fn function(
+    reader: &mut Reader<'_>,
+    strings: &[String],
+    uses: &mut BTreeSet<GlobalUse>,
+) -> Option<()> {
     // Its stack, parameters, upvalues, varargs and flags.
     reader.skip(5)?;
     let types = reader.number()?;
@@ -86,7 +90,7 @@ fn function(reader: &mut Reader<'_>, strings: &[String], uses: &mut BTreeSet<Use
         if let Some(path) = path.into_iter().collect::<Option<Vec<_>>>().filter(|it| !it.is_empty())
         {
             let line = lines.get(at).copied().unwrap_or_default();
-            uses.insert(Use { line, path, is_write: operation == SET_GLOBAL });
+            uses.insert(GlobalUse { line, path, is_write: operation == SET_GLOBAL });
         }
         at += if WITH_OPERAND.contains(&operation) { 2 } else { 1 };
     }

@@ -72,8 +72,8 @@ fn warn(call: &mut Call<'_>) -> Results {
 }
 
 fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
-    // The log cuts entries itself. Only as much as it accepts is copied, plus a little, so that it
-    // sees that there is more.
+    // The log cuts entries itself. Copies only a little more than it accepts, which shows it that
+    // there is more.
     const ENOUGH: usize = MAX_LOG_ENTRY_BYTES + 64;
     let count = call.len();
     let mut entry = Vec::new();
@@ -139,8 +139,8 @@ fn fixed_time(call: &mut Call<'_>) -> Results {
 fn clock_from_zero(call: &mut Call<'_>) -> Results {
     call.push(Slot::upvalue(1));
     call.call(0)?;
-    let (now, begun) = (call.number(call.top()), call.number(Slot::upvalue(2)));
-    call.push_number(now.unwrap_or_default() - begun.unwrap_or_default());
+    let (now, start) = (call.number(call.top()), call.number(Slot::upvalue(2)));
+    call.push_number(now.unwrap_or_default() - start.unwrap_or_default());
     Ok(call.results(1))
 }
 
@@ -183,9 +183,9 @@ pub(super) fn with_hint(
         _ => Vec::new(),
     };
     let here = unknown.into_iter().filter(|name| Some(name.line) == number);
-    let told: Vec<_> = here.map(|name| name.message).take(MAX_NAMES_SHOWN).collect();
-    if !told.is_empty() {
-        return format!("{message} ({})", told.join("; "));
+    let messages: Vec<_> = here.map(|name| name.message).take(MAX_NAMES_SHOWN).collect();
+    if !messages.is_empty() {
+        return format!("{message} ({})", messages.join("; "));
     }
     message
 }

@@ -1,5 +1,4 @@
-//! Files for scripts: `io`, the methods of handles, `os.remove` and `os.rename`, and beside them
-//! [`fs`].
+//! Files for scripts: `io`, the methods of handles, `os.remove` and `os.rename`, and [`fs`].
 //!
 //! As in Lua 5.4, with two differences: failures raise unless the sandbox is configured otherwise,
 //! and `\r\n` counts as one line end.

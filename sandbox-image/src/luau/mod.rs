@@ -61,10 +61,10 @@ fn try_run(
     let bytecode = ffi::compile(source).map_err(|message| syntax_error(&message))?;
     let memory = usize::try_from(context.limits.vm_memory_bytes).unwrap_or(usize::MAX);
     let mut vm = Vm::new(Host::new(context), memory).ok_or_else(out_of_memory)?;
-    let begun = vm
+    let started = vm
         .protect(|call| globals::install(call, args, &context.secrets))
         .and_then(|()| vm.load(&bytecode));
-    begun.map_err(|thrown| own_failure(&vm, thrown))?;
+    started.map_err(|thrown| own_failure(&vm, thrown))?;
     drop(bytecode);
     match vm.run() {
         Ended::Returned(count) => {

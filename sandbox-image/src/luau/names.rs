@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::bytecode::{self, Use};
+use super::bytecode::{self, GlobalUse};
 
 /// The globals and what is in them. A test holds that the VM has exactly these.
 const KNOWN: &[(&str, &str)] = &[
@@ -162,7 +162,7 @@ pub fn unknown(bytecode: &[u8]) -> Vec<Unknown> {
 }
 
 /// What is wrong with a use, if its name is not there.
-fn explain(used: &Use) -> Option<String> {
+fn explain(used: &GlobalUse) -> Option<String> {
     let global = used.path[0].as_str();
     let known = KNOWN.iter().find(|(name, _)| *name == global);
     let (name, known_names): (String, Vec<&str>) = match (known, used.path.get(1)) {
@@ -212,15 +212,15 @@ pub(super) fn known() -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(source: &str) -> Vec<String> {
+    fn messages(source: &str) -> Vec<String> {
         let bytecode = super::super::ffi::compile(source).unwrap();
         unknown(&bytecode).into_iter().map(|it| format!("{}: {}", it.line, it.message)).collect()
     }
 
     #[test]
-    fn unknown_names_are_told_with_what_was_meant() {
+    fn unknown_names_get_a_suggestion() {
         assert_eq!(
-            told("prnt('x')\nlocal y = foo\nstring.trm('a')\nreturn math.flor(1)"),
+            messages("prnt('x')\nlocal y = foo\nstring.trm('a')\nreturn math.flor(1)"),
             [
                 "1: there is no global 'prnt': did you mean 'print'?",
                 "2: there is no global 'foo'",
@@ -229,11 +229,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            told("return os.getenv('HOME')"),
+            messages("return os.getenv('HOME')"),
             [format!("1: there is no 'os.getenv': {ARGS}")]
         );
-        assert_eq!(told("return io.read()"), [format!("1: there is no 'io.read': {INPUT}")]);
-        assert_eq!(told("return require('x')"), [format!("1: there is no 'require': {CHUNK}")]);
+        assert_eq!(messages("return io.read()"), [format!("1: there is no 'io.read': {INPUT}")]);
+        assert_eq!(messages("return require('x')"), [format!("1: there is no 'require': {CHUNK}")]);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             "return args.name, json.null, print, os.time()",
             "return _G.anything, args.a.b",
         ] {
-            assert_eq!(told(source), [""; 0], "{source}");
+            assert_eq!(messages(source), [""; 0], "{source}");
         }
     }
 

@@ -141,7 +141,7 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<WireString>, Raise> {
         call.truncate(top);
         bounded(bytes)?;
     }
-    // What is behind a nil, or has another key, would be lost.
+    // Values after a nil or under another key would be lost.
     let (mut entries, mut position) = (0, 0);
     while let Some(next) = call.next(array, position) {
         position = next;

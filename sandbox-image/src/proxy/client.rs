@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It never blocks: [`Client::step`] does what can be done now. A client whose command has ended is
-//! [left alone](Client::leave_alone): from Open it goes on for a while, from elsewhere it is gone.
+//! [left alone](Client::leave_alone): an open one continues for a while, others are dropped.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -135,8 +135,8 @@ impl Client {
         }
     }
 
-    /// Its command has ended, so nobody uses it any more. Only what it has sent to a host is still
-    /// forwarded, and not for long.
+    /// Its command has ended. Only data that it has sent to a host is still forwarded, for a
+    /// limited time.
     pub fn leave_alone(&mut self, shared: &Shared) -> Progress {
         self.check_answer(shared);
         if let Stage::Open(open) = &mut self.stage {
@@ -202,7 +202,7 @@ impl Client {
         number: &mut dyn FnMut() -> u32,
     ) -> io::Result<()> {
         match self.stage {
-            Stage::Requesting(_) => self.ask(shared, buffer, number),
+            Stage::Requesting(_) => self.request_tunnel(shared, buffer, number),
             Stage::Connecting { .. } => {
                 self.check_answer(shared);
                 Ok(())
@@ -244,7 +244,7 @@ impl Client {
     }
 
     /// Reads the client's request, and asks the controller to connect.
-    fn ask(
+    fn request_tunnel(
         &mut self,
         shared: &Shared,
         buffer: &mut [u8],

@@ -48,7 +48,7 @@ fn forwarded(host: &str, port: u16, head: &[u8], body: &Body) {
         Ok(httparse::Status::Complete(length)) => length,
         other => panic!("what goes out is no request: {other:?}"),
     };
-    assert_eq!(length, head.len(), "and nothing is behind it");
+    assert_eq!(length, head.len(), "and nothing follows it");
     let path = request.path.expect("it has one");
     assert!(path.starts_with('/') && !path.contains('#'), "{path}");
     let all = |name: &str| -> Vec<&str> {

@@ -1,9 +1,9 @@
 //! HTTP, as far as a proxy must parse it: the head of a request, the end of its body, the head of
 //! the response.
 //!
-//! A plain request (`GET http://host/path`) is sent on a connection of its own and asks the server
-//! to close it; the response tells the client to do the same. So every request is decided
-//! separately, and nothing after its body is ever sent to its host. Pure: no I/O.
+//! A plain request (`GET http://host/path`) is sent on a separate connection and asks the server to
+//! close it; the response asks the client to do the same. So every request is decided separately,
+//! and nothing after its body is ever sent to its host. Pure: no I/O.
 
 use std::fmt::Write as _;
 
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_that_the_connection_ends() {
+    fn a_response_announces_the_end_of_the_connection() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\
                     Keep-Alive: timeout=5\r\n\r\nhi";
         let answer = read_response_head(text.as_bytes()).unwrap().unwrap();
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_ours_is_a_whole_one() {
+    fn a_response_of_the_proxy_is_complete() {
         let text = String::from_utf8(answer(403, "no: ü")).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\n"));
@@ -648,7 +648,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_no_request_and_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_is_not_a_request_and_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             _ = read_request(&bytes);
             _ = read_response_head(&bytes);
             let mut body = Body::Chunked(Chunks::Size(Vec::new()));

@@ -80,7 +80,7 @@ struct Shared {
 /// Whether commands run, which alone connect to the proxy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Commands {
-    /// None: whatever still arrives was sent by one that has ended, and is dropped.
+    /// No command: data that still arrives is from an ended one, and is dropped.
     None,
     /// Some: their connections are served.
     Running,

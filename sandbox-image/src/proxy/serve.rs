@@ -130,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Whether connections are accepted now. What is dropped at once needs no room.
+    /// Whether connections are accepted now. One that is dropped at once does not count.
     fn accepts(&self, commands: Commands) -> bool {
         commands != Commands::Running || self.shared.lock().room(self.clients.len()) > 0
     }
@@ -261,7 +261,7 @@ mod tests {
             server.step();
         }
         assert_eq!(sent.messages()[1..], ["chunk of 5 bytes", "chunk of 0 bytes"]);
-        // The end of another command gives it no more time.
+        // The end of another command does not extend its time.
         set(&server, Commands::Ended);
         server.accept();
         assert_eq!(server.clients[0].deadline(), deadline);

@@ -63,7 +63,7 @@ impl Address {
         Ok(Self { bytes: [0; Self::LONGEST], length })
     }
 
-    /// The address of a socket that is held open, whatever its path refers to by now.
+    /// The address of a socket that is held open, independent of its path.
     pub fn of_descriptor(fd: &OwnedFd) -> Self {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let mut address = Self { bytes: [0; Self::LONGEST], length: Self::PATH + path.len() };
@@ -129,14 +129,14 @@ pub fn connect(
     if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
         return connect_once(&socket, &address).map(|()| None);
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let family = sockopt::socket_domain(&socket)?;
     let Some(first) = attempt(&socket, family, &address)? else {
         return Ok(None);
     };
     let limit = sockopt::socket_timeout(&socket, Timeout::Send)?;
     let request = *request;
-    let ends = limit.and_then(|limit| begun.checked_add(limit));
+    let ends = limit.and_then(|limit| started.checked_add(limit));
     let mut connecting = Connecting {
         request,
         socket,
@@ -145,10 +145,10 @@ pub fn connect(
         _named: named,
         first,
         ends,
-        next: begun,
+        next: started,
         is_always_writable: false,
     };
-    connecting.look_later(begun);
+    connecting.look_later(started);
     Ok(Some(connecting))
 }
 
@@ -163,8 +163,8 @@ impl Connecting {
         self.next
     }
 
-    /// The descriptor that becomes writable on progress. A UNIX socket does not report when there
-    /// is room.
+    /// The descriptor that becomes writable on progress. A UNIX socket does not report free space
+    /// in its queue.
     pub fn writable(&self) -> Option<BorrowedFd<'_>> {
         let reports_writable = self.family != AddressFamily::UNIX && !self.is_always_writable;
         reports_writable.then(|| self.socket.as_fd())

@@ -98,8 +98,8 @@ impl Listener {
         self.respond(libc::seccomp_notif_resp { id, val: 0, error, flags: 0 });
     }
 
-    /// Has the kernel perform the call, by the caller. Only for one whose arguments are all numbers:
-    /// they are in registers, and nobody can change them meanwhile.
+    /// Makes the kernel perform the call, as the caller. Only for calls whose arguments are all
+    /// numbers: they are in registers, and cannot change meanwhile.
     pub fn let_through(&self, id: u64) {
         self.respond(libc::seccomp_notif_resp { id, val: 0, error: 0, flags: CONTINUE });
     }

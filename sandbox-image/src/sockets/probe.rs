@@ -1,6 +1,6 @@
 //! Checks whether the agent can make connections for commands, by making one. A kernel without
 //! listeners, a rule against access to other processes (Yama, a security module) and a filter
-//! around the agent that refuses one of the calls cannot be told apart from here.
+//! around the agent that refuses one of the calls cannot be distinguished from here.
 #![expect(unsafe_code, reason = "a process that only connects is made by bare system calls")]
 
 use std::io;

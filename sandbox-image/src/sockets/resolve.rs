@@ -17,7 +17,7 @@ const MAX_STEPS: usize = 512;
 const OWN: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// The file systems that belong to the sandbox, by device number: in memory, created with the
-/// sandbox, and not part of any mount of the host, whatever their paths.
+/// sandbox, and not part of any mount of the host, under any path.
 #[derive(Debug)]
 pub struct OwnFileSystems(Vec<u64>);
 

@@ -89,7 +89,7 @@ fn connections_that_wait_hold_up_none_that_their_server_makes() {
 }
 
 #[test]
-fn more_connections_than_may_wait_are_told_to_try_again() {
+fn connections_over_the_limit_get_eagain() {
     let spawner = supervised();
     let (server, address, _client) = full_server("try-again");
     let (sender, results) = channel();
@@ -126,7 +126,7 @@ fn two_connects_of_one_socket_leave_its_time_limit_and_flags_alone() {
         await_connect(&number);
         assert_eq!(sockopt::socket_timeout(&socket, Timeout::Send), Ok(Some(LIMIT)));
     }
-    // The previous client, and the one that is connected: the kernel checks for room first.
+    // The previous client, and the connected one: the kernel checks the backlog first.
     (0..2).for_each(|_| drop(server.accept().unwrap()));
     let mut came = [results.recv().unwrap(), results.recv().unwrap()];
     came.sort_unstable_by_key(Result::is_err);

@@ -1,7 +1,7 @@
-//! The agent with its virtual machine's rules off, for tests: native code that takes the agent's
-//! own confinement upon itself, or one layer of it, then makes one system call that the agent must
-//! not be able to make, and prints what came of it. Pointers are bad and numbers wrong wherever a
-//! call would reach beyond the test's own folders, so that it hurts nobody where nothing stops it.
+//! The agent without its virtual machine, for tests: native code that applies the agent's
+//! confinement to itself, or one layer of it, then makes one system call that the agent must not be
+//! able to make, and prints the outcome. Pointers are bad and numbers wrong wherever a call would
+//! reach beyond the test's own folders, so that a call that succeeds is harmless.
 //!
 //! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`]; or, in the agent's
 //! place in a sandbox, the agent's own arguments: see [`in_sandbox`].
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_long};
 use sandbox_agent::Agent;
-use sandbox_agent::confine::landlock::{Grant, GrantKind, Surroundings, Tenant, layer, restrict};
+use sandbox_agent::confine::landlock::{Grant, GrantKind, ImageGrants, Tenant, layer, restrict};
 use sandbox_agent::confine::{adopt, seal, seccomp};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::{Access, UnixSockets};
@@ -79,8 +79,8 @@ fn main() {
 }
 
 /// In the agent's place, with its arguments: confines itself as the agent does, makes the attacks
-/// that the file `attacks` in the io dir names, a line each (the first may say [`UNCONFINED`]), writes what came of them to `report`
-/// beside it, and ends without a word to the controller.
+/// that the file `attacks` in the io dir names, a line each (the first may say [`UNCONFINED`]),
+/// writes the outcomes to `report` next to it, and ends without a message to the controller.
 fn in_sandbox(args: Vec<String>) {
     seal().expect("sealed");
     let args = AgentArgs::parse(args).expect("the agent's arguments");
@@ -140,7 +140,7 @@ fn take(layers: &str, target: &Target) {
         }
         "landlock of programs" => {
             seal().expect("sealed");
-            let around = Surroundings::open().expect("an image");
+            let around = ImageGrants::open().expect("an image");
             grant(target, |grants| {
                 restrict(Tenant::Programs, grants.chain(around.grants())).expect("Landlock");
             });
@@ -276,7 +276,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             Ok(0)
         }
         "fill the mount by files beside many descriptors" => {
-            fill::fill_beside_descriptors(mount);
+            fill::fill_among_descriptors(mount);
             Ok(0)
         }
         "fill the mount by files in calls" => {
@@ -553,7 +553,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             let group = call(libc::SYS_getpgid, [*pid])?;
             change(priority, || call(libc::SYS_setpriority, [1, group, lower(priority())]))
         }
-        // Of nobody: the call is what matters, and the whole machine is not slowed down.
+        // Of an unused user id: the call is what matters, and the machine is not slowed down.
         "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, 4_000_000_000, 0]),
         "ioprio_set-of-another" => {
             let priority = || call(libc::SYS_ioprio_get, [1, *pid]);
@@ -570,7 +570,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             let policy = || call(libc::SYS_sched_getscheduler, [*pid]);
             change(policy, || call(libc::SYS_sched_setscheduler, [*pid, batch, zero]))
         }
-        // What nobody can set: a wrong size, a priority of a policy that has none.
+        // Invalid values: a wrong size, a priority of a policy that has none.
         "sched_setparam-of-another" => {
             let one = 1_i32;
             call(libc::SYS_sched_setparam, [*pid, &raw const one as usize])
@@ -914,12 +914,12 @@ fn child(answer: SyscallResult) -> SyscallResult {
     answer
 }
 
-/// Is begun anew by itself and ends, again and again, in no time: whoever looks for it finds where it was.
+/// Restarts itself and exits, again and again, very quickly: a search finds where it was.
 #[expect(unsafe_code, reason = "nothing safe begins a process in the same memory")]
 fn run_away() -> SyscallResult {
     const STACK_BYTES: usize = 16 << 10;
     const STACKS: usize = 16;
-    /// So many dead that nobody has buried leave other tests process numbers.
+    /// More zombies would leave other tests without process numbers.
     const QUICK: usize = 8192;
     static HOPS: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn hop(stacks: *mut c_void) -> c_int {
@@ -930,8 +930,8 @@ fn run_away() -> SyscallResult {
                 let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
                 _ = call(libc::SYS_nanosleep, [&raw const pause as usize, 0]);
             }
-            // SAFETY: the child's stack is nobody's: whoever had it last has long ended. Both touch
-            // nothing but that and the counter.
+            // SAFETY: the child's stack is unused: its last user has long ended. Both touch nothing
+            // but that and the counter.
             let pid = unsafe {
                 let top = stacks.cast::<u8>().add((place + 1) * STACK_BYTES);
                 libc::clone(hop, top.cast(), libc::CLONE_VM | libc::SIGCHLD, stacks)

@@ -41,7 +41,7 @@ pub fn fill(mount: &str, kept: Kept) {
     };
     for _ in 0..files {
         let mut options = File::options();
-        // It never has a name, so none is left by whoever is killed.
+        // It never has a name, so a killed process leaves none.
         let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount);
         let mut file = unnamed.expect("a file");
         file.write_all(&content).expect("written");
@@ -55,9 +55,9 @@ pub fn fill(mount: &str, kept: Kept) {
     drop(sockets);
 }
 
-/// Keeps files for a moment again and again, beside threads with tables of so many descriptors that it
-/// takes long to look through them.
-pub fn fill_beside_descriptors(mount: &str) {
+/// Keeps files for a moment again and again, while threads have tables of so many descriptors that
+/// inspecting them takes long.
+pub fn fill_among_descriptors(mount: &str) {
     let content = vec![b'x'; FILE_BYTES];
     let null = File::open("/dev/null").expect("it is there");
     let _many: Vec<_> = (0..900).map(|_| null.try_clone().expect("a descriptor")).collect();
@@ -83,9 +83,9 @@ pub fn fill_beside_descriptors(mount: &str) {
     }
 }
 
-/// Keeps files by system calls that wait, and closes their descriptors. Says how many bytes it kept to
-/// its end. Its main thread ends first. The kernel's count of what it writes leaves out children that
-/// nobody waits for.
+/// Keeps files by blocking system calls, and closes their descriptors. Prints how many bytes it
+/// kept to its end. Its main thread ends first. The kernel's count of its writes leaves out
+/// children that are not waited for.
 pub fn fill_in_calls(mount: &str, is_counted: bool) {
     let mount = mount.to_owned();
     if !is_counted {
@@ -156,15 +156,15 @@ fn map(file: &File) {
     let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
     let fd = file.as_raw_fd();
     #[expect(unsafe_code, reason = "no safe interface maps a file")]
-    // SAFETY: the kernel chooses a free range, and nobody reads there.
+    // SAFETY: the kernel chooses a free range, which is never read.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), FILE_BYTES, protection, flags, fd, 0) };
     assert_ne!(mapped, libc::MAP_FAILED, "not mapped");
 }
 
 fn send(socket: &UnixStream, file: &File) {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let sent = [file.as_fd()];
-    assert!(beside.push(SendAncillaryMessage::ScmRights(&sent)));
-    sendmsg(socket, &[IoSlice::new(b"x")], &mut beside, SendFlags::empty()).expect("sent");
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
+    sendmsg(socket, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::empty()).expect("sent");
 }

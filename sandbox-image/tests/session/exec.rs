@@ -1,5 +1,5 @@
-//! Programs over the wire, and from scripts: what they begin with, what comes of them, and that
-//! nothing of them is left.
+//! Programs over the wire, and from scripts: their environment, their outcome, and that nothing of
+//! them is left.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn shell(line: &str) -> Command {
     Command::Shell(WireString::new(line))
 }
 
-/// A folder that is not in `/tmp`, to which programs may write whatever the mounts are.
+/// A folder outside of `/tmp`, where programs may always write.
 fn elsewhere() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -219,7 +219,7 @@ fn a_program_begins_clean() {
     let words: Vec<_> = session.split_whitespace().collect();
     assert_eq!(words[1], words[2], "the shell leads the session: {session}");
     assert_eq!(agent.says("ulimit -Hc"), agent.says("ulimit -Sc"));
-    // A pipe that nobody reads ends a program, as ever.
+    // Writing to a pipe without a reader ends a program, as usual.
     assert_eq!(agent.says("yes | head -n 1"), "y\n");
 }
 
@@ -306,7 +306,7 @@ fn input_is_streamed_and_need_not_be_read() {
     agent.feed(id, stdin, &content, true);
     agent.reply::<Exec>(id).unwrap();
     assert!(agent.received[&exec.stdout].1 == content, "it is what was sent");
-    // Whoever stops reading ends as it wants; the rest is never asked for.
+    // A program may stop reading; the rest is never requested.
     let (exec, stdin) = give(&mut agent, shell("head -c 3; exec <&-; echo; echo done"));
     let id = agent.send(exec.clone());
     agent.feed(id, stdin, b"abcdef", false);
@@ -407,7 +407,7 @@ fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_cancel_without
 }
 
 #[test]
-fn what_a_failed_program_said_and_how_much_memory_it_had_is_in_its_answer() {
+fn reply_of_a_failed_program_has_its_last_output_and_peak_memory() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let line = "echo 'touch: /x: Read-only file system' >&2";
@@ -469,7 +469,7 @@ fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
 fn threads_for_programs(agent: &Agent) -> Vec<std::path::PathBuf> {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.child.id())).unwrap();
     let is_one = |task: &std::path::PathBuf| {
-        // One that ends meanwhile is none.
+        // One that ends meanwhile does not count.
         fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "exec\n")
     };
     tasks.map(|task| task.unwrap().path()).filter(is_one).collect()
@@ -497,7 +497,7 @@ fn programs_one_after_another_have_one_thread() {
     for (id, exec) in &many {
         agent.finish(*id, exec).unwrap();
     }
-    // Of those that ran beside each other one thread waits for the next program.
+    // After concurrent programs, one thread waits for the next program.
     let deadline = Instant::now() + TEST_TIMEOUT;
     while threads_for_programs(&agent).len() > 1 {
         assert!(Instant::now() < deadline, "they do not end");
@@ -533,7 +533,7 @@ fn output_is_bounded_in_total_and_never_in_memory() {
 }
 
 #[test]
-fn a_program_waits_for_whoever_reads_it_and_a_cancel_does_not() {
+fn a_program_waits_for_its_reader_and_a_cancel_does_not() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let exec = agent.request(program("cat", &["/dev/zero"]));
@@ -550,7 +550,7 @@ fn a_program_waits_for_whoever_reads_it_and_a_cancel_does_not() {
 }
 
 #[test]
-fn last_bytes_that_nobody_takes_are_lost_when_the_time_is_up_and_that_is_told() {
+fn unread_last_bytes_are_lost_at_the_timeout_and_reported() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     // A little more than is taken fits into the pipe, so the program has ended long before.
@@ -582,7 +582,7 @@ fn a_program_may_close_its_outputs_and_live_on() {
 }
 
 #[test]
-fn as_many_programs_as_there_may_be_wait_for_their_readers_and_hold_up_nobody() {
+fn the_maximum_of_programs_waits_for_readers_and_blocks_no_request() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let many: Vec<_> = (0..MAX_IN_FLIGHT - 1)
@@ -766,7 +766,7 @@ fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
         let args = ["none", &uid, attack, at, "/", "/", &pid, "0", "none"];
         let ran = agent.ran(program(env!("CARGO_BIN_EXE_attacker"), &args)).unwrap();
         assert_eq!(outcome(&ran.stdout), Ok(expected), "{attack}: {}", ran.stderr);
-        // The same program, with nobody in its way.
+        // The same program, unrestricted.
         let free = std::process::Command::new(env!("CARGO_BIN_EXE_attacker")).args(args).output();
         let free = String::from_utf8(free.unwrap().stdout).unwrap();
         assert_ne!(outcome(&free), Ok(expected), "{attack} is refused without the agent too");
@@ -827,7 +827,7 @@ fn attack(name: &str) -> Command {
     program(env!("CARGO_BIN_EXE_attacker"), &["none", &uid, name, "/", "/", "/", "1", "0", "none"])
 }
 
-/// How many processes there are, by a shell's own means, and how many that is beside the agent.
+/// The number of processes, by a shell's own means, and without the agent.
 const COUNT: &str = "set -- /proc/[0-9]*; echo $#";
 const ALONE: &str = "2\n";
 
@@ -835,7 +835,8 @@ const ALONE: &str = "2\n";
 fn a_program_that_runs_away_from_its_end_is_caught() {
     let directory = elsewhere();
     let mut agent = first_process(directory.path());
-    // What was begun has ended, at once; what it left has no number for as long as a walk takes.
+    // The program ended at once; the process that it left changes its number faster than a walk can
+    // follow.
     for _ in 0..60 {
         let ran = agent.ran(attack("run-away")).unwrap();
         assert_eq!((ran.stdout.as_str(), ran.reply.end), ("begun\n", ExecEnd::Exited(0)));
@@ -876,8 +877,8 @@ fn a_program_that_stops_all_others_takes_their_time_and_nothing_of_the_agents() 
 fn nothing_that_a_program_signals_ends_the_agent() {
     let directory = elsewhere();
     let mut agent = first_process(directory.path());
-    // What it caught would reach it, with whatever the sender says of it. Above are the C library's
-    // own, which believes nobody.
+    // A caught signal would reach it, with forged sender data. The ones above are the C library's
+    // own, which checks the sender.
     let caught = agent.says("grep SigCgt /proc/1/status");
     assert!(caught.ends_with("00000000\n"), "{caught}");
     let ran = agent.ran(shell("for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; echo sent"));
@@ -901,7 +902,7 @@ fn nothing_that_a_program_signals_ends_the_agent() {
 }
 
 #[test]
-fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
+fn a_program_finds_the_proxy_and_connects_only_through_the_controller() {
     let directory = elsewhere();
     let mut agent = Agent::with_proxy(directory.path());
     // What a program says to the proxy, by the shell that has TCP in it.
@@ -919,7 +920,7 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let ran = agent.ran(ask("\\5\\1\\0\\5\\1\\0\\1\\12\\0\\0\\1\\0\\120")).unwrap();
     assert_eq!(ran.stdout.as_bytes()[..4], [5, 0, 5, 2], "{:?}", ran.stdout);
     assert_eq!(agent.notes, ["connect evil.example:443", "close", "connect 10.0.0.1:80", "close"]);
-    // What they are to reach without it they are told too; whoever asks for a program has the last word.
+    // Addresses that bypass the proxy are listed too; variables of the request override them.
     let own = "localhost,127.0.0.1,::1";
     assert_eq!(agent.says("echo $NO_PROXY $no_proxy"), format!("{own} {own}\n"));
     let env = [("no_proxy", "mine"), ("HTTP_PROXY", "")].map(|(name, value)| Variable {

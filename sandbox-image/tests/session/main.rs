@@ -206,7 +206,7 @@ impl Agent {
                 window.receive(&chunk).unwrap();
                 let credit = window.consumed(chunk.data.0.len() as u64);
                 content.extend_from_slice(&chunk.data.0);
-                // Late credit, for a stream that has ended, hurts nobody.
+                // Late credit for a stream that has ended is harmless.
                 let line = ToAgent::Credit(credit).encode().unwrap();
                 self.raw(&line);
             }
@@ -337,8 +337,8 @@ fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Puts a filter over the agent, as whoever starts it may: a call that fails with an errno, where
-/// one of the rules says so or there are none.
+/// Puts a filter over the agent, as its parent may: a call fails with an errno if a rule matches,
+/// or without rules always.
 #[expect(unsafe_code, reason = "only between fork and exec can the filter be the agent's alone")]
 fn refuse(agent: &mut Command, call: libc::c_long, rules: Vec<SeccompRule>, errno: libc::c_int) {
     let filter = seccompiler::SeccompFilter::new(
@@ -388,11 +388,11 @@ fn an_agent_that_is_refused_a_layer_ends_before_it_reads_a_byte() {
 }
 
 #[test]
-fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
+fn agent_with_the_wrong_user_exits_before_it_reads_a_byte() {
     let directory = temporary();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for (uid, gid) in [(uid + 1, gid), (uid, gid + 1)] {
-        // Nor does it where a layer could be missing: this is none.
+        // Nor does it where a layer could be missing: identity is not a layer.
         for confinement in ConfinementPolicy::ALL {
             let user = Some(User::new(uid, gid).unwrap());
             let args = AgentArgs { user, confinement, ..arguments(directory.path(), Mode::Script) };
@@ -444,7 +444,7 @@ fn by_best_effort_an_agent_goes_on_and_says_which_layer_it_was_refused() {
 }
 
 #[test]
-fn a_kernel_without_landlock_is_told_and_no_refusal() {
+fn a_kernel_without_landlock_is_reported_and_not_refused() {
     let directory = temporary();
     let call = libc::SYS_landlock_create_ruleset;
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -494,7 +494,7 @@ fn nothing_runs_before_hello_and_configure() {
     refused(agent.run("return 1").unwrap_err(), "'configure' comes first");
     agent.call(rules(directory.path())).unwrap();
     assert_eq!(returned(agent.run("return 1").unwrap()), "1");
-    // Nobody widens what was once configured.
+    // A second configuration cannot widen the first.
     refused(agent.call(rules(directory.path())).unwrap_err(), "'configure' comes once");
     assert_eq!(returned(agent.run("return 1").unwrap()), "1");
     assert_eq!(agent.hang_up(), LOST);
@@ -514,7 +514,7 @@ fn the_end_of_stdin_ends_the_agent_whatever_it_does() {
 }
 
 #[test]
-fn another_version_is_told_how_to_mend_it() {
+fn another_version_gets_a_hint() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
     let error = agent.call(Hello { protocol: 99, ..hello() }).unwrap_err();
@@ -599,7 +599,7 @@ fn a_deadline_ends_a_run_and_not_the_session() {
 /// C code that no interrupt reaches: a plain search that compares megabytes at every position.
 const STUCK: &str = "string.find(('a'):rep(4000000), ('a'):rep(2000000) .. 'b', 1, true)";
 
-/// Runs a script that gets stuck until it is given up: its answer, and the directory that it had.
+/// Runs a script that gets stuck until the agent exits: its reply, and its directory.
 fn given_up(source: &str) -> (tempfile::TempDir, RunReply) {
     // On a busy machine the deadline may come before the search begins, and the interrupt sees
     // it; then the session goes on, and it all begins again with more time.
@@ -621,7 +621,7 @@ fn given_up(source: &str) -> (tempfile::TempDir, RunReply) {
 }
 
 #[test]
-fn a_script_that_does_not_come_back_is_given_up_with_its_answer() {
+fn a_stuck_script_ends_the_agent_after_its_reply() {
     let (_, reply) = given_up(STUCK);
     assert_eq!(failed(reply).kind, ErrorKind::Timeout);
 }
@@ -652,7 +652,7 @@ fn announcements_and_log_entries_come_in_the_order_of_the_script() {
 }
 
 #[test]
-fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
+fn each_rule_that_denies_a_path_is_reported_once() {
     let (directory, inputs) = (temporary(), temporary());
     fs::create_dir_all(directory.path().join("hidden")).unwrap();
     fs::create_dir_all(directory.path().join("tree/.git/hooks")).unwrap();
@@ -715,7 +715,8 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
         format!("refused stat {home}/hidden not_allowed"),
     ];
     assert_eq!(agent.notes, expected);
-    // The next run is told its own; what the controller is refused is the answer alone.
+    // The next run is notified of its own refusals; a refusal of the controller's operation is only
+    // in its reply.
     agent.notes.clear();
     agent.run("pcall(io.open, 'hidden/f')").unwrap();
     assert_eq!(agent.notes, expected[..1]);
@@ -803,7 +804,7 @@ fn agent_that_gets_any_byte_within_its_time_serves_on() {
     let mut send = |agent: &mut Agent| agent.raw(&[*bytes.next().expect("the line is long")]);
     send(&mut slow);
     std::thread::sleep(HEARTBEAT_INTERVAL);
-    // Hears of nothing later than the other one did of a whole message.
+    // Its last complete message is no later than the other agent's.
     let mut unheard = silent();
     while unheard.child.try_wait().unwrap().is_none() {
         send(&mut slow);
@@ -943,7 +944,7 @@ fn args_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn a_path_that_is_none_in_the_policy_is_refused() {
+fn an_invalid_path_in_the_policy_is_refused() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
     agent.call(hello()).unwrap();
@@ -989,7 +990,7 @@ fn a_descriptor_that_was_inherited_is_closed() {
             .args(arguments(directory.path(), Mode::Script).to_args()),
     );
     agent.greet(rules(directory.path()));
-    // The end of the file, and not "would block": nobody has it open for writing any more.
+    // The end of the file, and not "would block": no writer has it open any more.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
         Ok(open) => {

@@ -45,10 +45,10 @@ impl Agent {
     /// Sends content as far as there is credit; stops where the request is answered.
     pub(super) fn feed(&mut self, id: u64, stream: u32, mut content: &[u8], last: bool) {
         loop {
-            let room = self.sending[&stream].capacity().min(content.len());
-            let (piece, rest) = content.split_at(room);
+            let credit = self.sending[&stream].capacity().min(content.len());
+            let (piece, rest) = content.split_at(credit);
             let is_last = last && rest.is_empty();
-            if room > 0 || is_last {
+            if credit > 0 || is_last {
                 let window = self.sending.get_mut(&stream).unwrap();
                 let chunk = window.chunk(piece.to_vec(), is_last).unwrap();
                 self.raw(&ToAgent::Chunk(chunk).encode().unwrap());
@@ -204,7 +204,7 @@ fn content_of_any_size_moves_in_bounded_memory() {
 }
 
 #[test]
-fn an_operation_that_waits_keeps_nobody_waiting() {
+fn a_waiting_operation_blocks_no_other() {
     let directory = temporary();
     fs::write(directory.path().join("f"), "here").unwrap();
     let mut agent = Agent::greeted(directory.path());
@@ -232,8 +232,8 @@ fn an_operation_that_waits_keeps_nobody_waiting() {
     assert!(!directory.path().join("w1").exists());
 }
 
-/// A controller's side of a session: as many requests at one time as the protocol lets it have, and
-/// cancels beside them.
+/// A controller's side of a session: as many concurrent requests as the protocol permits, and
+/// cancels.
 struct Burst<'a> {
     agent: &'a mut Agent,
     requests: Vec<u64>,
@@ -302,7 +302,7 @@ fn cancels_in_random_bursts_never_make_the_agent_refuse_a_request() {
         for _ in 0..random(targets.len() as u64 + 1) {
             burst.cancel(targets.swap_remove(random(targets.len() as u64) as usize));
         }
-        // The next script, as soon as there is room for it.
+        // The next script, as soon as it fits.
         let mut waiting = burst.requests.clone();
         while burst.requests.len() == MAX_IN_FLIGHT {
             if let Some(target) = waiting.pop() {
@@ -357,7 +357,7 @@ fn a_read_stops_at_its_credit_and_at_a_cancel() {
     assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
     assert_eq!(kind(agent.reply::<Read>(id)), ErrorKind::Cancelled);
     assert!(!window.is_ended(), "what was cut short has no last chunk");
-    // The number is free again, and late credit is for nobody.
+    // The number is free again, and late credit is ignored.
     agent.raw(&ToAgent::Credit(Credit { stream: 1, bytes: 1 }).encode().unwrap());
     agent.received.insert(1, (ReceiveWindow::new(1), Vec::new()));
     agent.call_with(Read::new("f"), Some(1)).unwrap();
@@ -503,7 +503,7 @@ fn without_nameless_files(directory: &Path) -> Agent {
 }
 
 #[test]
-fn a_write_beside_a_named_file_is_listed_by_nobody_and_leaves_nothing() {
+fn an_unfinished_write_is_in_no_list_and_leaves_nothing() {
     let directory = temporary();
     let names = || {
         let entries = fs::read_dir(directory.path()).unwrap();

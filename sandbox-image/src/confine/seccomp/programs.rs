@@ -111,7 +111,7 @@ const TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 /// Requests that insert characters, or keys bound to strings, into a terminal's input.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-/// Commands of `fcntl` by which a program that can only read a file delays whoever opens it for
+/// Commands of `fcntl` with which a program that can only read a file delays those that open it for
 /// writing (a lease), or watches a directory. An input is a file of the host.
 const LEASES: [u64; 3] = [libc::F_SETLEASE as u64, libc::F_NOTIFY as u64, F_SETDELEG];
 /// A lease on a directory too, from Linux 6.19.
@@ -169,8 +169,8 @@ const FLAGS: &[(libc::c_long, u8)] = &[
     (libc::SYS_open, 1),
 ];
 
-/// Requests of `ioctl` by which XFS reserved space before `fallocate` existed, and which every file
-/// system has supported since: `_IOW('X', n, struct space_resv)`, whatever the number.
+/// Requests of `ioctl` with which XFS reserved space before `fallocate` existed, and which every
+/// file system has supported since: `_IOW('X', n, struct space_resv)`, for any number.
 const SPACE_REQUESTS: u64 = 0x4030_5800;
 const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
 
@@ -178,8 +178,8 @@ const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
 /// directory takes gigabytes while it is open. `FS_IOC_FSSETXATTR`, `FS_IOC_SETFLAGS`, and this of 32 bits.
 const FLAG_REQUESTS: [u64; 3] = [0x401c_5820, 0x4008_6602, 0x4004_6602];
 
-/// The types of the requests of `ioctl` by which btrfs and bcachefs create subvolumes and snapshots, or
-/// make them read-only: whoever may write to a directory may do so there.
+/// The types of the requests of `ioctl` with which btrfs and bcachefs create subvolumes and
+/// snapshots, or make them read-only: write access to the directory is sufficient.
 const SUBVOLUME_REQUESTS: [u64; 2] = [0x9400, 0xbc00];
 const REQUEST_TYPE_MASK: u64 = 0xff00;
 /// Of the same type, and of every file system that shares extents: `FICLONE`, `FICLONERANGE` and
@@ -250,8 +250,8 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     for command in LEASES {
         rules.add(libc::SYS_fcntl, vec![argument(1, Dword, Eq, command)?])?;
     }
-    // A rename that leaves a device behind: the kernel opens it for nobody, but an overlay hides a file
-    // of the layer below.
+    // A rename that leaves a whiteout device: it cannot be opened, but an overlay hides a file of
+    // the layer below.
     let leaves_device = u64::from(libc::RENAME_WHITEOUT);
     rules.add(
         libc::SYS_renameat2,
@@ -306,8 +306,8 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
 }
 
 /// Limits that must not change. A command sets one of them itself. Setting one reports success and
-/// does nothing: `gpg`, `ssh-agent` and programs with a sanitizer end if they cannot turn core dumps
-/// off, which are one byte here whatever they set.
+/// does nothing: `gpg`, `ssh-agent` and programs with a sanitizer exit if they cannot turn core
+/// dumps off, which are one byte here for any setting.
 pub fn of_a_command() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     for limit in FIXED_LIMITS.map(u64::from) {
@@ -370,10 +370,10 @@ fn without_effect(
 
 /// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
 /// it, and no check would be in time. The error is that of a file system that does not support it,
-/// so that the C library writes instead; freeing space is permitted. Extended attributes are stored
-/// where no file's size tells of them: on btrfs and tmpfs a single file takes gigabytes. Landlock's own system calls
-/// could keep removed files where no process can find them: the error is that of a kernel booted
-/// without Landlock.
+/// so the C library writes instead; freeing space is permitted. Extended attributes are stored
+/// outside of every file's size: on btrfs and tmpfs a single file takes gigabytes. Landlock's own
+/// system calls could keep removed files where no process can find them: the error is that of a
+/// kernel booted without Landlock.
 fn hidden_space() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(&[
         libc::SYS_landlock_create_ruleset,
@@ -400,9 +400,10 @@ fn hidden_space() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
-/// I/O past the page cache. Not even the end of its program interrupts a write in progress: two hundred
-/// threads wrote ten gigabytes after they had been told to stop, and after that. A pipe of packets has
-/// the same flag: it is made with it, but its flags are not set again. The error is that of a file system that does not support it, as tmpfs long did not.
+/// I/O past the page cache. Not even killing the program interrupts a write in progress: two
+/// hundred threads wrote ten gigabytes after they were signalled to stop. Packet pipes have the
+/// same flag: it is set at creation, and their flags are not set again. The error is that of a file
+/// system that does not support it, as tmpfs long did not.
 fn direct_io() -> Result<BpfProgram, BackendError> {
     let direct = bits(libc::O_DIRECT);
     let mut rules = Rules::default();

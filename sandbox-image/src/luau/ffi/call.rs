@@ -488,7 +488,7 @@ impl<'a> Call<'a> {
         unsafe { shared(self.state) }.memory.free()
     }
 
-    /// Stops long work of ours if the run must end.
+    /// Stops a long native function if the run must end.
     pub fn check_stop(&self) -> Result<(), Raise> {
         if self.host.is_stopped() { Err(Raise::Stopped) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! The errors that functions of ours raise in the VM.
+//! The errors that native functions raise in the VM.
 
 use std::ffi::c_int;
 

@@ -297,7 +297,7 @@ unsafe extern "C" fn allocate(
     new_size: usize,
 ) -> *mut c_void {
     const ALIGN: usize = 16;
-    // SAFETY: `Vm::new` passed this pointer, and the box behind it outlives the state.
+    // SAFETY: `Vm::new` passed this pointer, and its box outlives the state.
     let memory = unsafe { &*memory.cast::<Memory>() };
     // SAFETY: Luau passes the size that the block was allocated with, so the layouts agree; sizes
     // are below isize::MAX because the limit refuses larger ones, and freed blocks were accepted

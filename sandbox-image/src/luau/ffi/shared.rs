@@ -49,9 +49,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The rule or limit that an error was raised for, of a script or of a test case. The VM tells
-    /// that its memory ran out only by the status of the error, which does not survive a coroutine
-    /// or `pcall`; its message does.
+    /// The rule or limit that an error was raised for, of a script or of a test case. The VM
+    /// reports that its memory ran out only by the status of the error, which does not survive a
+    /// coroutine or `pcall`; its message does.
     pub(super) fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
         if self.memory.refused.get() {
             self.host.remember_rule(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());

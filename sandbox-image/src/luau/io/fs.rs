@@ -1,6 +1,6 @@
 //! `fs`: whole files, directories, and metadata. The same operations as the controller's, under the
-//! same rules. Failures always raise, whatever `io.errors` is: standard Lua has no such functions
-//! whose behaviour a script could expect.
+//! same rules. Failures always raise, also with `io.errors = "return"`: standard Lua has no such
+//! functions whose behaviour a script could expect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn read(call: &mut Call<'_>) -> Results {
     let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, 0, None))?;
     let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
-        // Read at once or not at all: a string that is too large costs nothing.
+        // Reserved at once: a string that is too large fails before it is read.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
         while reading.left() > 0 {
             text.push(&reading.next(&watch)?)?;

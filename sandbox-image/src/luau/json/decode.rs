@@ -87,7 +87,7 @@ struct State<'c, 'a> {
     call: &'c mut Call<'a>,
     depth: usize,
     until_stop: u32,
-    /// The error behind serde's, if it is not a syntax error.
+    /// The error that caused serde's, if it is not a syntax error.
     raise: Option<Raise>,
     frozen: bool,
 }

@@ -66,7 +66,7 @@ fn malformed_numeral_is_consumed_as_far_as_it_is_valid() {
 }
 
 #[test]
-fn formats_that_are_none_raise() {
+fn invalid_formats_raise() {
     for (format, message) in [
         ("'x'", "invalid format: 'x'"),
         ("''", "invalid format: ''"),
@@ -85,7 +85,7 @@ fn formats_that_are_none_raise() {
         let source = source.replace("w+", "w");
         assert_eq!(value(&source), json!(format!("script:1: {message}")), "{format}");
     }
-    // But each in its turn.
+    // One after the other.
     let source = "local f = io.open('f') pcall(f.read, f, 1, 'x') return f:read('a')";
     assert_eq!(with_file("ab", source), json!("b"));
 }
@@ -522,31 +522,31 @@ fn a_huge_sparse_file_costs_only_what_is_read_of_it() {
         .into_iter()
         .find(|&length| file.set_len(length).is_ok())
         .expect("a file may be sparse");
-    let told = sandbox.value(
+    let results = sandbox.value(
         r#"
-            local told = {}
-            local function try(f) table.insert(told, (select(2, pcall(f)))) end
+            local results = {}
+            local function try(f) table.insert(results, (select(2, pcall(f)))) end
             local function open(mode) return io.open("f", mode) end
-            table.insert(told, open():seek("end"))
-            table.insert(told, #open():read(10))
+            table.insert(results, open():seek("end"))
+            table.insert(results, #open():read(10))
             try(function() return open():read("a") end)
             try(function() return open():read(2 ^ 53) end)
             try(function() return open():read("l") end)
             try(function() for line in open():lines() do return line end end)
             try(function() local f = open("r+") f:seek("end", -1) f:read(1) f:seek("set") f:write("x") f:close() end)
             try(function() local f = io.open("new", "w") f:seek("set", 2 ^ 43) f:write("x") end)
-            return told
+            return results
         "#,
     );
     let memory = "not enough memory";
     #[expect(clippy::cast_precision_loss, reason = "as the VM has it")]
     let length = length as f64;
-    assert_eq!(told[0].as_f64(), Some(length));
-    assert_eq!(told[1], 10);
+    assert_eq!(results[0].as_f64(), Some(length));
+    assert_eq!(results[1], 10);
     for index in 2..6 {
-        assert_eq!(told[index], memory, "{told}");
+        assert_eq!(results[index], memory, "{results}");
     }
     let limit = "script:12: write limit exceeded (50 MiB)";
-    assert_eq!(told.as_array().unwrap()[6..], [json!(limit)], "{told}");
+    assert_eq!(results.as_array().unwrap()[6..], [json!(limit)], "{results}");
     assert_eq!(std::fs::read(sandbox.path().join("new")).unwrap(), b"");
 }

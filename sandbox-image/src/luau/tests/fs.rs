@@ -133,7 +133,7 @@ fn failures_raise_in_both_modes() {
 }
 
 #[test]
-fn arguments_and_options_that_are_none_raise_before_anything_changes() {
+fn invalid_arguments_and_options_raise_before_anything_changes() {
     let sandbox = Sandbox::new();
     for (call, message) in [
         ("fs.read()", "missing argument #1 to 'read' (string expected)"),
@@ -209,7 +209,7 @@ fn the_limits_hold_for_fs_and_end_a_run_that_does_not_catch_them() {
 }
 
 #[test]
-fn a_file_larger_than_the_machines_memory_is_no_string() {
+fn a_file_larger_than_the_machines_memory_is_not_read_as_a_string() {
     let mut sandbox = Sandbox::new();
     sandbox.limits.vm_memory_bytes = 8 << 20;
     sandbox.limits.file_bytes = 1 << 30;

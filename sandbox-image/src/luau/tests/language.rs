@@ -88,7 +88,7 @@ fn the_globals_are_the_scripts_own() {
     // The globals of the VM cannot be reached from them, and are read-only.
     assert_eq!(value("return getmetatable(_G), _G.io == io"), json!([null, true]));
     assert_eq!(error("_G.math.abs = 1").message, "script:1: attempt to modify a readonly table");
-    // Changes of another run are gone.
+    // Changes of an earlier run are gone.
     let sandbox = Sandbox::new();
     sandbox.value("_G.x, _G.print = 1, nil");
     assert_eq!(sandbox.value("return _G.x, type(print)"), json!([null, "function"]));
@@ -165,7 +165,7 @@ fn dates_are_in_utc() {
         ),
         json!([86400, 2, "number", true, "1969", "1970"])
     );
-    // Luau has no local date for a time before 1970, and so there is none here.
+    // Luau has no local date for a time before 1970, and neither has the sandbox.
     assert_eq!(
         value(
             "return tostring(os.date('%Y', -1)), tostring(os.date(nil, '-1')), \
@@ -305,14 +305,14 @@ fn raised_table_is_kept_as_json() {
 
 #[test]
 fn name_that_is_not_there_is_named() {
-    for (source, told) in [
+    for (source, message) in [
         (
             "local x = 1\nprnt(x)",
             "script:2: attempt to call a nil value (there is no global 'prnt': did you mean 'print'?)",
         ),
         ("return foo.bar", "script:1: attempt to index nil with 'bar' (there is no global 'foo')"),
     ] {
-        assert_eq!(error(source).message, told);
+        assert_eq!(error(source).message, message);
     }
     assert!(error("io.read()").message.contains("there is no 'io.read': input is a file"));
     assert!(error("os.getenv('HOME')").message.contains("--arg NAME=VALUE"));

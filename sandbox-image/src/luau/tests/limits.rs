@@ -25,12 +25,12 @@ fn a_stopped_run_cannot_keep_its_error() {
             (StopReason::Timeout, ErrorKind::Timeout, "script timed out"),
             (StopReason::Cancelled, ErrorKind::Cancelled, "the run was cancelled"),
         ] {
-            let error = Sandbox::new().stopped(&format!("print('begun') {source}"), reason);
+            let error = Sandbox::new().stopped(&format!("print('started') {source}"), reason);
             assert_eq!(error.kind, kind, "{source}");
             assert!(error.message.ends_with(message), "{error:?}");
         }
     }
-    let error = Sandbox::new().stopped("print('begun')\nwhile true do end", StopReason::Timeout);
+    let error = Sandbox::new().stopped("print('started')\nwhile true do end", StopReason::Timeout);
     assert_eq!(error.message, "script:2: script timed out");
     assert_eq!((error.line, error.traceback.as_deref()), (Some(2), Some("script:2")));
 }
@@ -44,7 +44,7 @@ fn our_own_long_work_ends_too() {
         "local s = '[' .. string.rep('1,', 1e6) .. '1]' while true do json.decode(s) end",
     ] {
         let error =
-            Sandbox::new().stopped(&format!("print('begun') {source}"), StopReason::Timeout);
+            Sandbox::new().stopped(&format!("print('started') {source}"), StopReason::Timeout);
         assert_eq!(error.kind, ErrorKind::Timeout, "{source}");
     }
 }
@@ -226,8 +226,8 @@ fn an_uncaught_refusal_of_the_sandbox_ends_the_run_by_its_kind() {
         // not.
         let passed_on = format!("assert(pcall(function() {call} end))");
         assert_eq!(sandbox.error(&passed_on).kind, kind, "{call}");
-        let told = format!("local _, e = pcall(function() {call} end) error('so: ' .. e)");
-        assert_eq!(sandbox.error(&told).kind, ErrorKind::Runtime, "{call}");
+        let script = format!("local _, e = pcall(function() {call} end) error('so: ' .. e)");
+        assert_eq!(sandbox.error(&script).kind, ErrorKind::Runtime, "{call}");
     }
     // A limit is not forgotten, however many errors are caught.
     sandbox.limits.write_bytes = 1;
@@ -312,7 +312,7 @@ fn handles_are_flushed_whatever_the_end() {
     }
     let sandbox = Sandbox::new();
     sandbox.stopped(
-        "local f = io.open('a', 'w') f:write('kept') print('begun') while true do end",
+        "local f = io.open('a', 'w') f:write('kept') print('started') while true do end",
         StopReason::Timeout,
     );
     assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"kept");
@@ -328,7 +328,7 @@ fn write_that_fails_after_a_script_returned_is_its_error() {
     );
     for source in [format!("{OPEN_LOST} return 1"), format!("{OPEN_LOST} return f"), forgotten] {
         for io_errors in [IoErrors::Raise, IoErrors::Return] {
-            // The log has no room for a warning.
+            // The log is too short for a warning.
             let limits = Limits { log_lines: 0, ..LIMITS };
             let sandbox = Sandbox { has_proc: true, io_errors, limits, ..Sandbox::new() };
             let error = sandbox.error(&source);

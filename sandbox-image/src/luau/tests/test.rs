@@ -33,12 +33,12 @@ fn cases_are_reported_in_order_and_a_failed_one_ends_nothing() {
          return { a, b, c, d }",
     );
     assert_eq!(value, json!([true, false, true, false]));
-    let told: Vec<_> = cases
+    let outcomes: Vec<_> = cases
         .iter()
         .map(|it| (it.name.as_str(), it.status, it.message.as_deref(), it.line))
         .collect();
     assert_eq!(
-        told,
+        outcomes,
         [
             ("sums", TestStatus::Passed, None, None),
             (
@@ -68,9 +68,9 @@ fn values_are_equal_by_their_content() {
         ("print", "warn", Some("expected a function, got a function")),
         ("0 / 0", "0 / 0", Some("expected nan, got nan")),
     ] {
-        let told = case(&format!("test.equal({one}, {other})"));
+        let outcome = case(&format!("test.equal({one}, {other})"));
         let expected = difference.map(|text| format!("script:1: {text}"));
-        assert_eq!(told.message.map(|it| it.replace("-nan", "nan")), expected, "{one}, {other}");
+        assert_eq!(outcome.message.map(|it| it.replace("-nan", "nan")), expected, "{one}, {other}");
     }
     let deep = "local function deep() local t = {} for i = 1, 100 do t = { t } end return t end \
                 test.equal(deep(), deep())";
@@ -99,8 +99,8 @@ fn cyclic_and_shared_tables_are_compared_once() {
             Some("expected 2, got 1 at [1][1]"),
         ),
     ] {
-        let told = case(body);
-        let message = told.message.as_deref();
+        let outcome = case(body);
+        let message = outcome.message.as_deref();
         match difference {
             None => assert_eq!(message, None, "{body}"),
             Some(text) => {
@@ -124,7 +124,7 @@ fn misuse_is_an_error_of_its_caller() {
     }
     let nested = case("test.case('d', function() end)");
     assert_eq!(nested.message.unwrap(), "script:1: test.case cannot be called in a test case");
-    // An error that a script catches is none of the case's, and one after a skip is one.
+    // An error that a script catches does not fail the case, and one after a skip does.
     assert_eq!(case("pcall(test.skip, 'x')").status, TestStatus::Passed);
     assert_eq!(case("pcall(test.skip, 'x'); error('y')").status, TestStatus::Failed);
     assert_eq!(case("pcall(test.skip); error('y')").status, TestStatus::Failed);
@@ -150,8 +150,8 @@ fn failed_case_shows_an_error_object_as_an_uncaught_error_shows_it() {
         ("error(12, 0)", "12"),
         ("error()", "nil"),
     ] {
-        let told = case(raise);
-        assert_eq!((told.status, &*told.message.unwrap()), (TestStatus::Failed, message));
+        let outcome = case(raise);
+        assert_eq!((outcome.status, &*outcome.message.unwrap()), (TestStatus::Failed, message));
         assert_eq!(error(raise).message, message);
     }
     // The next case is not affected.
@@ -168,8 +168,11 @@ fn a_skip_passes_through_what_adds_a_position_to_it() {
         "coroutine.wrap(function() coroutine.wrap(test.skip)('later') end)()",
         "local _, e = pcall(test.skip, 'later'); error(e)",
     ] {
-        let told = case(body);
-        assert_eq!((told.status, told.message.as_deref()), (TestStatus::Skipped, Some("later")));
+        let outcome = case(body);
+        assert_eq!(
+            (outcome.status, outcome.message.as_deref()),
+            (TestStatus::Skipped, Some("later"))
+        );
     }
 }
 
@@ -204,13 +207,14 @@ fn memory_that_runs_out_in_a_case_fails_it_and_ends_the_script() {
         assert_eq!(error.kind, ErrorKind::OutOfMemory, "{body}: {error:?}");
         assert!(error.message.ends_with("not enough memory"), "{body}: {error:?}");
         let cases = sandbox.cases();
-        let told: Vec<_> = cases.iter().map(|it| (it.name.as_str(), it.status)).collect();
-        assert_eq!(told, [("ok", TestStatus::Passed), ("oom", TestStatus::Failed)], "{body}");
+        let outcomes: Vec<_> = cases.iter().map(|it| (it.name.as_str(), it.status)).collect();
+        assert_eq!(outcomes, [("ok", TestStatus::Passed), ("oom", TestStatus::Failed)], "{body}");
         assert!(cases[1].message.as_deref().unwrap().ends_with("not enough memory"), "{cases:?}");
     }
     // A case that catches the error has passed.
-    let (value, told) = cases("return test.case('c', function() pcall(string.rep, 'x', 1e8) end)");
-    assert_eq!((value, told[0].status), (json!(true), TestStatus::Passed));
+    let (value, outcomes) =
+        cases("return test.case('c', function() pcall(string.rep, 'x', 1e8) end)");
+    assert_eq!((value, outcomes[0].status), (json!(true), TestStatus::Passed));
 }
 
 #[test]
