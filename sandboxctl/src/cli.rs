@@ -58,7 +58,7 @@ use token::{ServerCommand, TokenCommand};
 use values::{Utf8, text, value_of, word_of};
 use volume::VolumeArgs;
 
-/// `--version`: ours, and the agent's digest, which is what runs beside the script.
+/// `--version`: this program's, and the agent's digest.
 fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let version = env!("CARGO_PKG_VERSION");
@@ -391,7 +391,7 @@ Examples:
 }
 
 impl Command {
-    /// What JSON is to be printed, whatever happens.
+    /// Which JSON is to be printed, also after errors.
     #[must_use]
     pub fn json(&self) -> Option<Json> {
         let form = match self {
@@ -546,7 +546,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub reproducible: ReproducibleArgs,
 
-    /// Where its result is written to, beside the live output.
+    /// Where its result is written to, in addition to the live output.
     #[command(flatten)]
     pub reports: ReportArgs,
 

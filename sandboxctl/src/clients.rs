@@ -350,7 +350,7 @@ fn with_toml_entry(old: &str, entry: &Entry<'_>) -> Result<String, InstallError>
     }
 }
 
-/// The content of a regular file, and its mode; `None` if there is none.
+/// The content of a regular file, and its mode; `None` if it is missing.
 fn read(file: &Path) -> Result<Option<(String, u32)>, InstallError> {
     let failed = |source| InstallError::File { what: "read", source };
     let found = match file.symlink_metadata() {
@@ -371,13 +371,13 @@ fn read(file: &Path) -> Result<Option<(String, u32)>, InstallError> {
     Ok(Some((text, found.mode() & 0o7777)))
 }
 
-/// Copies a file beside itself under a new name.
+/// Copies a file under a new name in the same directory.
 fn back_up(file: &Path) -> io::Result<PathBuf> {
     let content = fs::read(file)?;
     let mode = file.metadata()?.mode() & 0o7777;
     for number in 1..=MAX_BACKUPS {
         let suffix = if number == 1 { ".bak".to_owned() } else { format!(".bak.{number}") };
-        let backup = beside(file, &suffix);
+        let backup = sibling(file, &suffix);
         let created = fs::OpenOptions::new().write(true).create_new(true).open(&backup);
         let mut created = match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -391,7 +391,7 @@ fn back_up(file: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("there are {MAX_BACKUPS} backups of it already")))
 }
 
-fn beside(file: &Path, suffix: &str) -> PathBuf {
+fn sibling(file: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(file.file_name().unwrap_or_default());
     name.push(suffix);
     file.with_file_name(name)

@@ -15,7 +15,7 @@ pub struct NamedFiles {
     read: Vec<(String, PathBuf)>,
 }
 
-/// What a path leads to, by whatever name.
+/// The target of a path, under any name.
 #[derive(Debug, PartialEq, Eq)]
 enum Identity {
     /// A file or directory, by device and inode.
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_written_is_no_other_file_by_any_name() {
+    fn output_files_differ_from_each_other_under_any_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("sub")).unwrap();

@@ -225,8 +225,8 @@ pub fn open_file(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a file that may come from others, up to one byte more than `most`. A pipe that nobody writes to
-/// is not waited for.
+/// Reads a file that may come from others, up to one byte more than `most`. Does not wait for a
+/// writer of a pipe.
 ///
 /// # Errors
 ///
@@ -234,11 +234,11 @@ pub fn open_file(file: &Path) -> io::Result<File> {
 pub fn read_at_once(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     let opened = open_at_once(file)?;
     let is_pipe = opened.metadata()?.file_type().is_fifo();
-    // Whoever has opened it by now is waited for.
+    // If a writer has opened it by now, wait for its data.
     rustix::fs::fcntl_setfl(&opened, OFlags::empty())?;
     match read_bounded(opened, most)? {
         bytes if bytes.is_empty() && is_pipe => {
-            Err(io::Error::other("it is a pipe, and nobody writes to it"))
+            Err(io::Error::other("it is a pipe without a writer"))
         }
         bytes => Ok(bytes),
     }

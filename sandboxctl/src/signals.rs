@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first signal cancels, the second kills. And what says as much: that
-//! nobody can read what is printed any more.
+//! SIGINT, SIGTERM and SIGHUP: the first signal cancels, the second kills. Also detects that stdout
+//! has no reader any more.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Signal};
 
-/// How long a second signal leaves for killing the container, before the process exits whatever it
-/// is waiting for (such as a stdout that is not read).
+/// How long a second signal leaves for killing the container, before the process exits despite any
+/// wait (such as for a stdout that is not read).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The signals that ask the process to end.
@@ -98,8 +98,8 @@ impl Signals {
     }
 }
 
-/// Waits until nobody can read stdout any more, if it is a pipe or a socket. A write would say so too, but
-/// what runs for somebody who was killed may have nothing to say for long.
+/// Waits until stdout has no reader any more, if it is a pipe or a socket. A write would fail too,
+/// but there may be no output for a long time.
 pub async fn stdout_is_unread() {
     let (gone, is_gone) = tokio::sync::oneshot::channel();
     // A thread, because the end of a pipe is no event that the runtime knows without data. It ends with
@@ -164,8 +164,8 @@ pub fn cancel_remote<F: Future<Output = ()> + Send + 'static>(
     }))
 }
 
-/// From here on, until the value is dropped, a second signal ends the process, whatever it is
-/// waiting for. The next command removes what is left of its sandbox.
+/// From here on, until the value is dropped, a second signal ends the process during any wait. The
+/// next command removes what is left of its sandbox.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ignored_hangup_is_told_from_others() {
+    fn an_ignored_hangup_is_distinguished_from_others() {
         assert!(ignores_hangup("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"));
         assert!(!ignores_hangup("Name:\tx\nSigIgn:\t0000000000001000\nSigCgt:\t1\n"));
         assert!(!ignores_hangup(""));

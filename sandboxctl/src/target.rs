@@ -21,8 +21,8 @@ use sandbox_dirfd::{Links, open_path, random_hex};
 use crate::error::Error;
 use crate::input;
 
-/// A place for content on the host, opened once: nobody can lead it elsewhere from then on. A link that
-/// it is has been followed.
+/// A place for content on the host, opened once: it cannot be redirected from then on. If it is a
+/// link, that has been followed.
 #[derive(Debug)]
 pub enum Place {
     /// A regular file, or a name that is free.
@@ -163,7 +163,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Once it has its name, there is none.
+        // After it got its name, it is missing.
         _ = unlinkat(&self.directory, &self.temporary, AtFlags::empty());
     }
 }
@@ -287,8 +287,8 @@ pub fn refuse_served(flag: &str, path: &Path, config: &Config) -> Result<(), Err
     }
 }
 
-/// Refuses a path into an io dir that a sandbox uses now, or through one: what runs there may lead it
-/// anywhere, at any time. The lock on an io dir tells.
+/// Refuses a path into an io dir that a sandbox uses now, or through one: what runs there may
+/// redirect it, at any time. The lock on an io dir shows that it is in use.
 ///
 /// # Errors
 ///
@@ -328,7 +328,7 @@ fn is_used(directory: &Path) -> bool {
     })
 }
 
-/// Whether a file is this process's stdout or stderr, by whatever name.
+/// Whether a file is this process's stdout or stderr, under any name.
 pub fn is_own_stream(file: &Path) -> bool {
     let is_open = |found: &fs::Metadata| open_already(found, STANDARD.map(|it| it())).is_some();
     file.metadata().is_ok_and(|found| is_open(&found))
@@ -339,14 +339,14 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a path leads into a directory or through it, by whatever name of it, or will once what is
-/// missing of either has been made. One of which that cannot be said does.
+/// Whether a path leads into a directory or through it, under any name, or will once the missing
+/// parts of either have been created. Unknown counts as yes.
 pub fn is_in(path: &Path, directory: &Path) -> bool {
     let Some(directory) = place(directory, |_| {}) else { return true };
     let places = HostPlaces::now();
     let holds = |at: &Path| at.starts_with(&directory) || places.contains(&directory, at);
     let mut is_through = false;
-    // From below a directory, `..` is what whoever may rename there makes of it.
+    // Below a directory, a user who may rename there decides what `..` means.
     let is_below = |at: &Path| holds(at) && !places.contains(at, &directory);
     let begin = std::env::current_dir().and_then(|it| it.canonicalize());
     is_through |= path.is_relative() && begin.is_ok_and(|begin| is_below(&begin));
@@ -515,7 +515,7 @@ mod tests {
             ("new/a", "made", false),
             ("newer", "new", false),
             ("other", "made", false),
-            // Whoever makes `new/a` decides what these are.
+            // The creator of `new/a` decides what these are.
             ("new/a/../b", "made", true),
             ("loop/a", "made", true),
         ] {

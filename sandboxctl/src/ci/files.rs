@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use sandbox_dirfd::{Links, open_path};
 
-/// GitHub's limit on the summary of a step; a longer one is not shown at all.
+/// GitHub's limit on the summary of a step; a longer one is not shown.
 const MAX_SUMMARY: u64 = 1 << 20;
 /// The end of a summary that was cut.
 const CUT: &str = "\n\n… [cut]\n";
@@ -38,15 +38,15 @@ fn lacks_a_line_end(file: &File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// Appends to a step summary as much as it may still have, in whole lines.
+/// Appends to a step summary up to its limit, in whole lines.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
 pub fn append_summary(file: &Path, text: &str, links: Links) -> io::Result<()> {
     let has = file.metadata().map_or(0, |found| found.len());
-    let room = usize::try_from(MAX_SUMMARY.saturating_sub(has)).unwrap_or(usize::MAX);
-    match fitting(text, room) {
+    let space = usize::try_from(MAX_SUMMARY.saturating_sub(has)).unwrap_or(usize::MAX);
+    match fitting(text, space) {
         "" => Ok(()),
         all if all.len() == text.len() => append(file, all, links),
         part => append(file, &format!("{part}{CUT}"), links),
@@ -54,11 +54,11 @@ pub fn append_summary(file: &Path, text: &str, links: Links) -> io::Result<()> {
 }
 
 /// The lines at the beginning of a text that fit with the mark that says that more are cut.
-fn fitting(text: &str, room: usize) -> &str {
-    if text.len() <= room {
+fn fitting(text: &str, space: usize) -> &str {
+    if text.len() <= space {
         return text;
     }
-    let bytes = &text.as_bytes()[..room.saturating_sub(CUT.len()).min(text.len())];
+    let bytes = &text.as_bytes()[..space.saturating_sub(CUT.len()).min(text.len())];
     let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     &text[..end]
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::log_markers::LogMarker;
 use crate::render::escaped_line;
 
-/// What begins a mark. With another character in place of the last one it is none.
+/// The start of a marker. With another last character it is not a marker.
 pub static MARK: LogMarker = LogMarker { read: b"section_", neutral: b"section-" };
 
 /// Begins a section that is collapsed.

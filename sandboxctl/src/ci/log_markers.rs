@@ -30,8 +30,8 @@ impl LogMarker {
 
     /// How many bytes of the mark a stream still ends with that went on otherwise after `held` of them.
     fn shorter(&self, held: usize) -> usize {
-        let begun = &self.read[..held];
-        (1..held).rev().find(|&length| begun.ends_with(&self.read[..length])).unwrap_or(0)
+        let partial = &self.read[..held];
+        (1..held).rev().find(|&length| partial.ends_with(&self.read[..length])).unwrap_or(0)
     }
 }
 

@@ -145,7 +145,7 @@ impl Ci {
                 .into_iter()
                 .filter_map(|name| Some((name, file(name)?)))
                 .collect(),
-            // Nobody has said yet where the io dir is.
+            // The location of the io dir is not known yet.
             links: Mutex::new(Some(Links::Refuse)),
             annotations: Mutex::default(),
         };
@@ -184,15 +184,15 @@ impl Ci {
         checked
     }
 
-    /// Refuses a file that is this process's own stdout or stderr, unless the runner was told that
-    /// nothing on it is a command.
+    /// Refuses a file that is this process's own stdout or stderr, unless the runner was set to
+    /// ignore commands on it.
     ///
     /// # Errors
     ///
     /// If it is one.
     pub fn check_file(&self, flag: &str, file: &Path) -> Result<(), Error> {
-        let is_told = self.runner == Runner::GitHub && self.stream == Some(Stream::Stdout);
-        if is_told || !target::is_own_stream(file) {
+        let is_stopped = self.runner == Runner::GitHub && self.stream == Some(Stream::Stdout);
+        if is_stopped || !target::is_own_stream(file) {
             return Ok(());
         }
         Err(is_the_log(flag, file)
@@ -236,7 +236,7 @@ impl Ci {
         self.report(&[Entry::failed_before(&self.title, failure, exit_code)])
     }
 
-    /// Ends the group or the section: nothing of a guest is printed any more.
+    /// Ends the group or the section: no guest output follows.
     pub fn end(&self) {
         self.print(&match self.runner {
             Runner::GitHub => {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_is_no_variable_is_named_by_its_number_without_its_value() {
+    fn invalid_line_is_named_by_its_number_without_its_value() {
         for (content, why) in [
             (&b"A=1\nexport B=hunter2\n"[..], "line 2: the name has white space in it"),
             (b"=hunter2", "line 1: there is no name before the '='"),

@@ -116,7 +116,7 @@ pub struct ExecArgs {
     #[arg(long, help_heading = "Receipt", requires = "receipt")]
     pub receipt_argv: bool,
 
-    /// Where its result is written to, beside the live output.
+    /// Where its result is written to, in addition to the live output.
     #[command(flatten)]
     pub reports: ReportArgs,
 
@@ -313,7 +313,7 @@ mod tests {
         }
         let version = target(&["--image", "debian", "--", "--version"]).unwrap();
         assert_eq!(version.command, program(&["--version"]));
-        // A flag that is none is not taken for the command.
+        // An unknown flag is not taken for the command.
         assert!(parse(&["--imag", "debian", "ls"]).unwrap_err().contains("'--image'"));
     }
 
@@ -346,7 +346,7 @@ mod tests {
             let refused = target(words).unwrap_err();
             assert!(refused.contains(why), "{words:?}: {refused}");
         }
-        // Whoever writes `--` means it.
+        // After an explicit `--` it is accepted.
         assert!(target(&["debian", "--", "--version"]).is_ok());
     }
 

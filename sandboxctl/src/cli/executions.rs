@@ -175,7 +175,7 @@ pub struct SubmitArgs {
 }
 
 impl ExecutionsCommand {
-    /// Whether JSON is to be printed, whatever happens.
+    /// Whether JSON is to be printed, also after errors.
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         match self {

@@ -52,7 +52,7 @@ impl FsArgs {
         self.limits.add_flags(flags);
     }
 
-    /// Whether stdout has JSON, whatever happens.
+    /// Whether stdout has JSON, also after errors.
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         self.json || matches!(self.command, FsCommand::Batch(_))

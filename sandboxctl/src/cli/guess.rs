@@ -1,7 +1,7 @@
 //! What people type who know another tool, and what it is called here.
 
-/// A guess: what was typed, and the tip. A word stands for itself in every command, or behind the name of
-/// the one command in which it means this; `sandboxctl` is the program itself.
+/// A guess: what was typed, and the tip. A word applies to every command, or after the name of one
+/// command only to this; `sandboxctl` is the program itself.
 type Guess = (&'static [&'static str], &'static str);
 
 /// Commands of other tools.
@@ -157,7 +157,10 @@ const FLAGS: &[Guess] = &[
         "a sandbox has no privileges, and no flag gives it some",
     ),
     (&["--entrypoint"], "the entrypoint of an image is not used: the command is executed directly"),
-    (&["-d", "--detach"], "a sandbox lives as long as its command; the shell's & runs it beside"),
+    (
+        &["-d", "--detach"],
+        "a sandbox lives as long as its command; the shell's & runs it in the background",
+    ),
     (&["ps -a", "ps --all"], "`ps` lists all there are: those that run, and leftovers"),
     (&["--name", "--hostname", "-h"], "sandboxes have ids, which `ps` lists; nothing needs one"),
     (

@@ -82,7 +82,7 @@ sets! {
             "--timeout"
         }
     }
-    /// What programs have beside their root filesystem.
+    /// What programs have in addition to their root filesystem.
     ProgramLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Tmpfs, LimitKey::Shm, LimitKey::StopTimeout];
         const HEADING: &str = "Programs";

@@ -79,7 +79,7 @@ pub struct McpArgs {
     allow: AllowArgs,
 }
 
-/// What `mcp` does beside serving.
+/// What `mcp` does other than serving.
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
     /// Add the server to the configuration of a client

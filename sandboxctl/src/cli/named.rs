@@ -1,4 +1,5 @@
-//! What messages and hints name: each command, flag and setting that one of them tells to use is there.
+//! Checks what messages and hints name: each command, flag and setting that one of them recommends
+//! exists.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -182,7 +182,7 @@ fn visible_subcommands(group: &Command) -> impl Iterator<Item = &str> {
     group.get_subcommands().filter(|it| !it.is_hide_set()).map(Command::get_name)
 }
 
-/// The subcommand that is meant: of another name elsewhere, or nearly written so.
+/// The intended subcommand: an alias of other tools, or a near match.
 fn subcommand_for<'a>(group: &'a Command, typed: &str) -> Option<&'a str> {
     let names = || visible_subcommands(group);
     let mut synonyms = SYNONYMS.iter().filter(|(other, _)| *other == typed);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn verbosity_and_a_mount_are_told_apart() {
+    fn verbosity_and_a_mount_are_distinguished() {
         let verbose =
             |args: &[&str]| Cli::read(["sandboxctl"].iter().chain(args)).unwrap().global.verbose;
         assert_eq!(verbose(&["ps", "-vv"]), 2);

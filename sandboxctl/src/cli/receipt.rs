@@ -52,7 +52,8 @@ impl ReceiptArgs {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is none. No message has it, not even where it was typed for its file.
+    /// If it cannot be read, or is invalid. No message contains it, not even if it was typed in
+    /// place of its file.
     pub fn key(
         &self,
         environment: &Environment,
@@ -99,7 +100,7 @@ pub struct ReproducibleArgs {
     pub now: Option<UnixSeconds>,
 }
 
-/// What clap says by itself names no range for what is no number at all.
+/// clap's own message names no range for text that is not a number.
 fn seed(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "expected a whole number, 0 to 4294967295")
 }

@@ -74,7 +74,7 @@ impl RemoteArgs {
         })
     }
 
-    /// The token of the file, or else of the environment; `None` if there is none. No message has it.
+    /// The token of the file, or else of the environment, if any. No message contains it.
     fn token(&self, environment: &Environment) -> Result<Option<Token>, Error> {
         let (what, text) = if let Some(file) = &self.token_file {
             let what = format!("--token-file {}", file.display());
@@ -144,7 +144,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flag_comes_before_the_variable_and_an_empty_variable_is_none() {
+    fn flag_overrides_the_variable_and_an_empty_variable_is_unset() {
         let environment =
             |server| Environment::new(Path::new("/"), 1000, &[(SERVER_VARIABLE, server)]);
         let server = |args: &[&str], variable| {

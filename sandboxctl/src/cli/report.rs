@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use crate::ci::CiMode;
 use crate::report::ReportArgument;
 
-/// Where the results are written to, beside the live output.
+/// Where the results are written to, in addition to the live output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reports")]
 pub struct ReportArgs {

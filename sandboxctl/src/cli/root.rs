@@ -32,7 +32,7 @@ pub struct RootArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     image_archive: Option<PathBuf>,
 
-    /// What programs have beside it.
+    /// What programs have in addition to it.
     #[command(flatten)]
     limits: LimitArgs<ProgramLimits>,
 }

@@ -88,7 +88,7 @@ impl FileArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         if let Some(dir) = &self.io_dir {
-            // Any directory: whoever types it means it.
+            // Any directory: an explicit flag is trusted.
             let flag = if self.io_dir_is_volume { "--volume" } else { "--io-dir" };
             flags.values.push((Key::IoDir, Value::Path(dir.clone()), flag));
             flags.values.push((Key::IoEnabled, Value::Switch(true), flag));

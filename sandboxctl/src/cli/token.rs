@@ -157,7 +157,7 @@ Examples:
         data_dir: DataDirArgs,
     },
 
-    /// Tell whether a service runs and is ready, and what it has
+    /// Report whether a service runs and is ready, and what it has
     ///
     /// Prints whether a service uses the data directory, and what is in it; with --server, whether that
     /// service is ready, and each of its checks. Exits with 1 if it does not run, or is not ready.
@@ -180,7 +180,7 @@ Examples:
 }
 
 impl ServerCommand {
-    /// Whether JSON is to be printed, whatever happens.
+    /// Whether JSON is to be printed, also after errors.
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         match self {
@@ -191,7 +191,7 @@ impl ServerCommand {
 }
 
 impl TokenCommand {
-    /// Whether JSON is to be printed, whatever happens.
+    /// Whether JSON is to be printed, also after errors.
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         match self {

@@ -10,7 +10,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 pub struct Variable {
     /// Its name.
     pub name: OsString,
-    /// Its value; the caller's variable where there is none.
+    /// Its value; without one, the caller's variable.
     pub value: Option<OsString>,
 }
 

@@ -47,7 +47,7 @@ pub fn answered() -> bool {
     CompleteEnv::with_factory(command)
         .var(VARIABLE)
         .try_complete(arguments, directory.as_deref())
-        // It cannot be told at a prompt.
+        // Unknown at a prompt.
         .unwrap_or(true)
 }
 
@@ -129,7 +129,7 @@ where
         let Ok(environment) = Environment::capture() else { return };
         let output = Output::new(Verbosity::Quiet);
         let context = Context { global: &Global::default(), environment, output: &output };
-        // Nobody waits any more if it takes too long.
+        // The caller stops waiting if it takes too long.
         _ = answer.send(context.with_controller(list));
     });
     let names = answered.recv_timeout(ENGINE_TIMEOUT);

@@ -35,7 +35,7 @@ pub(super) fn listing(sandboxes: &[SandboxSummary], width: Option<usize>) -> Str
                 SandboxState::Leftover => "leftover",
                 SandboxState::Unknown => "unknown",
             };
-            // Whoever made a container of another user wrote its labels.
+            // The labels of another user's container may contain anything.
             let label = |label: &Option<String>| {
                 label.as_deref().map_or("-".into(), |text| render::escaped_line(text).into_owned())
             };

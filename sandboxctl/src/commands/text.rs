@@ -65,7 +65,7 @@ impl LineCut {
 
     /// At the end of the content: the number of lines, if the first requested line is after them.
     /// The first line of empty content may be requested.
-    pub fn behind_the_end(&self) -> Option<u64> {
+    pub fn lines_past_end(&self) -> Option<u64> {
         let lines = self.line - 1 + u64::from(self.inside);
         (self.first > lines.max(1)).then_some(lines)
     }
@@ -132,7 +132,7 @@ mod tests {
             }
             taken.extend_from_slice(cut.take(piece));
         }
-        (taken, cut.behind_the_end())
+        (taken, cut.lines_past_end())
     }
 
     #[test]

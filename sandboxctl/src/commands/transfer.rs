@@ -205,8 +205,8 @@ impl Sink {
         write: impl FnOnce(&mut mpsc::Receiver<Vec<u8>>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (pieces, mut receiver) = mpsc::channel(PIECES);
-        let (tell, done) = oneshot::channel();
-        let write = move || _ = tell.send(write(&mut receiver));
+        let (sender, done) = oneshot::channel();
+        let write = move || _ = sender.send(write(&mut receiver));
         std::thread::Builder::new().name("sink".to_owned()).spawn(write)?;
         Ok(Self { pieces: Some(pieces), done })
     }

@@ -167,7 +167,7 @@ impl Settings {
         let setting = self.setting(Key::IoDir);
         let dir = self.path(Key::IoDir);
         let path = self.without_links(Key::IoDir, setting.layer, &dir, working_directory)?;
-        // Links that whoever named it chose are followed here, and none when it is opened.
+        // Links are followed here if the user chose the path, and never when it is opened.
         let path = match may_have_links(setting.layer, &dir) {
             true => resolved_parents(&path),
             false => path,
@@ -251,7 +251,7 @@ impl Settings {
         };
         let config = environment.config_with(setting);
         let config = config.expect("values are checked when they are parsed");
-        // Whatever reads the log: they decide about the next steps of the job.
+        // For any runner: these variables decide about the next steps of the job.
         let files = FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
         let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
         Config {

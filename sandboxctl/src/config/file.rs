@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_refused_and_not_waited_for() {
+    fn a_special_file_is_refused_and_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let refused = |file: &Path| match read(file, Links::Refuse) {
             Err(Error::Unreadable { source, .. }) => source.to_string(),

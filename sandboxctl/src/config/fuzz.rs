@@ -35,7 +35,7 @@ pub fn config(data: &[u8]) {
             let without = loaded(&files[..2], &environment).expect("it is a part of what is right");
             project_narrows(&settings, &without);
         }
-        Err(error) => is_told(error, &files),
+        Err(error) => is_reported(error, &files),
     }
 }
 
@@ -50,14 +50,14 @@ fn loaded(files: &[(Layer, &str)], environment: &Environment) -> Result<Settings
 }
 
 /// An error has a valid position, and a message of one line without terminal control characters.
-fn is_told(error: Error, files: &[(Layer, &str)]) {
+fn is_reported(error: Error, files: &[(Layer, &str)]) {
     let (Error::Syntax { origin, .. }
     | Error::Unknown { origin, .. }
     | Error::Value { origin, .. }
     | Error::Widening { origin, .. }
     | Error::CeilingVariable { origin }) = &error
     else {
-        panic!("nothing of the machine was looked at: {error:?}");
+        panic!("no file of the machine was read: {error:?}");
     };
     match origin {
         Origin::File { line, .. } => {

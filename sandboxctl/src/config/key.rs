@@ -264,7 +264,7 @@ settings! {
         expects: "an array of images' names such as \"python:*\"",
     }
     ServerAllowedHosts "server.allowed_hosts"
-    "Names that callers may use for the service, beside the one it listens at" {
+    "Names that callers may use for the service, in addition to the one it listens at" {
         kind: Kind::Names,
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of names such as \"sandbox.example.org\"",
@@ -275,7 +275,7 @@ settings! {
         expects: "an array of origins such as \"https://console.example.org\"",
     }
     ServerUrl "server.url"
-    "Where clients reach the service: tells clients of OAuth where their tokens come from" {
+    "Where clients reach the service: shows OAuth clients where to get tokens" {
         expects: "a URL such as \"https://sandbox.example.org\"",
     }
     ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {

@@ -24,7 +24,7 @@ impl Value {
     /// [`ValueError`], which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
         match key.kind() {
-            // No limit is 0, and this is none.
+            // No limit is 0, and the size of the pool is not a limit.
             Kind::Limit(_) if key == Key::PoolSize && text == "0" => {
                 Ok(Self::Limit(LimitValue::Count(0)))
             }

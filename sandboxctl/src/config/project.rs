@@ -345,7 +345,7 @@ mod tests {
         let presets =
             "{ pypi = ['packages.example.org', '*.cdn.example.org'], db = ['db.example:5432'] }";
         let Ok(Value::Presets(presets)) = Value::from_text(Key::Presets, presets) else { panic!() };
-        let below = hosts("['example.org', '@pypi', '@nobody']");
+        let below = hosts("['example.org', '@pypi', '@unknown']");
         let host = |rule: &str| Err(Widening::Host { rule: rule.to_owned() });
         for (project, expected) in [
             ("[]", Ok(())),
@@ -356,7 +356,7 @@ mod tests {
             ("['*.org']", host("*.org")),
             ("['db.example:5432']", host("db.example:5432")),
             ("['@db']", host("db.example:5432")),
-            ("['@nobody']", Err(Widening::Preset { name: "nobody".to_owned() })),
+            ("['@unknown']", Err(Widening::Preset { name: "unknown".to_owned() })),
         ] {
             let judged = check(Key::Allow, &hosts(project), Some(&below), &presets);
             assert_eq!(judged, expected, "{project}");

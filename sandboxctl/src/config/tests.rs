@@ -97,7 +97,7 @@ fn a_stronger_layer_wins() {
 }
 
 #[test]
-fn variable_of_client_libraries_is_no_setting() {
+fn variable_of_client_libraries_is_not_a_setting() {
     let machine = Machine::new("", "", "");
     let variable = [("SANDBOXCTL_BINARY", "/opt/sandboxctl")];
     assert!(machine.load(&variable, Flags::default()).is_ok());

@@ -60,8 +60,8 @@ fn matches(input: &InputArgument, pattern: &str) -> Result<Vec<InputArgument>, E
         return Err(refuse("nothing matches it".to_owned())
             .with_hint("quote the pattern; a * matches no / and no leading dot, ** does"));
     }
-    // What a pattern matches was chosen by whoever filled the directory: a link would choose what
-    // else of the host a sandbox sees. One that is made later is refused when it is opened.
+    // The matches of a pattern depend on who filled the directory: a link among them would choose
+    // what else of the host a sandbox sees. One that is made later is refused when it is opened.
     let chosen = chosen_from(pattern);
     if let Some(link) = paths.iter().find_map(|path| link_in(path, chosen)) {
         return Err(refuse(format!("{} is a symbolic link", link.display()))

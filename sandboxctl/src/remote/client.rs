@@ -123,7 +123,7 @@ impl Stream {
     ) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
         loop {
             let frame = timeout(BODY_TIMEOUT, self.body.frame());
-            match frame.await.map_err(|_| "nothing came for a minute")? {
+            match frame.await.map_err(|_| "no data for 60 s")? {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(error.into()),
                 Some(Ok(frame)) => {

@@ -15,8 +15,8 @@ pub fn diff(diff: &[u8], has_colour: bool) -> String {
     let mut rest = &*text;
     while !rest.is_empty() {
         let next = rest.find(&format!("\n{SECTION}")).map_or(rest.len(), |at| at + 1);
-        let (section, behind) = rest.split_at(next);
-        rest = behind;
+        let (section, after) = rest.split_at(next);
+        rest = after;
         let is_text = !section.contains('\0');
         let mut is_left_out = false;
         for line in section.split_inclusive('\n') {

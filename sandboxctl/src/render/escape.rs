@@ -1,7 +1,7 @@
 //! Escapes guest text for a terminal, so that control characters are shown and have no effect.
 //!
 //! A script that prints an escape sequence could clear the screen, overwrite earlier lines, or
-//! colour its own line like one of ours; a direction mark reverses a name.
+//! imitate the colours of sandboxctl's own lines; a direction mark reverses a name.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn one_level_is_no_call_stack() {
+    fn one_level_is_not_shown_as_a_call_stack() {
         let with = |traceback: &str| ScriptError {
             traceback: Some(traceback.into()),
             ..error("script:1: x", Some(1))

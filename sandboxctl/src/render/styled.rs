@@ -15,7 +15,7 @@ const RESET: &str = "\u{1b}[0m";
 /// invalid UTF-8, are shown as escapes.
 pub struct StyledText {
     parser: Parser<Utf8Parser>,
-    /// The bytes of the character or sequence that has begun.
+    /// The bytes of the incomplete character or sequence.
     pending: Vec<u8>,
     /// Whether colours pass; they are dropped otherwise.
     colour: bool,
@@ -54,7 +54,7 @@ impl StyledText {
         text
     }
 
-    /// Adds what has begun, now that it is known what it is.
+    /// Adds the pending bytes, now that their kind is known.
     fn flush(&mut self, seen: Seen, text: &mut String) {
         let pending = std::mem::take(&mut self.pending);
         match (seen, pending.as_slice()) {

@@ -43,7 +43,7 @@ fn escaped(value: &ContextValue, refused: &Option<String>) -> Option<ContextValu
             };
             Some(ContextValue::StyledStrs(tips.iter().map(tip).collect()))
         }
-        // Usage and numbers: they contain nothing of the input.
+        // Usage and numbers: they contain no input.
         _ => None,
     }
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn mistyped_command_is_told_the_one_that_it_may_be() {
+    fn mistyped_command_gets_a_suggestion() {
         for (line, name) in [
             ("rnu x", "run"),
             ("exce debian ls", "exec"),
@@ -135,7 +135,7 @@ mod tests {
             let tip = format!("tip: a similar subcommand exists: '{name}'\n");
             assert!(text.contains(&tip), "{line}: {text}");
         }
-        // What has another name here is told it, and what is like nothing is not guessed at.
+        // An alias of other tools gets the name used here; other words get no guess.
         assert!(refused(&["list"]).contains("`ps` lists sandboxes"));
         let unlike = refused(&["fs", "frobnicate"]);
         assert!(!unlike.contains("similar") && unlike.contains("tip: subcommands: read, write, "));

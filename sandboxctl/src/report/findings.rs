@@ -1,4 +1,4 @@
-//! What failed, with positions: for the formats that show errors beside a source.
+//! What failed, with positions: for the formats that show errors in a source.
 
 use super::entry::Entry;
 use crate::render;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn script_that_is_no_file_has_a_line_and_no_file() {
+    fn script_from_an_argument_has_a_line_and_no_file() {
         let mut entry = failed_script();
         entry.subject.is_file = false;
         let findings = entry.findings();

@@ -1,8 +1,8 @@
-//! Reports: files that contain the results of `run` and `exec`, beside the live output.
+//! Reports: files that contain the results of `run` and `exec`, in addition to the live output.
 //!
-//! Each format is a file here with a pure function from the results to its text. They are written at
-//! the end, whatever the outcome, and replace their file only when they are complete. Only `ndjson`
-//! is written while something runs.
+//! Each format is a file here with a pure function from the results to its text. Reports are
+//! written at the end, for any outcome, and replace their file only when they are complete. Only
+//! `ndjson` is written during the run.
 
 mod entry;
 mod events;

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_text_is_no_link_and_no_placeholder() {
+    fn guest_text_is_never_a_link_or_placeholder() {
         assert_eq!(plain("[a](b) {0} {{12}} { x = {} }"), "[a] (b) { 0} {{ 12}} { x = {} }");
     }
 

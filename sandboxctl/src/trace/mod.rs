@@ -33,7 +33,7 @@ pub fn start(cli: &Cli, output: &Output) {
         global.verbose == 1 && std::env::var_os(LOG_VARIABLE).is_none_or(|text| text.is_empty());
     let directives = match (global.verbose, std::env::var(LOG_VARIABLE)) {
         (_, Ok(directives)) if !directives.is_empty() => directives,
-        // What a service does is its log; other libraries tell what goes wrong.
+        // A service logs its actions; other libraries log only warnings.
         (0, _) if format.is_some() && global.quiet => "warn".to_owned(),
         (0, _) if format.is_some() => "warn,sandbox=info".to_owned(),
         (0, _) => return,

@@ -330,7 +330,7 @@ impl Session<'_> {
             }
         }
         let is_whole = still_read(sink.finish().await, "stdout")?;
-        match cut.behind_the_end() {
+        match cut.lines_past_end() {
             None => Ok(poured(is_whole)),
             Some(count) => {
                 let lines = if count == 1 { "line" } else { "lines" };

@@ -129,7 +129,7 @@ impl Access {
     fn check_jwt(&self, token: &str) -> Result<Caller, Refused> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(keys) = keys else {
-            return Err(Refused::Invalid { reason: "it is no token of this service".to_owned() });
+            return Err(Refused::Invalid { reason: "unknown token".to_owned() });
         };
         let caller = keys.check(token);
         caller.map_err(|error| Refused::Invalid { reason: error.to_string() })

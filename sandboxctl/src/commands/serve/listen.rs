@@ -1,4 +1,4 @@
-//! Where a service listens: at the address that it is told, or at the sockets that its service manager
+//! Where a service listens: at its configured address, or at the sockets that its service manager
 //! passed to it.
 
 use std::net::TcpListener;
@@ -53,7 +53,7 @@ impl Listening {
         self.endpoints().all(|endpoint| matches!(endpoint, Endpoint::Unix(_)))
     }
 
-    /// Whether nobody can connect from another machine.
+    /// Whether other machines cannot connect.
     pub fn is_loopback(&self) -> bool {
         self.endpoints().all(|endpoint| match endpoint {
             Endpoint::Tcp(address) => address.ip().is_loopback(),

@@ -92,7 +92,7 @@ impl Turn for ServiceTurn {
     fn end(self: Box<Self>, status: Status, used: Usage) -> BoxFuture<'static, ()> {
         async move {
             if let Err(error) = self.0.end(status, used).await {
-                tracing::error!(%error, "what a tool used is not recorded");
+                tracing::error!(%error, "cannot record usage");
             }
         }
         .boxed()

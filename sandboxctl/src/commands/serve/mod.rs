@@ -72,7 +72,7 @@ async fn run(
     if policy == Policy::Others && !listening.is_local() && !access.knows_tokens()? {
         return Err(Error::usage(
             "--listen",
-            "nobody could be let in: there is no token, and no issuer of tokens",
+            "no way to authenticate: there is no token, and no issuer of tokens",
         )
         .with_hint(
             "`sandboxctl token create` makes a token in the data directory; [server.jwt] names an \

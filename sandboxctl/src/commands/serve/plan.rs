@@ -60,8 +60,8 @@ impl Plan {
         if let Endpoint::Unix(path) = &endpoint {
             target::refuse_served(&settings.named(Key::ServerListen), path, &controller)?;
         }
-        // Whatever `io.scratch_dir` says: an io dir is moved to the files of its execution at its end, so
-        // that both are on one file system.
+        // Overrides `io.scratch_dir`: an io dir is moved to the files of its execution at its end,
+        // so both must be on one file system.
         controller.scratch_dir = data_dir.join("scratch");
         let tls = tls(settings, here)?;
         let disk_reserve = controller.disk_reserve;
@@ -212,7 +212,7 @@ fn service(
     })
 }
 
-/// What clients are told of the service as a resource of OAuth, if they are told its URL.
+/// The metadata of the service as a resource of OAuth, if its URL is configured.
 fn resource(settings: &Settings) -> Result<Option<ResourceMetadata>, Error> {
     let Some(url) = settings.text(Key::ServerUrl) else { return Ok(None) };
     let is_url = ["https://", "http://"].iter().any(|scheme| {
