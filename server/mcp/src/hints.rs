@@ -39,7 +39,7 @@ fn hint(failure: &Failure, settings: &Settings) -> Option<String> {
                 true => {
                     "`sandboxctl mcp --no-protect` allows it, unless filesystem.protected names it"
                 }
-                false => "the service lets nobody write such names, which others run or trust",
+                false => "the service protects these names, which others run or trust",
             }
             .to_owned(),
         ),
@@ -106,7 +106,7 @@ mod tests {
         let protected = "/io/.git/config: a protected name";
         assert!(local(ErrorKind::Protected, protected, None).contains("--no-protect"));
         let hint = remote(ErrorKind::Protected, protected);
-        assert!(!hint.contains("--") && hint.contains("nobody"), "{hint}");
+        assert!(!hint.contains("--") && hint.contains("protects"), "{hint}");
         for (message, line, rule) in [
             ("a/b: not among the allowed paths", None, r#"{ path = "/io/a/b", access = "read" }"#),
             (r#"/io/a": not among the allowed paths"#, None, r#"{ path = "/io/a\"", access"#),

@@ -137,7 +137,7 @@ impl Core {
         let core = self.clone();
         crate::blocking(move || {
             for id in ids.iter().filter(|id| !known.contains(*id)) {
-                tracing::info!(id, "removing the files of nothing");
+                tracing::info!(id, "removing orphaned files");
                 if let Err(error) = core.files.remove(id) {
                     tracing::warn!(id, %error, "files were not removed");
                 }

@@ -199,8 +199,7 @@ impl Service {
     ) -> Result<ExecutionList, ServiceError> {
         let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
         let cursor = query.cursor.map(|cursor| cursor.parse()).transpose();
-        let cursor =
-            cursor.map_err(|_| ServiceError::invalid("cursor", "it is the cursor of no page"))?;
+        let cursor = cursor.map_err(|_| ServiceError::invalid("cursor", "invalid cursor"))?;
         let query = ExecutionQuery {
             statuses: query.statuses,
             kind: query.kind,

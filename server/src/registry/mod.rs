@@ -594,7 +594,7 @@ impl Removal {
             Ok(Some(Removed::Gone)) => Ok(None),
             Ok(Some(Removed::Left(why))) => Ok(Some(why)),
             Ok(Some(Removed::Never(error))) => Err(error),
-            Ok(None) | Err(_) => Ok(Some("the removal was given up".to_owned())),
+            Ok(None) | Err(_) => Ok(Some("the removal was cancelled".to_owned())),
         }
     }
 }

@@ -111,8 +111,8 @@ impl Details {
 impl Tool for RunCommand {
     const NAME: &'static str = "sandbox_command";
     const DESCRIPTION: &'static str = "Run a program in a sandbox that was made with an image, \
-        and give its output and its exit code. What is out of time is killed with all that it has \
-        started.";
+        and give its output and its exit code. On timeout the program and its \
+        children are killed.";
     type Args = CommandArgs;
     type Data = CommandData;
 

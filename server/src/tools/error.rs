@@ -151,7 +151,7 @@ impl From<RegistryError> for ToolError {
                 (quote(field, &value, &source.full_message()), source.hint())
             }
             RegistryError::LaunchCancelled => {
-                ("the sandbox_init of this container was given up".to_owned(), None)
+                ("the sandbox_init of this container was cancelled".to_owned(), None)
             }
             RegistryError::LaunchPanicked => (error.to_string(), None),
             RegistryError::CheckPanicked => ("the check of projectOutPath failed".to_owned(), None),

@@ -66,7 +66,7 @@ pub(super) struct CutOff;
 
 impl From<CutOff> for ToolError {
     fn from(_: CutOff) -> Self {
-        Self::new(ErrorKind::Cancelled, "the caller is gone")
+        Self::new(ErrorKind::Cancelled, "client disconnected")
     }
 }
 
@@ -125,7 +125,7 @@ impl CallInput {
                 _ = sent.try_send(Sent::Chunk(chunk));
                 return;
             }
-            Ok(_) => "it is more than the call asked for".to_owned(),
+            Ok(_) => "more chunks than requested".to_owned(),
             Err(wrong) => wrong,
         };
         _ = sent.try_send(Sent::Wrong(wrong));

@@ -203,7 +203,7 @@ where
         // Its timeout starts now, whatever it waits for.
         let started = Instant::now();
         let Some(new) = server.enter(&request.id, request.stream) else {
-            let message = format!("a call with the id {} is under way", request.id);
+            let message = format!("a call with id {} is in progress", request.id);
             server.refuse(&request.id, ToolError::invalid(message)).await;
             continue;
         };

@@ -55,7 +55,7 @@ pub(super) async fn submit(
     drop(_held);
     let location = format!("/v1/executions/{id}");
     let location = HeaderValue::from_str(&location)
-        .map_err(|_| Refusal::internal("the id of an execution is no part of a URL"))?;
+        .map_err(|_| Refusal::internal("the id of an execution is not valid in a URL"))?;
     // The key of an earlier request may be that of one that has ended. What is accepted is not refused
     // any more, whatever can be read of it: who has no key would run it again.
     let execution = wait_for(app, subject, &id, wait).await.ok();

@@ -51,7 +51,7 @@ pub(super) async fn create(
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json_response(status, &sandbox);
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", sandbox.id))
-        .map_err(|_| Refusal::internal("the id of a sandbox is no part of a URL"))?;
+        .map_err(|_| Refusal::internal("the id of a sandbox is not valid in a URL"))?;
     response.headers_mut().insert(LOCATION, location);
     Ok(of_generation(response, sandbox.generation, restarted))
 }

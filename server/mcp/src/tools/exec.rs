@@ -93,7 +93,7 @@ impl McpTool for Exec {
         };
         format!(
             "Run a program of the image, or a line for its shell, in a fresh container. {files} \
-             {hosts} What is out of time is killed with all that it has started."
+             {hosts} On timeout the program and its children are killed."
         )
     }
 

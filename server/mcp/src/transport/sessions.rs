@@ -219,7 +219,7 @@ async fn follow(
         }
         let resumed = call.wait_for(|call| call.streams > 0);
         if !matches!(tokio::time::timeout(RESUME_WAIT, resumed).await, Ok(Ok(_))) {
-            let reason = "its client has gone away".to_owned();
+            let reason = "client disconnected".to_owned();
             let param = CancelledNotificationParam::new(Some(request), Some(reason));
             let cancelled = CancelledNotification::new(param);
             let message = ClientJsonRpcMessage::notification(cancelled.into());

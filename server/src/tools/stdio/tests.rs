@@ -339,7 +339,7 @@ async fn an_id_is_free_again_once_its_call_has_been_answered() {
     running.call("a", "wait", json!({})).await;
     running.call("a", "say", json!("x")).await;
     let refused = running.next().await;
-    assert_eq!(refused["error"], "a call with the id \"a\" is under way");
+    assert_eq!(refused["error"], "a call with id \"a\" is in progress");
     running.send("{\"cancel\": \"a\"}\n").await;
     assert_eq!(running.next().await["metadata"]["kind"], "cancelled");
     running.call("a", "say", json!("x")).await;
