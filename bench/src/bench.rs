@@ -1,4 +1,4 @@
-//! What scenarios measure with: programs and futures, by turns, with nothing left behind.
+//! Measures programs and futures, interleaved, and cleans up.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -63,7 +63,7 @@ pub struct Entry<'a> {
     measure: Result<Measure<'a>, String>,
 }
 
-/// Something to measure, or why there is none.
+/// Something to measure, or why it is missing.
 pub type Here<'a, T> = Result<&'a T, &'a str>;
 
 fn here<T>(there: &Result<T, String>) -> Here<'_, T> {
@@ -166,8 +166,8 @@ impl Bench {
         done
     }
 
-    /// Works with a sandbox on each engine and a plain container, or with why there is none of
-    /// them. All have `folder`.
+    /// Calls the closure with a sandbox on each engine and a plain container, or with why one is
+    /// missing. All have `folder`.
     pub async fn with_sandboxes<T>(
         &self,
         folder: &Path,
@@ -209,7 +209,8 @@ impl Bench {
         take_turns(counts, unit, entries, || self.check()).await
     }
 
-    /// A command line of `sandboxctl` in this place: nobody's configuration, state of its own.
+    /// A command line of `sandboxctl` in this place: without user configuration, with separate
+    /// state.
     pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.command(&self.sandboxctl, args);
         command
@@ -221,12 +222,12 @@ impl Bench {
         command
     }
 
-    /// What containers of ours have that no sandbox is.
+    /// The label of the benchmark's own containers, which no sandbox has.
     pub fn label(&self) -> String {
         format!("sandbox-bench={}", self.name)
     }
 
-    /// What tells the Docker command line where the engine is.
+    /// The environment variable that points the Docker command line to the engine.
     pub fn docker_host(&self) -> Option<(&'static str, &str)> {
         self.engines.docker_host.as_deref().map(|host| ("DOCKER_HOST", host))
     }
@@ -278,8 +279,8 @@ impl Bench {
         }
     }
 
-    /// Has this program, in a process of its own, do a scenario's `job`: what is measured of a
-    /// process is then of nothing else.
+    /// Runs `job` of a scenario in a separate process of this program: then measurements of the
+    /// process contain nothing else.
     pub async fn worker<T: DeserializeOwned>(
         &self,
         scenario: &'static str,
@@ -382,7 +383,7 @@ async fn take_turns(
     let mut series: Vec<Vec<f64>> = entries.iter().map(|_| Vec::new()).collect();
     let steps = steps(entries.len());
     for round in 0..counts.warm_up + counts.samples {
-        // Whoever comes after a heavy one has its traces to bear: not always the same.
+        // A heavy step leaves traces for the next one: rotate the order.
         let step = steps[round % steps.len()];
         for turn in 0..entries.len() {
             let index = (round + turn * step) % entries.len();

@@ -1,5 +1,5 @@
-//! A plain container that stays, with the programs of this machine in it: what `docker exec` works
-//! on, beside operations on a sandbox.
+//! A plain container that stays, with this machine's programs in it: for `docker exec`, as a peer
+//! of operations on a sandbox.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    /// Starts one, in which `folder` is at `/io`; or says why there is none.
+    /// Starts one, in which `folder` is at `/io`; or returns why it cannot.
     pub async fn start(bench: &'a Bench, folder: &Path) -> Result<Result<Self, String>, Error> {
         let (docker, engine) = match (bench.peers.docker.path(), &bench.docker) {
             (Ok(docker), Ok(engine)) => (docker, engine),

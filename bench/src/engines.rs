@@ -37,7 +37,7 @@ impl fmt::Display for On {
     }
 }
 
-/// What is told to controllers.
+/// The settings for controllers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Engines {
     /// Their state.
@@ -71,7 +71,7 @@ impl Engines {
             },
             None => Environment::capture().map(|it| it.docker()).unwrap_or_default(),
         };
-        // Leftovers of others are none of a measurement's business.
+        // Do not measure the removal of other processes' leftovers.
         config.sweep = Sweep::Never;
         config
     }

@@ -19,7 +19,7 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Makes one, or says why there is none. One at a time.
+    /// Makes one, or returns why it cannot. One at a time.
     pub async fn import(bench: &'a Bench, root: &Path) -> Result<Result<Self, String>, Error> {
         let docker = match (bench.peers.docker.path(), &bench.docker) {
             (Ok(docker), Ok(_)) => docker,

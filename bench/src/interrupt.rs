@@ -36,7 +36,7 @@ impl Interrupt {
     pub fn by_stdin() -> Self {
         let (asked, receiver) = watch::channel(0);
         tokio::spawn(async move {
-            // Nobody writes anything there.
+            // Stdin stays silent.
             _ = tokio::io::stdin().read(&mut [0]).await;
             asked.send_modify(|times| *times += 1);
             asked.closed().await;

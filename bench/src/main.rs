@@ -1,7 +1,7 @@
-//! Measures sandboxctl beside `docker run` and other peers.
+//! Measures sandboxctl against `docker run` and other peers.
 //!
 //! `cargo run --release -p sandbox-bench` measures every scenario, prints one table and leaves
-//! nothing behind. It is no test: nothing fails because something is slow.
+//! nothing behind. It is not a test: slowness is not a failure.
 
 mod bench;
 mod container;
@@ -169,7 +169,7 @@ async fn work(id: &str, job: &str) -> Result<(), Error> {
     writeln!(stdout, "{result}").map_err(Error::file("write to", "stdout"))
 }
 
-/// Builds the release binary of this checkout, beside this one.
+/// Builds the release binary of this checkout, next to this one.
 fn build() -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(Error::file("find", "this program"))?;
     let folder = own.parent().unwrap_or(Path::new("/"));

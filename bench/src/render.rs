@@ -109,7 +109,7 @@ fn goal(target: Target, unit: Unit, verdict: Option<Verdict>) -> String {
     let verdict = match verdict {
         Some(Verdict::Met) => "met",
         Some(Verdict::Missed) => "missed",
-        None => "cannot be told",
+        None => "unknown",
     };
     format!("{sign} {bound}: {verdict}")
 }

@@ -38,17 +38,17 @@ pub struct Table {
 pub struct Row {
     /// What was measured.
     pub what: String,
-    /// The figure, or why there is none.
+    /// The figure, or why it is missing.
     pub found: Measurement,
 }
 
-/// A figure, or why there is none: nothing is left out in silence.
+/// A figure, or why it is missing: nothing is left out silently.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measurement {
     /// A figure.
     Figure(Figure),
-    /// Why there is none, and what to do about it.
+    /// Why it is missing, and what to do about it.
     Missing(String),
 }
 
@@ -59,8 +59,8 @@ pub struct Figure {
     pub unit: Unit,
     /// What they say.
     pub summary: Summary,
-    /// Beside another row.
-    pub beside: Option<Beside>,
+    /// The comparison with another row, if any.
+    pub beside: Option<Comparison>,
     /// What it should be.
     pub target: Option<Target>,
     /// Each measurement, in the order in which it was made.
@@ -69,7 +69,7 @@ pub struct Figure {
 
 /// A comparison with another row.
 #[derive(Debug, Serialize)]
-pub struct Beside {
+pub struct Comparison {
     /// What that row measured.
     pub what: String,
     /// How the two compare.
@@ -160,7 +160,7 @@ impl Target {
 }
 
 impl Figure {
-    /// Whether its target is met; `None` where it has none, or none that can be told.
+    /// Whether its target is met; `None` without a target, or if that is unknown.
     #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
         let target = self.target?;
@@ -228,7 +228,7 @@ pub fn compare(rows: &mut [Row], this: usize, that: usize, target: Option<Target
         Measurement::Missing(_) => Vec::new(),
     };
     if let Measurement::Figure(figure) = &mut rows[this].found {
-        figure.beside = Ratio::of(&figure.samples, &base).map(|ratio| Beside { what, ratio });
+        figure.beside = Ratio::of(&figure.samples, &base).map(|ratio| Comparison { what, ratio });
         figure.target = target;
     }
 }

@@ -21,7 +21,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of `samples`; `None` where there are none.
+    /// Of `samples`; `None` without samples.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
@@ -63,8 +63,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// `these` beside `those`, of the same rounds in the same order. `None` where there are none,
-    /// or one of `those` is zero.
+    /// `these` compared with `those`, of the same rounds in the same order. `None` without samples,
+    /// or if one of `those` is zero.
     #[must_use]
     pub fn of(these: &[f64], those: &[f64]) -> Option<Self> {
         let value = quotient(Summary::of(these)?.median, Summary::of(those)?.median)?;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_no_figure() {
+    fn nothing_measured_gives_no_figure() {
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Ratio::of(&[], &[]), None);
         assert_eq!(Ratio::of(&[1.], &[0.]), None);

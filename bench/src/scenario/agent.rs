@@ -1,6 +1,6 @@
-//! P16: the tools of an agent over stdio: `execute_script` of `return 1` with a warm slot and back to
-//! back, and thirty files read by a tool call each beside one script that reads all of them, in time
-//! and in the bytes that pass the client.
+//! P16: the MCP tools over stdio: `execute_script` of `return 1` with a warm slot and back to back,
+//! and thirty files, read by a tool call each and by one script that reads all of them, in time and
+//! in the bytes that pass the client.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -143,8 +143,8 @@ impl<'a> Agent<'a> {
     async fn pool(&self) -> Result<Vec<String>, Error> {
         let mut command = self.bench.sandboxctl(["ps", "--engine", &self.engine, "-o", "json"]);
         let start = |source| Error::Start { program: "sandboxctl ps".to_owned(), source };
-        let told = command.stdin(Stdio::null()).output().await.map_err(start)?;
-        let running: Vec<Running> = serde_json::from_slice(&told.stdout)
+        let output = command.stdin(Stdio::null()).output().await.map_err(start)?;
+        let running: Vec<Running> = serde_json::from_slice(&output.stdout)
             .map_err(|error| Error::Operation(format!("a list of the sandboxes: {error}")))?;
         let of_pool = running.into_iter().filter(|it| {
             let is_of_pool = it.title.as_deref() == Some("warm pool") && it.state == "running";

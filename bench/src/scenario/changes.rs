@@ -1,4 +1,5 @@
-//! Staged io dirs: what a change manifest and a commit cost, beside runs in place and `cp -a`.
+//! Staged io dirs: the cost of a change manifest and a commit, compared with runs in place and `cp
+//! -a`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

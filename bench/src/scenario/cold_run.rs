@@ -1,4 +1,4 @@
-//! P1: `sandboxctl run` on Docker beside `docker run` of the same image.
+//! P1: `sandboxctl run` on Docker, compared with `docker run` of the same image.
 //!
 //! Both are whole processes, and both make a container, start it, wait for its end and remove it.
 //! The container of `docker run` is that of the same image with the same entrypoint, in its mode

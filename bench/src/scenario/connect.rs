@@ -1,5 +1,6 @@
-//! What a program's connection costs: 1,000 to itself on the loopback, and 1,000 through the proxy, in a
-//! sandbox where the agent makes each of them. Beside the same program on this machine, without a sandbox.
+//! The cost of a program's connection: 1,000 to itself on the loopback, and 1,000 through the
+//! proxy, in a sandbox where the agent makes each of them. Compared with the same program on this
+//! machine, without a sandbox.
 
 use std::num::NonZeroU32;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! 100 MB that a program downloads through the tunnel: at one time, and as ten downloads at once, which
-//! share. Beside the same program on this machine, without a sandbox. The server is ours, on the
-//! loopback.
+//! 100 MB that a program downloads through the tunnel: at one time, and as ten downloads at once,
+//! which share. Compared with the same program on this machine, without a sandbox. The server is
+//! the benchmark's, on the loopback.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                         (On::Docker, Err(why)) => return Ok(Err(why.clone())),
                     };
                     let Ok(engine) = engine else { return Ok(Err(engine.unwrap_err().to_owned())) };
-                    // As much as it takes, for all rounds.
+                    // Enough for all rounds.
                     let limits = Limits {
                         network_bytes: ByteSize::b(1 << 40),
                         timeout: Duration::from_secs(120),

@@ -1,5 +1,5 @@
-//! P2: `sandboxctl run` on the embedded engine beside `docker run`, and beside `runc run` of a
-//! bundle with the same root, settings and limits.
+//! P2: `sandboxctl run` on the embedded engine, compared with `docker run`, and with `runc run` of
+//! a bundle with the same root, settings and limits.
 //!
 //! All are whole processes. The peers' agents compile the empty script that their stdin is; ours
 //! runs one in a session. The bundle has no seccomp profile, which would cost runc more.
@@ -65,8 +65,8 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         let entries = vec![docker_run(bench), ours, runc, bwrap];
         let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
         // The peers of the second target are in one row each.
-        let beside_runc = rows[1].again("the same, beside `runc run`");
-        rows.insert(3, beside_runc);
+        let against_runc = rows[1].again("the same, vs `runc run`");
+        rows.insert(3, against_runc);
         compare(&mut rows, 1, 0, Some(Target::ratio_at_most(0.10)));
         compare(&mut rows, 3, 2, Some(Target::ratio_at_most(0.8)));
         compare(&mut rows, 2, 0, None);

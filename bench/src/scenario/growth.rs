@@ -1,9 +1,9 @@
 //! P10: what a thing more costs, as there are more of them. Ten times the files should take ten
 //! times the time and the memory: what each of many takes is then what each of fewer took.
 //!
-//! The time that has a target is the processor's, of the agent and the controller: on a machine
-//! that others use too, what is short gets more of it than what is long. A worker for every
-//! measurement, so that the memory of one is none of another's.
+//! The time that has a target is the CPU time of the agent and the controller: on a shared machine,
+//! short work gets more of the CPU than long work. A worker for every measurement, so that their
+//! memory is separate.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -165,7 +165,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
             let mut controller = of_each("controller's memory", Unit::Bytes, |it| it.controller);
             let mut agent = of_each("agent's memory", Unit::Bytes, |it| it.agent);
             if thing == Thing::Input {
-                // The engine's work. The agent has nothing to tell of it.
+                // The engine's work. The agent does not report it.
                 rows.extend(wall.drain(1..).map(|row| row.target(LINEAR)));
             } else {
                 rows.extend(processor.drain(1..).map(|row| row.target(LINEAR)));
@@ -179,7 +179,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
     .boxed_local()
 }
 
-/// What each of them took, beside each of fewer.
+/// What each of them took, compared with each of fewer.
 fn each(
     thing: Thing,
     what: &str,
@@ -194,8 +194,8 @@ fn each(
         .map(|(count, series)| {
             let samples = series.iter().map(|grown| of(grown) / f64::from(count)).collect();
             let fewer = thing.counts().into_iter().rev().find(|fewer| *fewer < count);
-            let beside = fewer.map_or_else(String::new, |fewer| format!(", beside {fewer}"));
-            Row::figure(format!("{count} {thing}: {what} of each{beside}"), unit, samples)
+            let baseline = fewer.map_or_else(String::new, |fewer| format!(", vs {fewer}"));
+            Row::figure(format!("{count} {thing}: {what} of each{baseline}"), unit, samples)
         })
         .collect();
     for larger in 1..rows.len() {

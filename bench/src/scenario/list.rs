@@ -1,4 +1,4 @@
-//! P7: a list of a thousand entries, beside `docker exec CONTAINER ls -l`.
+//! P7: a list of a thousand entries, compared with `docker exec CONTAINER ls -l`.
 
 use std::path::Path;
 use std::time::Instant;

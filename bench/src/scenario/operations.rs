@@ -1,4 +1,4 @@
-//! P5: operations on a small file in a sandbox that is there, beside `docker exec CONTAINER cat`,
+//! P5: operations on a small file in a running sandbox, compared with `docker exec CONTAINER cat`,
 //! which has no session and starts a process for each.
 
 use std::time::Instant;
@@ -111,8 +111,8 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                 On::Embedded => 0.3e-3,
             };
             // The larger of the two above: how many times as long the peer takes.
-            let beside = rows[0].again(format!("{PEER}, beside {}", rows[index].what));
-            rows.push(beside);
+            let comparison = rows[0].again(format!("{PEER}, vs {}", rows[index].what));
+            rows.push(comparison);
             let last = rows.len() - 1;
             compare(&mut rows, last, index, Some(Target::ratio_at_least(FASTER)));
             rows[index].aim(Target::median_at_most(bound));

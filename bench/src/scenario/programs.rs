@@ -1,5 +1,6 @@
-//! A program that does nothing, in an image of one file: `sandboxctl exec` beside `docker run` of the
-//! same image, whole processes; and a program more in a sandbox that is there beside `docker exec`.
+//! A program that does nothing, in an image of one file: `sandboxctl exec` compared with `docker
+//! run` of the same image, whole processes; and one more program in a running sandbox compared with
+//! `docker exec`.
 
 use std::path::Path;
 use std::time::Instant;
@@ -115,7 +116,7 @@ async fn by_turns(
         });
     }
     let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
-    // As a program that works in a sandbox does: nothing of others comes between.
+    // One sandbox at a time, as a program uses it.
     for (on, sandbox) in [On::Docker, On::Embedded].into_iter().zip(sandboxes) {
         let what = format!("{on}: one after another in an open sandbox");
         let Some(sandbox) = sandbox else { continue };

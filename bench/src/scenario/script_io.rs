@@ -1,4 +1,4 @@
-//! P8: script io beside stock Lua: the same scripts, on files of the same directory.
+//! P8: script io compared with stock Lua: the same scripts, on files of the same directory.
 //!
 //! Ours is measured around a run in a sandbox that is there; Lua's includes the start of its
 //! process, which is 1 ms.
@@ -18,7 +18,7 @@ use crate::report::{Row, Target, Unit, compare};
 
 pub const SCENARIO: Scenario = Scenario {
     id: "p8",
-    title: "Script io beside stock Lua",
+    title: "Script io vs stock Lua",
     counts: Counts { warm_up: 2, samples: 20 },
     measure,
     work: None,
@@ -26,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 const INPUT: &str = include_str!("../../scripts/input.luau");
 
-/// What is done, the script that does it, and what it may take beside Lua's.
+/// What is done, the script that does it, and the maximum ratio to Lua's time.
 const WORKS: [(&str, &str, f64); 4] = [
     ("iterate 100 MB by line", include_str!("../../scripts/lines.luau"), 0.9),
     ("read 50 MB whole", include_str!("../../scripts/whole.luau"), 1.1),
@@ -43,7 +43,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         };
         let folder = bench.folder("p8")?;
         sandboxed(bench, engine, &folder, INPUT).await?;
-        // Beside what they work on, for Lua.
+        // Next to the files that they work on, for Lua.
         let scripts = bench.folder("p8-scripts")?;
         let mut rows = Vec::new();
         for (index, (what, source, bound)) in WORKS.into_iter().enumerate() {

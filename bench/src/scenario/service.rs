@@ -1,5 +1,5 @@
 //! P11: a service with a warm pool: one execution over HTTP on loopback, while the pool is full and
-//! back to back, and `sandboxctl run --server` as a whole process, beside `docker run`.
+//! back to back, and `sandboxctl run --server` as a whole process, compared with `docker run`.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ async fn measure_with(
     script: &Path,
 ) -> Result<Vec<Row>, Error> {
     let connection = &Connection::open(service).await?;
-    // The first one tells the pool what is wanted.
+    // The first one teaches the pool its key.
     connection.execute().await?;
     let entries = vec![
         cold_run::docker_run(bench),

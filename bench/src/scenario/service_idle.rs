@@ -1,4 +1,4 @@
-//! P9: what a service does while nobody asks it anything, and its pool is full.
+//! P9: what an idle service does while its pool is full.
 
 use std::time::Duration;
 

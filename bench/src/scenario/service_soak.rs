@@ -31,8 +31,8 @@ const CLIENTS: usize = 4;
 /// How long the service is left alone before it is looked at: threads for what blocks, which come and
 /// go with the load, end after ten seconds without work.
 const IDLE: Duration = Duration::from_secs(15);
-/// How many looks there are, and the pause before each: for longer than a thread lives that, twice a
-/// minute, looks for what crashed controllers left, whatever was executed.
+/// How many looks there are, and the pause before each: for longer than the life of a thread that,
+/// twice a minute, sweeps what crashed controllers left.
 const LOOKS: (u32, Duration) = (75, Duration::from_millis(200));
 /// After so many executions, everything that is made once is there.
 const SETTLED: usize = 1000;
@@ -83,7 +83,7 @@ fn measure(bench: &Bench, _: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Erro
         }
         let memory = Target::ratio_at_most(MEMORY);
         pair("memory", Unit::Bytes, |it| it.resident, Some(memory));
-        // The documents, which are kept for as long as the service is told.
+        // The documents, which are kept for the configured time.
         pair("disk", Unit::Bytes, |it| it.disk, None);
         pair("time", Unit::Seconds, |it| it.seconds, None);
         Ok(rows)

@@ -165,7 +165,7 @@ async fn through(sandbox: &Sandbox, bytes: u64, interrupt: &Interrupt) -> Result
     loop {
         interrupt.check()?;
         let block = content.next();
-        // What the writer met is told at its end.
+        // The writer reports its error at its end.
         if block.is_empty() || writer.write_all(block).await.is_err() {
             break;
         }

@@ -1,4 +1,4 @@
-//! P6: 10 MiB read and written at once, beside `docker exec CONTAINER cat` of as much.
+//! P6: 10 MiB read and written at once, compared with `docker exec CONTAINER cat` of as much.
 
 use std::time::Instant;
 
