@@ -1,13 +1,13 @@
-//! The layout of the house: which crate may use which, which room of the controller may use which,
-//! and how large it may become. A new arrow fails here, with a sentence that says where the code
-//! belongs.
+//! The layout of the workspace: which crate may use which, which module of the controller may use
+//! which, and how large they may become. A new dependency fails here, with a sentence that says
+//! where the code belongs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A crate or a room, what is its own, and what it may use.
+/// A crate or a module, what it contains, and what it may use.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 /// The crates that are shipped, from the bottom up.
@@ -108,8 +108,8 @@ const CRATES: &[Row] = &[
 /// Crates that are not shipped: they may use any.
 const TOOLS: &[&str] = &["sandbox-bench"];
 
-/// The rooms of the controller, from the bottom up.
-const ROOMS: &[Row] = &[
+/// The modules of the controller, from the bottom up.
+const MODULES: &[Row] = &[
     ("step", "the steps of a sandbox's life, and their time limits", &[]),
     ("failpoint", "where tests hold a controller", &["step"]),
     ("mounts", "what the host has mounted", &["error"]),
@@ -368,15 +368,15 @@ fn leaves(tree: &str, before: &str, found: &mut Vec<String>) {
 }
 
 #[test]
-fn rooms_of_the_controller_use_those_below_them_alone() {
+fn modules_of_the_controller_use_only_those_below() {
     let sources = Sources::of_the_controller();
-    let room = |module: &str| module.split('/').next().unwrap().to_owned();
+    let top_level = |module: &str| module.split('/').next().unwrap().to_owned();
     let mut wrong = BTreeSet::new();
     let mut arrows = 0;
     for (module, targets) in sources.uses() {
         for target in targets {
             arrows += 1;
-            wrong.extend(check(ROOMS, &room(module), &room(target)).err());
+            wrong.extend(check(MODULES, &top_level(module), &top_level(target)).err());
         }
     }
     assert!(
@@ -470,7 +470,7 @@ fn controller_stays_small_and_its_folders_can_be_read_at_a_glance() {
 }
 
 #[test]
-fn architecture_names_every_package_and_every_room_of_the_controller() {
+fn architecture_names_every_package_and_every_module_of_the_controller() {
     let page = fs::read_to_string(workspace().join("docs/src/architecture.md")).unwrap();
     let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap().iter().map(|package| {
@@ -486,10 +486,10 @@ fn architecture_names_every_package_and_every_room_of_the_controller() {
         .map(|folder| format!("`{folder}/`"))
         .filter(|name| !page.contains(name))
         .collect();
-    let rooms = page.split_once("| in `controller/src/` |").expect("its table").1;
-    let rooms = rooms.split("\n\n").next().unwrap();
-    missing.extend(ROOMS.iter().map(|room| room.0.to_owned()).filter(|room| {
-        !rooms.contains(&format!("`{room}/`")) && !rooms.contains(&format!("`{room}.rs`"))
+    let modules = page.split_once("| in `controller/src/` |").expect("its table").1;
+    let modules = modules.split("\n\n").next().unwrap();
+    missing.extend(MODULES.iter().map(|row| row.0.to_owned()).filter(|module| {
+        !modules.contains(&format!("`{module}/`")) && !modules.contains(&format!("`{module}.rs`"))
     }));
     assert!(missing.is_empty(), "docs/src/architecture.md does not name {}", missing.join(", "));
 }

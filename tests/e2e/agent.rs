@@ -1,6 +1,6 @@
-//! Programs for tests. In the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
-//! and one that confines itself as the agent does and then attacks
-//! (`sandbox-image/tests/programs/attacker.rs`). In a sandbox: one that says what it reaches.
+//! Programs for tests. In the agent's place: one that plays a given scene
+//! (`tests/programs/agent.rs`), and one that confines itself as the agent does and then attacks
+//! (`sandbox-image/tests/programs/attacker.rs`). In a sandbox: one that prints what it reaches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,7 +51,7 @@ impl Actor {
             });
         }
         let place = Fixture::new();
-        // Whoever it belongs to, the agent can read what it is to play.
+        // The agent can read its scene under any user.
         std::fs::create_dir(place.path("sandbox-files")).unwrap();
         place.write("unused.luau", "return 1");
         Self { place, program }
@@ -67,7 +67,7 @@ impl Actor {
         command
     }
 
-    /// A run in which the agent does what is said, with more `args` for `sandboxctl run`.
+    /// A run in which the agent plays `play`, with more `args` for `sandboxctl run`.
     pub fn play(&self, play: &str, args: &[&str]) -> Played {
         self.place.write("sandbox-files/play", play);
         let command = self.command(&[&["run", "--json"], args, &["unused.luau"]].concat());
@@ -103,7 +103,7 @@ pub fn long_calls() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/long_calls.rs", "long-calls"))
 }
 
-/// Builds a program of one source, and perhaps of modules beside it, as a static one.
+/// Builds a static program from one source file and its modules.
 fn build_static(source: &str, name: &str) -> PathBuf {
     let sources = files_below(&workspace().join("tests/programs"));
     let text: Vec<u8> = sources.iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
@@ -122,8 +122,8 @@ fn build_static(source: &str, name: &str) -> PathBuf {
     })
 }
 
-/// The program that attacks, built once for all tests: beside the agent and as `controller/engine/build.rs`
-/// builds that, so that nothing but itself is compiled.
+/// The attacking program, built once for all tests: next to the agent, and as
+/// `controller/engine/build.rs` builds the agent, so that only itself is compiled.
 pub fn attacker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -1,5 +1,5 @@
 //! Image archives on the embedded engine: what is unpacked once and used, what is refused, and what
-//! is left where nobody waits for the end.
+//! is left of unfinished work.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -87,7 +87,7 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
         assert_eq!(std::mem::replace(&mut changed[at], b'2'), b'1');
         changed
     };
-    let nobody: PathBuf = place.path("nothing");
+    let missing: PathBuf = place.path("nothing");
     for (archive, message, hint) in [
         (good[..good.len() / 2].to_vec(), "it ends in the middle", "save it again"),
         (changed, "has the digest sha256:", "save it again"),
@@ -103,7 +103,7 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
         assert_eq!(ended.stdout, "");
         assert_eq!(roots(&place), [""; 0]);
     }
-    let ended = exec(&place, nobody.to_str().unwrap(), &["/f"]);
+    let ended = exec(&place, missing.to_str().unwrap(), &["/f"]);
     ended.assert_code(125);
     assert!(ended.stderr.contains("No such file"), "{}", ended.stderr);
     let ended = place.sandboxctl(["exec", "--json", "--image-archive", "image.tar", "--", "/f"]);
@@ -181,7 +181,7 @@ fn receipt_is_only_of_the_root_that_the_run_has_opened() {
         let point = place.home().join("Registered");
         let line = "cat /says > seen; until [ -e go ]; do sleep 0.1; done";
         let flags = ["exec", flag, "data/root", "--io-dir", "sandbox-files", "--receipt", "r"];
-        // With artifacts it works in the io dir itself, where it is seen and is told to end.
+        // With artifacts it works in the io dir itself, where the test sees it and can end it.
         let artifacts = ["--artifact", "seen", "--artifacts-dir", "out"];
         let command = ["--", "sh", "-c", line];
         let mut run = place.command(flags.iter().chain(&artifacts).chain(&command));

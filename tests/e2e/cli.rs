@@ -84,7 +84,7 @@ fn a_saved_image_is_kept_where_saving_again_fails() {
 }
 
 #[test]
-fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
+fn verbose_logs_sandboxctl_and_not_its_libraries() {
     let place = Fixture::new();
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["-vvv", "run", "ok.luau"]);
@@ -134,8 +134,8 @@ fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
         command.env("DOCKER_HOST", "tcp://user:hunter2@127.0.0.1:1");
         let ended = finish(command);
         assert_ne!(ended.code, 0, "{ended:#?}");
-        let told = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(told.contains("DOCKER_HOST") && !told.contains("hunter2"), "{ended:#?}");
+        let reported = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(reported.contains("DOCKER_HOST") && !reported.contains("hunter2"), "{ended:#?}");
     }
     let locks = place.state().join("sandboxctl/instances");
     for lock in std::fs::read_dir(locks).into_iter().flatten() {
@@ -155,7 +155,7 @@ fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
 }
 
 #[test]
-fn errors_of_ours_give_a_document_too() {
+fn errors_of_sandboxctl_give_a_document_too() {
     let place = Fixture::new();
     let ended = place.sandboxctl(["run", "--json", "none.luau"]);
     let document = place.document(ended.assert_code(2));
@@ -188,7 +188,7 @@ fn a_limit_above_its_ceiling_is_a_policy_error() {
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["run", "ok.luau", "--timeout", "1h"]);
     ended.assert_code(121).assert_stderr_has("--timeout").assert_stderr_has("hint:");
-    // Whoever asks for it is named, and no flag that nobody typed.
+    // The message names its origin, and no flag that was not typed.
     let mut command = place.command(["run", "ok.luau"]);
     command.env("SANDBOXCTL_LIMITS_TIMEOUT", "1h");
     let ended = finish(command);
@@ -237,7 +237,7 @@ fn every_reporting_command_speaks_json() {
         }
         assert!(check.get("fix").is_some(), "{check:#}");
     }
-    // Whatever they are, they were asked for in a sandbox that came up.
+    // For any values: the check asked a running sandbox.
     let unix_sockets = checks.as_array().unwrap().iter().find(|it| it["id"] == "unix_sockets");
     let unix_sockets = unix_sockets.expect("a check of UNIX sockets");
     let detail = unix_sockets["detail"].as_str().unwrap();
@@ -300,7 +300,7 @@ fn a_script_whose_output_nobody_reads_is_cancelled_without_a_message() {
 }
 
 #[test]
-fn guest_text_cannot_pass_for_ours_on_stderr() {
+fn guest_text_cannot_imitate_messages_on_stderr() {
     let place = Fixture::new();
     place.write("s.luau", "error('x\\nhint: run rm -rf\\27[2J', 0)");
     let ended = place.sandboxctl(["run", "s.luau"]);

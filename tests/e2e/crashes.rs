@@ -91,7 +91,7 @@ fn exchange(address: &str, method: &str, path: &str, body: &str) -> Option<(u16,
     Some((status, body.to_owned()))
 }
 
-/// What clients were told, by id: the name of the run, and its result if they saw one.
+/// What clients received, by id: the name of the run, and its result if they saw one.
 type Reported = Mutex<BTreeMap<String, (String, Option<Value>)>>;
 
 /// Whether the run of this number has an io dir of its own.
@@ -105,8 +105,8 @@ fn create(address: &str, number: u64) -> Option<(u16, Value)> {
     request(address, "POST", "/v1/sandboxes", &body)
 }
 
-/// Submits until it is told to end.
-fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Reported) {
+/// Submits until it is stopped.
+fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, reported: &Reported) {
     while !is_over.load(Ordering::Relaxed) {
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         let name = number.to_string();
@@ -127,7 +127,7 @@ fn submit(address: &str, numbers: &AtomicU64, is_over: &AtomicBool, told: &Repor
         let result = (status == 200).then(|| answer.clone());
         if matches!(status, 200 | 202) {
             let id = answer["id"].as_str().unwrap().to_owned();
-            told.lock().unwrap().insert(id, (name, result));
+            reported.lock().unwrap().insert(id, (name, result));
         }
     }
 }
@@ -137,19 +137,19 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     std::fs::create_dir(place.path("shared")).unwrap();
-    let (numbers, told) = (Arc::new(AtomicU64::new(0)), Arc::new(Reported::default()));
+    let (numbers, reported) = (Arc::new(AtomicU64::new(0)), Arc::new(Reported::default()));
     let kills: u64 = cases(4, 20);
     for kill in 0..kills {
         let server = Server::start(&place);
         let (is_over, address) = (AtomicBool::new(false), server.address.clone());
-        let (numbers, told, is_over, address) = (&numbers, &told, &is_over, &address);
+        let (numbers, reported, is_over, address) = (&numbers, &reported, &is_over, &address);
         thread::scope(|scope| {
             for _ in 0..CLIENTS {
-                scope.spawn(move || submit(address, numbers, is_over, told));
+                scope.spawn(move || submit(address, numbers, is_over, reported));
             }
             // However slow the machine is.
             eventually("something is accepted", || {
-                (told.lock().unwrap().len() as u64 > kill + 1).then_some(())
+                (reported.lock().unwrap().len() as u64 > kill + 1).then_some(())
             });
             // At moments that have nothing to do with each other.
             let moment = (seed() + kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -164,15 +164,15 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     }
 
     let server = Server::start(&place);
-    let told = told.lock().unwrap();
-    assert!(told.len() as u64 > kills, "too little was accepted: {}", told.len());
+    let reported = reported.lock().unwrap();
+    assert!(reported.len() as u64 > kills, "too little was accepted: {}", reported.len());
     let fetch = |path: &str| {
         let (status, answer) = request(&server.address, "GET", path, "").unwrap();
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     };
     let get = |id: &str| fetch(&format!("/v1/executions/{id}"));
-    for (id, (name, result)) in &*told {
+    for (id, (name, result)) in &*reported {
         let execution = eventually(&format!("{id} has ended"), || {
             let execution = get(id);
             let status = execution["status"].as_str().unwrap();
@@ -190,10 +190,10 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
             _ => panic!("{execution}"),
         }
         if let Some(result) = result {
-            assert_eq!(&execution, result, "a result changed after it was told");
+            assert_eq!(&execution, result, "a result changed after it was reported");
         }
     }
-    // Also what no client was told of.
+    // Also executions whose acceptance no client saw.
     for number in 0..numbers.load(Ordering::Relaxed) {
         let runs = std::fs::read(place.path("shared").join(number.to_string()));
         assert!(runs.map_or(0, |runs| runs.len()) <= 1, "{number} ran more than once");
@@ -218,10 +218,10 @@ fn server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
         let Some(cursor) = page["next_cursor"].as_str() else { break };
         path = format!("/v1/executions?limit=200&cursor={cursor}");
     }
-    for id in told.keys() {
+    for id in reported.keys() {
         assert!(listed.contains(id), "{id} was accepted and is not listed");
     }
-    drop(told);
+    drop(reported);
     server.stop(&place);
     let names = |dir: &str| -> Vec<String> {
         let entries = std::fs::read_dir(place.path(dir)).unwrap();
@@ -261,14 +261,15 @@ fn document_of_what_was_killed_says_what_its_events_say() {
     let (_, events) = exchange(&server.address, "GET", &format!("{path}/events"), "").unwrap();
     let events = events.lines().filter_map(|line| line.strip_prefix("data:"));
     let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-    let told = events.filter(|event| event["event"] == "log").map(|event| match &event["level"] {
-        level if level == "warn" => format!("[warn] {}", event["text"].as_str().unwrap()),
-        _ => event["text"].as_str().unwrap().to_owned(),
-    });
-    let mut told: Vec<String> = told.collect();
-    assert_eq!(told, ["begun", "[warn] and warned"]);
-    told.push("[log cut off: the server was stopped]".to_owned());
-    assert_eq!((&document["status"], &document["logs"]), (&json!("killed"), &json!(told)));
+    let reported =
+        events.filter(|event| event["event"] == "log").map(|event| match &event["level"] {
+            level if level == "warn" => format!("[warn] {}", event["text"].as_str().unwrap()),
+            _ => event["text"].as_str().unwrap().to_owned(),
+        });
+    let mut reported: Vec<String> = reported.collect();
+    assert_eq!(reported, ["begun", "[warn] and warned"]);
+    reported.push("[log cut off: the server was stopped]".to_owned());
+    assert_eq!((&document["status"], &document["logs"]), (&json!("killed"), &json!(reported)));
     assert_eq!(document["engine"], engine().name());
     assert_eq!(document["limits"]["timeout_ms"], 60000);
     for truncated in ["logs_truncated", "files_touched_truncated"] {

@@ -73,7 +73,7 @@ impl Daemon {
         docker_lines(&["--host", &self.host(), "ps", "--all", "--quiet"])
     }
 
-    /// A command on this engine, whatever the other tests run on.
+    /// A command on this engine, independent of the other tests' engine.
     fn command(&self, place: &Fixture, args: &[&str]) -> Command {
         let mut command = place.command(args);
         command.env("DOCKER_HOST", self.host()).env_remove("SANDBOXCTL_ENGINE_RUNTIME");
@@ -158,7 +158,7 @@ fn program_ends_though_its_killed_engine_stays_away() {
     let archive = archive.path().to_str().unwrap();
     let host = daemon.host();
     docker_lines(&["--host", &host, "load", "--input", archive]);
-    // An argument of no other process.
+    // A unique argument among processes.
     let nap = (1_000_000_000 + u64::from(std::process::id())).to_string();
     let line = format!("touch /io/begun; (setsid sleep {nap} &); sleep {nap}");
     let image = "sandboxctl-test/archive:1";
@@ -169,7 +169,7 @@ fn program_ends_though_its_killed_engine_stays_away() {
     });
     daemon.end(Signal::KILL);
     wait(exec).assert_code(125);
-    // The shim holds the agent's stdin open: nothing but the missing heartbeats tells.
+    // The shim holds the agent's stdin open: only the missing heartbeats show it.
     eventually("its programs are gone", || (!runs(&nap)).then_some(()));
     daemon.restart();
     place.expect_a_dead_instance();
@@ -206,7 +206,7 @@ fn labelled(image: &str, name: &str, id: &str, host: &str, expires: &str) -> Str
 }
 
 #[test]
-fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
+fn a_container_that_inherits_its_images_labels_is_not_a_sandbox() {
     let place = Fixture::new();
     place.run_json("return 1", &["--no-io"]);
     let images: Value =
@@ -214,7 +214,7 @@ fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
     let image = images.as_array().unwrap().iter().find(|image| image["current"] == true).unwrap();
     let name = format!("sandboxctls-database-{}", std::process::id());
     let image = image["id"].as_str().unwrap();
-    // Long past its end, whoever made it.
+    // Long past its end, under any creator.
     let made = labelled(image, &name, "1", "x", "sandboxctl.expires=5");
     let listed = place.sandboxctl(["ps", "--json"]);
     let removed = place.sandboxctl(["gc", "--force", "--dry-run", "--json"]);
@@ -222,14 +222,14 @@ fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
     let left = docker_lines(&["ps", "--all", "--quiet", "--no-trunc"]);
     docker(&["rm", "--force", &made]);
     assert!(left.contains(&made), "somebody's container was removed");
-    for told in [listed, removed] {
-        assert!(!told.assert_code(0).stdout.contains(&made), "{told:#?}");
+    for reported in [listed, removed] {
+        assert!(!reported.assert_code(0).stdout.contains(&made), "{reported:#?}");
     }
 }
 
 #[test]
-fn container_of_an_image_with_all_labels_of_a_sandbox_is_nobodys_sandbox() {
-    // Both of an image's author: what whoever starts it gives is the name.
+fn container_of_an_image_with_all_labels_of_a_sandbox_is_not_a_sandbox() {
+    // An image's author chooses labels and command; only the name is the creator's.
     let pid = std::process::id();
     for id in [format!("web-{pid}"), format!("{pid:08x}ffffffff")] {
         let place = Fixture::new();

@@ -162,7 +162,8 @@ fn run_commands_of(page: &str) {
         place.expect_a_dead_instance();
     }
     let _made = MadeImages;
-    // What nobody waited for is looked for where the commands were: at the engine by its own address.
+    // Removals that were not waited for are checked on the same engine as the commands, by its
+    // address.
     let last = Shown { command: "sandboxctl gc".to_owned(), output: Vec::new() };
     for shown in commands.into_iter().chain([last]) {
         run_command(&place, &page, &shown);
@@ -170,7 +171,7 @@ fn run_commands_of(page: &str) {
 }
 
 fn run_command(place: &Fixture, page: &Path, Shown { command, output }: &Shown) {
-    // `scripts/test` has built the examples of the library beside the binary.
+    // `scripts/test` has built the examples of the library next to the binary.
     let this = std::env::current_exe().unwrap();
     let examples = this.parent().unwrap().with_file_name("examples").join("");
     let mut line = command

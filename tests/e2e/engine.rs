@@ -49,15 +49,15 @@ impl Engine {
     }
 
     /// Whether a container's output can end before the container does.
-    pub const fn tells_of_closed_streams(self) -> bool {
+    pub const fn detects_closed_streams(self) -> bool {
         match self {
             Self::Docker => false,
             Self::Embedded => true,
         }
     }
 
-    /// Whether it can tell what a killed container used.
-    pub const fn tells_usage(self) -> bool {
+    /// Whether it reports what a killed container used.
+    pub const fn reports_usage(self) -> bool {
         match self {
             Self::Docker => false,
             Self::Embedded => true,
@@ -195,7 +195,7 @@ fn records(place: &Fixture) -> Vec<String> {
     names
 }
 
-/// The control groups of a container, in whatever hierarchies.
+/// The control groups of a container, in all hierarchies.
 fn groups(container: &str) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());

@@ -128,7 +128,7 @@ pub fn has(feature: Feature) -> bool {
     !lacking.contains(&kind())
 }
 
-/// What the tests run on: asked, so that nobody can say it wrongly.
+/// The engine that the tests run on: detected, so that it cannot be misconfigured.
 pub fn kind() -> Kind {
     static KIND: OnceLock<Kind> = OnceLock::new();
     *KIND.get_or_init(|| match engine() {
@@ -151,16 +151,16 @@ pub fn kind() -> Kind {
 }
 
 #[test]
-fn the_documents_tell_how_engines_differ() {
+fn the_documentation_has_the_differences_of_engines() {
     let page = std::fs::read_to_string(workspace().join("docs/src/engines.md")).unwrap();
     let page = page.split_once("## Where they differ").unwrap().1;
     // The line between head and rows begins otherwise.
-    let told: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
+    let reported: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
     let mut table = vec!["| | Docker Engine | gVisor | Podman | embedded |".to_owned()];
     table.extend(FEATURES.iter().map(|(_, words, lacking)| {
         let cell = |kind| if lacking.contains(&kind) { "no" } else { "yes" };
         let cells = [Docker, Gvisor, Podman, Embedded].map(cell).join(" | ");
         format!("| {words} | {cells} |")
     }));
-    assert_eq!(told, table);
+    assert_eq!(reported, table);
 }

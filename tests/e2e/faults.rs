@@ -36,7 +36,7 @@ enum At {
     Answer(&'static str),
 }
 
-/// Stands before the engine and fails as it is told.
+/// A proxy in front of the engine, which injects faults.
 struct Proxy {
     socket: PathBuf,
     faulty: Arc<Faulty>,
@@ -245,8 +245,8 @@ fn engine_that_fails_under_a_run_loses_nothing_of_it(fault: Fault) {
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::Answer("it is under way"), fault);
-    // The deadline passes whatever the engine does, and a run whose engine dies is lost before. The
-    // script gets as far as the fault before either, on a busy machine too.
+    // The deadline passes for any state of the engine, and a run whose engine dies is lost before.
+    // The script gets as far as the fault before either, on a busy machine too.
     let (time, code, status, kind) = match fault {
         Fault::Hangs => ("5s", 124, "timeout", "timeout"),
         Fault::Dies => ("60s", 125, "error", "engine"),
@@ -279,7 +279,7 @@ fn an_engine_that_dies_under_a_run_loses_nothing_of_it() {
 }
 
 #[test]
-fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
+fn an_engine_that_dies_during_a_run_is_an_internal_error() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);

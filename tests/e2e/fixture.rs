@@ -22,11 +22,11 @@ use crate::engines::{Feature, has};
 /// Ample for a machine that is busy with other things, at the lowest priority.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long an engine may take to remove a container that nobody waits for, on a busy machine too.
+/// How long an engine may take for a removal without a waiting client, on a busy machine too.
 const REMOVAL: Duration = Duration::from_secs(60);
 
-/// As a shell in the foreground starts a command. Whoever runs the tests may ignore some of these
-/// (`nohup`, a job in the background), which a child would inherit.
+/// The signal dispositions of a foreground command. The test runner may ignore some of these
+/// signals (`nohup`, a background job), which a child would inherit.
 pub const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
 
 /// A directory of its own, and the environment of a user who has only that.
@@ -229,9 +229,8 @@ impl Fixture {
         document
     }
 
-    /// Says that a controller of this place ended without being able to say that it left nothing.
-    /// Its lock file stays for a while then, also a part of one: the engine may still be making its
-    /// container.
+    /// Declares that a controller of this place ended without cleaning up. Its lock file, possibly
+    /// incomplete, stays for a while then: the engine may still be creating its container.
     pub fn expect_a_dead_instance(&self) {
         self.dead_instance.store(true, Ordering::Relaxed);
     }
@@ -268,7 +267,8 @@ impl Fixture {
 
     /// Asserts that nothing of this place is left on the engine, and no state file but the cache.
     pub fn assert_clean(&self) {
-        // What a program of the library releases is removed by the engine, which nobody waits for.
+        // The engine removes sandboxes that a program of the library releases; no client waits for
+        // it.
         let deadline = Instant::now() + REMOVAL;
         while Instant::now() < deadline
             && !(self.containers().is_empty() && engine().remains(self).is_empty())
@@ -286,7 +286,7 @@ impl Fixture {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             let dead = self.dead_instance.load(Ordering::Relaxed)
                 && (name.ends_with(".lock") || name.ends_with(".part") || is_record(file));
-            // So are the agent and the files beside it, for images that are not ours.
+            // The agent and the files next to it, for images of users, stay too.
             let is_part = file.parent().is_some_and(|folder| folder.ends_with("programs"));
             name.starts_with("image-") || is_part || dead
         };
@@ -395,7 +395,8 @@ pub fn wait_and_watch(child: Child) -> (Ended, u64) {
     (ended, peak_kib)
 }
 
-/// What a child prints, and how it ends; `has_ended` waits for its end, and says whether it came in time.
+/// What a child prints, and how it ends; `has_ended` waits for its end, and returns whether it came
+/// in time.
 fn collect(mut child: Child, has_ended: impl FnOnce(&mut Child) -> bool) -> Ended {
     let mut stdout = child.stdout.take().unwrap();
     let mut stderr = child.stderr.take().unwrap();

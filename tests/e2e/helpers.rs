@@ -32,7 +32,7 @@ fn a_helper_that_is_killed_costs_its_run_alone() {
         kill_process(helper, Signal::KILL).unwrap();
     }
     let document = place.document(&wait(child));
-    // Its container dies with it: killed by somebody else, or nobody can say.
+    // Its container dies with it: killed by another process, or for an unknown reason.
     let status = document["status"].as_str().unwrap();
     assert!(["killed", "error", "agent_lost"].contains(&status), "{document:#}");
     assert_eq!(document["logs"], json!(["started"]));
@@ -49,7 +49,7 @@ fn a_controller_and_its_helpers_that_are_killed_at_once_leave_nothing_that_the_n
     place.expect_a_dead_instance();
     let mut child = looping(&place, &["--json"]);
     assert_eq!(place.containers().len(), 1);
-    // Stopped first, so that none of them notices the end of another.
+    // Stopped first, so that none of them notices another's end.
     let all: Vec<Pid> = helpers(&place).into_iter().chain([Pid::from_child(&child)]).collect();
     for signal in [Signal::STOP, Signal::KILL] {
         for pid in &all {
@@ -75,7 +75,7 @@ fn a_sandbox_that_runs_as_root_can_write_to_its_io_dir_alone() {
 }
 
 #[test]
-fn a_helper_holds_nothing_of_whoever_started_it() {
+fn a_helper_keeps_no_descriptors_of_its_parent() {
     let place = Fixture::new();
     let held = place.write("held", "");
     place.write("loop.luau", LOOP);
@@ -168,7 +168,7 @@ fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
 fn without_root_it_is_125_with_what_to_do_instead() {
     let place = Fixture::new();
     place.write("one.luau", "return 1");
-    // In a user namespace of its own, where nobody is root.
+    // In a separate user namespace, without a root user.
     let mut command = Command::new("unshare");
     command.arg("--user").arg(sandboxctl()).args(["run", "one.luau"]);
     place.equip(&mut command);

@@ -30,7 +30,7 @@ impl Images<'_> {
     }
 
     fn remove(&self, image: &Value) {
-        // Containers of the runs before, which nobody waited for, may still use it.
+        // Containers of earlier runs, whose removal was not waited for, may still use it.
         eventually("the containers of runs are gone", || {
             self.place.containers().is_empty().then_some(())
         });
@@ -64,8 +64,8 @@ fn an_image_is_built_once_removed_saved_and_loaded() {
     assert_eq!(images.current().expect("loaded")["id"], built["id"]);
     images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
 
-    // An image that went behind our back is built again.
-    // The container of the run before it may be on its way out.
+    // An image that was removed from outside is built again. The container of the run before it may
+    // still be being removed.
     eventually("the engine removes the image", || {
         let removed = Command::new("docker").args(["image", "rm", "--force", id]).output().unwrap();
         removed.status.success().then_some(())
@@ -101,7 +101,7 @@ fn only_what_was_loaded_counts_as_loaded() {
     images.sandboxctl(&["image", "build"]).assert_code(0);
     images.sandboxctl(&["image", "save", "ours.tar"]).assert_code(0);
 
-    // The image is there all the time, and says nothing of what these are.
+    // The image exists throughout, and cannot identify these.
     let whole = std::fs::read(place.path("ours.tar")).unwrap();
     place.write("half.tar", &whole[..whole.len() / 2]);
     place.write("text", "hello");
@@ -135,7 +135,7 @@ fn a_rebuild_gives_another_image_which_is_in_use_from_then_on() {
         image["id"].as_str().unwrap().to_owned()
     };
     let mut ids = vec![built(&["image", "build", "--json"])];
-    // Several within a second: their times, in seconds, do not tell them apart.
+    // Several within a second: their times, in seconds, are equal.
     for _ in 0..3 {
         let id = built(&["image", "build", "--rebuild", "--json"]);
         assert!(!ids.contains(&id), "{id} {ids:?}");
@@ -148,7 +148,7 @@ fn a_rebuild_gives_another_image_which_is_in_use_from_then_on() {
 }
 
 #[test]
-fn an_image_that_only_claims_to_be_ours_is_not_used() {
+fn a_false_sandbox_image_is_not_used() {
     let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "claim") };
     place.write("one.luau", "return 1");
@@ -195,7 +195,7 @@ fn ids_that_name_no_image_are_refused_before_anything_is_removed() {
 }
 
 #[test]
-fn an_engine_image_that_is_no_sandbox_image_is_named_with_its_key() {
+fn an_engine_image_without_an_agent_is_named_with_its_key() {
     let place = Fixture::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "key") };
     images.sandboxctl(&["image", "build"]).assert_code(0);
@@ -229,7 +229,7 @@ fn completion_offers_the_images_of_the_engine() {
 }
 
 #[test]
-fn something_that_is_no_agent_is_an_error_of_ours() {
+fn program_that_is_not_an_agent_is_an_internal_error() {
     let place = Fixture::new();
     let agent = place.write("agent", "not a program");
     let images = Images { place: &place, agent };
@@ -241,7 +241,7 @@ fn something_that_is_no_agent_is_an_error_of_ours() {
 /// An engine that is misled in spite of the look at the image's links: what that found is made out to
 /// have been nothing.
 #[test]
-fn what_an_engine_left_in_the_io_dir_is_found_and_told() {
+fn leftovers_of_an_engine_in_the_io_dir_are_reported() {
     if !has(Feature::LinksFound) {
         return;
     }
@@ -270,6 +270,6 @@ fn what_an_engine_left_in_the_io_dir_is_found_and_told() {
     let ended = launch();
     assert_eq!(ended.code, 125, "{ended:#?}");
     ended.assert_stderr_has("the engine has mounted something at /io/made, inside /io");
-    ended.assert_stderr_has("what it made to mount on is left behind");
+    ended.assert_stderr_has("what it created as a mount point is left behind");
     assert!(place.path("sandbox-files/made").exists());
 }

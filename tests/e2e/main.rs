@@ -11,7 +11,7 @@
 //! `DOCKER_HOST` and `SANDBOXCTL_ENGINE_RUNTIME` reach `sandboxctl`, so that the same tests run on
 //! any engine that speaks Docker's API, and with any of its runtimes.
 
-/// What a sandbox is, whatever runs its container.
+/// What a sandbox is, on any engine.
 mod conformance;
 
 /// Docker's alone: an engine on a socket, which can fail by itself, and which needs an image; settings

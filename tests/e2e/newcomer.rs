@@ -172,7 +172,7 @@ fn newcomer_runs_commands() {
 }
 
 #[test]
-fn newcomer_is_told_what_to_type() {
+fn newcomer_gets_the_command_to_type() {
     type_in(
         &place(),
         None,

@@ -192,7 +192,7 @@ fn an_image_that_cannot_be_fetched_says_why() {
     for (name, words, hint) in [
         (named("none:1"), "cannot be fetched: ", "its tag or its digest is wrong"),
         (named("private/x:1"), "cannot be fetched: ", "without a password"),
-        // Nobody listens there.
+        // No server listens there.
         ("127.0.0.1:1/x:1".to_owned(), "cannot be fetched: ", "cannot reach the registry"),
         ("No/Such Name".to_owned(), "'No/Such Name' ", ""),
     ] {

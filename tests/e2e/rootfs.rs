@@ -36,7 +36,7 @@ enum Entry {
 }
 
 impl Rootfs {
-    /// Nothing at all.
+    /// Empty.
     pub fn empty() -> Self {
         Self { config: json!({}), ..Self::default() }
     }
@@ -83,7 +83,7 @@ impl Rootfs {
         self.entry(path, Entry::Link { target: target.to_owned() })
     }
 
-    /// A file of this machine's, whatever links lead to it.
+    /// A file of this machine, through links.
     pub fn copy(self, path: &str, source: impl AsRef<Path>) -> Self {
         let source = source.as_ref();
         let mode = source.metadata().unwrap().permissions().mode() & 0o777;
@@ -282,7 +282,7 @@ impl Debian {
         Self::make(packages, "")
     }
 
-    /// With npm's package from its registry beside them, at `/usr/lib/npm`.
+    /// With npm's package from its registry, at `/usr/lib/npm`.
     pub fn with_npm(packages: &[&str]) -> Self {
         Self::make(
             packages,

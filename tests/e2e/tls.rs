@@ -87,7 +87,7 @@ impl Server {
             }
             seen += &(line + "\n");
         };
-        // A log that nobody reads would hold it up.
+        // An unread log would block it.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, port, _folder: folder }
     }
@@ -96,7 +96,7 @@ impl Server {
         self.port
     }
 
-    /// What it answers to each of these on one connection, with nobody between.
+    /// Its reply to each of these on one connection, without a proxy.
     pub fn answers(&self, says: &[Vec<u8>]) -> Vec<TlsReply> {
         let output = Command::new(network())
             .env_remove("HTTPS_PROXY")
@@ -127,7 +127,7 @@ pub fn certify(folder: &Path) {
     let made = Command::new(OPENSSL)
         .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
-        // A certificate of an authority is none of a server's.
+        // A certificate of an authority is not valid for a server.
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-keyout", "key.pem", "-out", "cert.pem"])
         .current_dir(folder)
@@ -154,8 +154,8 @@ impl TlsReply {
         // It may follow a HelloRetryRequest, and come with what is next.
         const CHANGE_CIPHER_SPEC: &str = "140303000101";
         let line = line.strip_prefix(CHANGE_CIPHER_SPEC).unwrap_or(line);
-        // Both have the record's type and version, a length, and the message's type; then its length
-        // and version, and a random that tells them apart.
+        // Both have the record's type and version, a length, and the message's type; then its
+        // length and version, and a random that distinguishes them.
         let is_hello = line.starts_with("1603") && line.get(10..12) == Some("02");
         match line.get(22..30) {
             _ if line == "ConnectionReset" => Self::Reset,

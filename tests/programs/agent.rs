@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
 }
 
-/// The run's deadline is earlier than that; whoever waits here is killed.
+/// The run's deadline is earlier than that; a waiting agent is killed.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIB: usize = 1 << 30;
 /// Why an agent that is not confined says that it is not.
@@ -140,7 +140,7 @@ impl Agent {
             mounts.join(","),
             nonce.as_deref().unwrap_or_default(),
         );
-        // It is going to be asked again, with a nonce.
+        // The controller will ask again, with a nonce.
         if boot_id.is_empty() && nonce.is_none() {
             return answer(id, &reply);
         }
@@ -352,7 +352,7 @@ fn say(line: &str) {
     write(1, line.as_bytes());
 }
 
-/// Ends the process where nobody reads any more: the controller has hung up.
+/// Ends the process if there is no reader: the controller has hung up.
 fn write(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let result = if fd == 1 { io::stdout().write(bytes) } else { io::stderr().write(bytes) };
@@ -542,7 +542,7 @@ fn devices(folder: &str) -> String {
     list(names(folder).into_iter().map(describe))
 }
 
-/// Which of the paths that tell of the host, or reach it, have anything in them.
+/// Which of the paths that reveal or reach the host are not empty.
 fn readable() -> String {
     let paths = [
         "/proc/kcore",

@@ -17,7 +17,7 @@ unsafe extern "C" {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, size: u32) -> c_int;
 }
 
-/// No attempt takes longer, on a busy machine either: whoever is not answered is told so.
+/// No attempt takes longer, on a busy machine either: a missing reply is reported.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -140,7 +140,7 @@ fn tls(target: &str, name: &str, piece: usize) {
     let mut stream = connect(target).expect("connected");
     // A packet a piece.
     for piece in client_hello(name).chunks(piece) {
-        // Where it was refused, the rest has nobody to go to.
+        // After a refusal the rest has no receiver.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -162,7 +162,7 @@ fn exchange(target: &str, says: &[&str]) {
     for said in says {
         let bytes = (0..said.len()).step_by(2).map(|at| u8::from_str_radix(&said[at..at + 2], 16));
         let bytes: Vec<u8> = bytes.map(Result::unwrap).collect();
-        // Where it is refused before all of it is said, the answer tells.
+        // If it is refused before all of it is sent, the reply says so.
         _ = stream.write_all(&bytes);
         println!("{}", answer(&mut stream));
     }
@@ -249,7 +249,7 @@ fn to_device(name: &str) -> io::Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
     let (pointer, size) = (name.as_ptr().cast(), name.len() as u32);
-    // SAFETY: the name is as long as is said.
+    // SAFETY: the name has the given length.
     got(unsafe { setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, pointer, size) })
 }
 

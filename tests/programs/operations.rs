@@ -33,7 +33,7 @@ impl Operation {
         let &Self { id, stream, .. } = self;
         match &*agent.name.clone() {
             "answers-nothing" => wait(),
-            // From here on it hears everything, and says nothing. A file tells who waits for that.
+            // From here on it reads everything, and sends nothing. A file signals that to the test.
             "hears-and-says-nothing" => {
                 fs::write("/io/heard", "").unwrap();
                 return;

@@ -88,7 +88,7 @@ fn main() {
         }),
         // How a call answers that the agent makes.
         ["answers"] => answers(),
-        // So many connections that nobody takes, one more beside them, and one after all.
+        // So many connections that are not accepted, one more, and one after all.
         ["blocked", count] => blocked(count.parse().unwrap()),
         // The calls by which the agent looks into programs.
         ["calls"] => {
@@ -187,7 +187,8 @@ fn reach(directory: &str) {
             let fd = new_socket(kind | NONBLOCK).expect("a socket");
             println!("{spelling}: {}", outcome(connect_fd(fd.as_raw_fd(), spelling.as_bytes())));
         }
-        // Both of a pair are connected for good, and nobody sees to whom a packet would be sent.
+        // Both of a pair are connected for good, and the listener does not see the destination of a
+        // packet.
         let mut pair = [0; 2];
         result(unsafe { socketpair(AF_UNIX, kind, 0, pair.as_mut_ptr()) }).expect("a pair");
         let path = format!("{directory}/{name}");
@@ -269,7 +270,7 @@ fn datagrams(path: &str) {
 
 /// A place for an address that other threads write to.
 struct Shared(*mut Address);
-// SAFETY: it is raced on purpose; whatever is read is an address.
+// SAFETY: it is raced on purpose; every value read is an address.
 unsafe impl Sync for Shared {}
 
 fn race(path: &str) {
@@ -354,7 +355,7 @@ fn answers() {
     println!("full, and a signal: {}", outcome(connect_fd(fourth.as_raw_fd(), b"/tmp/full")));
     unsafe { alarm(0) };
     println!("its time: {:?}", timeout(fourth.as_raw_fd()));
-    println!("nobody: {}", outcome(connect_path(STREAM, "/tmp/none")));
+    println!("no listener: {}", outcome(connect_path(STREAM, "/tmp/none")));
     std::fs::write("/tmp/file", "").unwrap();
     println!("a file: {}", outcome(connect_path(STREAM, "/tmp/file")));
     println!("another kind: {}", outcome(connect_path(SEQPACKET, "/tmp/full")));
@@ -370,8 +371,8 @@ fn answers() {
     println!("empty: {}", call(8, 0));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     udp.connect("127.0.0.1:9").unwrap();
-    let nobody = [0_u8; 16];
-    let done = unsafe { connect(udp.as_raw_fd(), nobody.as_ptr().cast(), 16) };
+    let unspecified = [0_u8; 16];
+    let done = unsafe { connect(udp.as_raw_fd(), unspecified.as_ptr().cast(), 16) };
     println!("disconnect: {} {}", outcome(result(done)), udp.peer_addr().is_err());
     let refused = TcpStream::connect("127.0.0.1:9").unwrap_err();
     println!("refused: {}", refused.raw_os_error().unwrap_or(0));
@@ -389,7 +390,7 @@ fn in_progress(to: SocketAddr) -> String {
     address[4..8].copy_from_slice(&[127, 0, 0, 1]);
     let call = || result(unsafe { connect(fd.as_raw_fd(), address.as_ptr().cast(), 16) });
     let mut answers = Vec::new();
-    // Until it is told that it is connected.
+    // Until it reports that it is connected.
     loop {
         let answer = call();
         let is_over = answer == Err(106);
@@ -424,7 +425,7 @@ fn blocked(count: usize) {
     }
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("another: {}", TcpStream::connect(tcp.local_addr().unwrap()).is_ok());
-    // Whoever is killed is waited for no more.
+    // A killed child is no longer waited for.
     for mut child in children {
         child.kill().unwrap();
         child.wait().unwrap();

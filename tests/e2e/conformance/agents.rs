@@ -79,7 +79,7 @@ fn a_breach_of_the_protocol_is_agent_lost_in_bounded_memory() {
 }
 
 #[test]
-fn an_agent_that_ends_or_falls_silent_is_told_by_what_was_seen() {
+fn an_agent_that_exits_or_falls_silent_is_judged_by_evidence() {
     let actor = Actor::new();
     let honest = honest(&actor);
     for (play, status, words) in [
@@ -114,7 +114,7 @@ fn a_stdout_that_closes_ends_the_run_at_its_deadline_at_the_latest() {
     let actor = Actor::new();
     let honest = honest(&actor);
     // Stdout and stderr are one stream to us, and not every engine ends it before the container.
-    let closed = if engine().tells_of_closed_streams() { "agent_lost" } else { "timeout" };
+    let closed = if engine().detects_closed_streams() { "agent_lost" } else { "timeout" };
     for (play, status) in [("closes 1", "timeout"), ("closes 1 2", closed)] {
         let time = if status == "timeout" { "5s" } else { "1m" };
         let played = actor.play(play, &["--timeout", time]);
@@ -176,7 +176,7 @@ fn an_error_message_is_cut_or_refused_at_its_limit() {
 }
 
 #[test]
-fn an_agent_that_does_not_come_up_is_an_error_of_ours_with_its_reason() {
+fn an_agent_that_does_not_start_is_an_internal_error_with_its_reason() {
     let actor = Actor::new();
     let honest = honest(&actor);
     for (play, words) in [
@@ -223,7 +223,7 @@ fn an_agent_that_is_not_confined_is_refused_unless_the_policy_lets_it() {
 }
 
 #[test]
-fn an_agent_that_greets_too_slowly_or_never_is_given_up() {
+fn an_agent_that_greets_too_slowly_or_never_times_out() {
     let actor = Actor::new();
     let honest = honest(&actor);
     for play in ["never-greets", "greets-slowly"] {

@@ -41,10 +41,10 @@ const SCRIPT: &str = "fs.mkdir('dist/sub'); fs.write('dist/a.txt', 'one'); \
 fn artifacts_of_a_script_are_copied_with_manifest_and_checksums() {
     let place = Fixture::new();
     let flags = ["--artifact", "dist/**", "--artifact", "!**/*.tmp", "--artifacts-dir", "new/out"];
-    let told = place.run_json(SCRIPT, &flags);
+    let reported = place.run_json(SCRIPT, &flags);
     let out = place.path("new/out");
     let expected = json!({"dir": out.to_str().unwrap(), "files": 2, "bytes": 5, "omitted": []});
-    assert_eq!(told["artifacts"], expected, "{told:#}");
+    assert_eq!(reported["artifacts"], expected, "{reported:#}");
     let files = ["SHA256SUMS", "dist/a.txt", "dist/sub/b.json", "manifest.json"];
     assert_eq!(verified(&out), files);
     let manifest = manifest(&out);
@@ -87,18 +87,21 @@ fn artifacts_of_a_command_come_from_its_fresh_io_dir_whatever_its_exit_code() {
 
     // Long enough for the shell to have made it, on a busy machine too.
     let flags = ["--json", "--artifact", "run", "--artifacts-dir", "two", "--timeout", "5s"];
-    let told = document(&commands.shell(&flags, &format!("({line}); sleep 1000")));
-    assert_eq!((&told["status"], &told["artifacts"]["files"]), (&json!("timeout"), &json!(1)));
+    let reported = document(&commands.shell(&flags, &format!("({line}); sleep 1000")));
+    assert_eq!(
+        (&reported["status"], &reported["artifacts"]["files"]),
+        (&json!("timeout"), &json!(1))
+    );
     assert_eq!(manifest(&commands.place.path("two"))["files"][0]["mode"], "0755");
 }
 
 #[test]
-fn links_special_files_and_odd_names_are_told_and_never_followed() {
+fn links_special_files_and_odd_names_are_listed_and_never_followed() {
     let commands = Commands::new();
     let line = r#"mkdir d; n=$(printf 'd/new\nline\\x'); printf x > "${n%x}"; printf z > d/-f
         printf y > "$(printf 'd/\377')"; ln -s /etc/passwd d/link; ln -s / root; mkfifo d/fifo"#;
     let flags = ["--json", "--artifact", "**", "--artifacts-dir", "out"];
-    let told = document(commands.shell(&flags, line).assert_code(0));
+    let reported = document(commands.shell(&flags, line).assert_code(0));
     let mut omitted = vec![
         json!({"path": "d/link", "reason": "symlink"}),
         json!({"path": "root", "reason": "symlink"}),
@@ -107,7 +110,7 @@ fn links_special_files_and_odd_names_are_told_and_never_followed() {
     if has(Feature::SharedKernel) {
         omitted.insert(0, json!({"path": "d/fifo", "reason": "fifo"}));
     }
-    assert_eq!(told["artifacts"]["omitted"], json!(omitted), "{told:#}");
+    assert_eq!(reported["artifacts"]["omitted"], json!(omitted), "{reported:#}");
     let out = commands.place.path("out");
     verified(&out);
     for (name, content) in [(&b"new\nline\\"[..], "x"), (b"\xff", "y"), (b"-f", "z")] {
@@ -131,12 +134,12 @@ fn glob_without_a_match_fails_a_run_that_was_ok() {
     let text = "error: no file matches '*.whl'\nhint: globs are relative to the io dir; \
                 --artifact-optional allows no match\n";
     assert_eq!(ended.stderr, text);
-    let told = place.document(run(&["--json"]).assert_code(125));
-    assert_eq!((&told["status"], &told["artifacts"]["files"]), (&json!("ok"), &json!(0)));
-    assert_eq!(told["artifacts"]["error"]["kind"], "not_found", "{told:#}");
+    let reported = place.document(run(&["--json"]).assert_code(125));
+    assert_eq!((&reported["status"], &reported["artifacts"]["files"]), (&json!("ok"), &json!(0)));
+    assert_eq!(reported["artifacts"]["error"]["kind"], "not_found", "{reported:#}");
     assert!(!place.path("out").exists());
-    let told = place.document(run(&["--json", "--artifact-optional"]).assert_code(0));
-    assert_eq!(told["artifacts"]["unmatched"], json!(["*.whl"]));
+    let reported = place.document(run(&["--json", "--artifact-optional"]).assert_code(0));
+    assert_eq!(reported["artifacts"]["unmatched"], json!(["*.whl"]));
     assert_eq!(verified(&place.path("out")), ["SHA256SUMS", "manifest.json"]);
 }
 
@@ -271,9 +274,9 @@ fn command_that_is_ended_while_it_copies_leaves_no_artifacts() {
     };
     let child = copying(&["--json"]);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    let told = place.document(wait(child).assert_code(143));
-    assert_eq!((&told["status"], &told["artifacts"]["files"]), (&json!("ok"), &json!(0)));
-    assert_eq!(told["artifacts"]["error"]["kind"], "cancelled");
+    let reported = place.document(wait(child).assert_code(143));
+    assert_eq!((&reported["status"], &reported["artifacts"]["files"]), (&json!("ok"), &json!(0)));
+    assert_eq!(reported["artifacts"]["error"]["kind"], "cancelled");
     assert_eq!(leftovers(&place), Vec::<String>::new());
     assert!(!place.path("out").exists());
     assert_eq!(place.read("sandbox-files/a.txt"), "x");
@@ -320,8 +323,8 @@ fn artifacts_are_verified_archived_and_compared() {
     let lines = "unexpected dist/\\u{1b}[31m\nchanged    dist/a.txt\n";
     assert_eq!(ended.assert_code(1).stdout, lines);
     let ended = artifacts(&["verify", "two", "--json"]);
-    let told: Value = serde_json::from_str(&ended.assert_code(1).stdout).unwrap();
-    assert_eq!(told["differences"][1], json!({"path": "dist/a.txt", "change": "changed"}));
+    let reported: Value = serde_json::from_str(&ended.assert_code(1).stdout).unwrap();
+    assert_eq!(reported["differences"][1], json!({"path": "dist/a.txt", "change": "changed"}));
     let old = std::fs::read(place.path("a.zip")).unwrap();
     let ended = artifacts(&["archive", "two", "-o", "a.zip"]);
     ended.assert_code(2).assert_stderr_has("differs from its manifest");
@@ -336,8 +339,8 @@ fn artifacts_are_verified_archived_and_compared() {
     copy("three").assert_code(0);
     let ended = artifacts(&["diff", "one", "three"]);
     assert_eq!(ended.assert_code(1).stdout, "changed    dist/a.txt\nremoved    dist/c.tmp\n");
-    let told: Value =
+    let reported: Value =
         serde_json::from_str(&artifacts(&["diff", "one", "three", "--json"]).stdout).unwrap();
-    assert_eq!(told["differences"][1], json!({"path": "dist/c.tmp", "change": "removed"}));
+    assert_eq!(reported["differences"][1], json!({"path": "dist/c.tmp", "change": "removed"}));
     assert_eq!(leftovers(&place), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Changes of an io dir: listed, and committed whole or not at all.
+//! Changes of an io dir: listed, and committed atomically.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ fn sha256(path: &Path) -> String {
     finish(sum).stdout.split(' ').next().unwrap().to_owned()
 }
 
-/// Name, content and times of everything in the io dir, and nothing of ours beside it.
+/// Name, content and times of everything in the io dir; and no file of the project next to it.
 fn seen(place: &Fixture) -> BTreeMap<String, (String, i64, i64)> {
     let beside: Vec<_> = fs::read_dir(place.work())
         .unwrap()
@@ -56,12 +56,16 @@ const SCRIPT: &str = "fs.write('old', 'one\\n2\\n'); fs.write('new', 'new\\n'); 
 #[test]
 fn manifest_of_a_script_is_what_changed() {
     let place = with_files();
-    let told = place.run_json(SCRIPT, &["--changes", "changes.json"]);
-    assert_eq!((&told["result"], &told["committed"]), (&json!("kept\n"), &json!(true)), "{told:#}");
+    let reported = place.run_json(SCRIPT, &["--changes", "changes.json"]);
+    assert_eq!(
+        (&reported["result"], &reported["committed"]),
+        (&json!("kept\n"), &json!(true)),
+        "{reported:#}"
+    );
     let manifest: Value = serde_json::from_str(&place.read("changes.json")).unwrap();
     assert_eq!(
         manifest,
-        json!({"schema": "sandboxctl.changes/1", "changes": told["changes"]["changes"],
+        json!({"schema": "sandboxctl.changes/1", "changes": reported["changes"]["changes"],
         "truncated": false})
     );
     let ops: Vec<_> = manifest["changes"]
@@ -89,12 +93,15 @@ fn run_that_fails_or_is_a_trial_leaves_the_io_dir_as_it_was() {
     let place = with_files();
     let before = (seen(&place), fs::metadata(place.path("sandbox-files")).unwrap().mtime_nsec());
     let after = || (seen(&place), fs::metadata(place.path("sandbox-files")).unwrap().mtime_nsec());
-    let told = place.run_json(
+    let reported = place.run_json(
         &SCRIPT.replace("return fs.read('kept')", "error('late')"),
         &["--commit", "on-success"],
     );
-    assert_eq!((&told["status"], &told["committed"]), (&json!("script_error"), &json!(false)));
-    assert_eq!(told["changes"]["changes"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        (&reported["status"], &reported["committed"]),
+        (&json!("script_error"), &json!(false))
+    );
+    assert_eq!(reported["changes"]["changes"].as_array().unwrap().len(), 3);
     assert_eq!(after(), before);
 
     place.write("script.luau", SCRIPT);
@@ -172,14 +179,22 @@ fn changes_of_commands_are_committed_if_they_succeed() {
     place.write("sandbox-files/f", "old");
     let flags = ["--json", "--io-dir", "sandbox-files", "--commit", "on-success"];
     let line = "echo new > f; mkdir d; ln -s ../f d/link; chmod 700 d; echo x > 'd/a b'";
-    let told = document(&commands.shell(&flags, &format!("{line}; exit 3")));
-    assert_eq!((&told["exit_code"], &told["committed"]), (&json!(3), &json!(false)), "{told:#}");
+    let reported = document(&commands.shell(&flags, &format!("{line}; exit 3")));
+    assert_eq!(
+        (&reported["exit_code"], &reported["committed"]),
+        (&json!(3), &json!(false)),
+        "{reported:#}"
+    );
     assert_eq!(place.read("sandbox-files/f"), "old");
     assert!(!place.path("sandbox-files/d").exists());
 
-    let told = document(&commands.shell(&flags, line));
-    assert_eq!((&told["status"], &told["committed"]), (&json!("ok"), &json!(true)), "{told:#}");
-    let changes = told["changes"]["changes"].as_array().unwrap();
+    let reported = document(&commands.shell(&flags, line));
+    assert_eq!(
+        (&reported["status"], &reported["committed"]),
+        (&json!("ok"), &json!(true)),
+        "{reported:#}"
+    );
+    let changes = reported["changes"]["changes"].as_array().unwrap();
     let listed: Vec<_> = changes
         .iter()
         .map(|it| (it["path"].as_str().unwrap(), it["type"].as_str().unwrap()))
@@ -211,15 +226,19 @@ fn path_that_changes_meanwhile_is_a_conflict_and_commits_nothing() {
     });
     place.write("sandbox-files/f", "theirs");
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let mut told = String::new();
+    let mut reported = String::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        told += &line.unwrap();
+        reported += &line.unwrap();
     }
-    assert_eq!(child.wait().unwrap().code(), Some(123), "{told}");
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!((&told["status"], &told["committed"]), (&json!("error"), &json!(false)), "{told:#}");
-    assert_eq!(told["error"]["kind"], "conflict");
-    assert!(told["error"]["message"].as_str().unwrap().contains("f changed"), "{told:#}");
+    assert_eq!(child.wait().unwrap().code(), Some(123), "{reported}");
+    let reported: Value = serde_json::from_str(&reported).unwrap();
+    assert_eq!(
+        (&reported["status"], &reported["committed"]),
+        (&json!("error"), &json!(false)),
+        "{reported:#}"
+    );
+    assert_eq!(reported["error"]["kind"], "conflict");
+    assert!(reported["error"]["message"].as_str().unwrap().contains("f changed"), "{reported:#}");
     assert_eq!(place.read("sandbox-files/f"), "theirs");
     assert!(!place.path("sandbox-files/g").exists());
 }
@@ -241,9 +260,9 @@ fn path_that_changes_during_the_commit_is_a_conflict_and_not_in_the_manifest() {
     place.write("sandbox-files/f", "theirs, and longer");
     fs::write(point.with_extension("go"), "").unwrap();
     let ended = wait(run);
-    let told = place.document(&ended);
-    assert_eq!((ended.code, &told["error"]["kind"]), (123, &json!("conflict")), "{told:#}");
-    assert!(told["error"]["message"].as_str().unwrap().contains("f changed"), "{told:#}");
+    let reported = place.document(&ended);
+    assert_eq!((ended.code, &reported["error"]["kind"]), (123, &json!("conflict")), "{reported:#}");
+    assert!(reported["error"]["message"].as_str().unwrap().contains("f changed"), "{reported:#}");
     let manifest: Value = serde_json::from_str(&place.read("c.json")).unwrap();
     let paths: Vec<_> =
         manifest["changes"].as_array().unwrap().iter().map(|change| &change["path"]).collect();
@@ -273,7 +292,7 @@ fn controller_that_is_killed_commits_all_or_nothing() {
         eventually(point, || reached.exists().then_some(()));
         child.kill().unwrap();
         child.wait().unwrap();
-        // The next command of this user on the io dir, whatever it is.
+        // Any next command of this user on the io dir.
         let listed = place.sandboxctl(["fs", "ls"]);
         let expected = if is_committed { "kept\nnew\nold\n" } else { "gone\nkept\nold\n" };
         assert_eq!(listed.assert_code(0).stdout, expected, "{point}");
@@ -299,8 +318,8 @@ fn flags_that_do_not_fit_say_what_does() {
     ];
     for (args, why, hint) in cases {
         let ended = place.sandboxctl(args.iter().copied());
-        let told = format!("{}{}", ended.assert_code(2).stdout, ended.stderr);
-        assert!(told.contains(why) && told.contains(hint), "{args:?}: {told}");
+        let reported = format!("{}{}", ended.assert_code(2).stdout, ended.stderr);
+        assert!(reported.contains(why) && reported.contains(hint), "{args:?}: {reported}");
     }
     let kept = |dir| ["run", "a.luau", "--keep-staged", dir];
     for (dir, why) in [
@@ -340,13 +359,13 @@ fn staging_is_an_overlay_where_there_can_be_one_and_leaves_nothing_of_it() {
     let script = "fs.rename('dir', 'moved'); fs.write('kept', 'changed'); \
         fs.remove('replaced', {recursive = true}); fs.mkdir('replaced'); \
         fs.write('replaced/new', 'new')";
-    let told = place.run_json(script, &["--io-dir", "a:b,c\\d=e", "--commit", "on-success"]);
+    let reported = place.run_json(script, &["--io-dir", "a:b,c\\d=e", "--commit", "on-success"]);
     assert_eq!(
-        (&told["staging"], &told["committed"]),
+        (&reported["staging"], &reported["committed"]),
         (&json!(method()), &json!(true)),
-        "{told:#}"
+        "{reported:#}"
     );
-    let moved = told["changes"]["changes"].as_array().unwrap();
+    let moved = reported["changes"]["changes"].as_array().unwrap();
     let moved = moved.iter().find(|it| it["path"] == "moved/inner/f").unwrap();
     assert_eq!((&moved["op"], &moved["from"]), (&json!("created"), &json!("dir/inner/f")));
     let io_dir = place.path("a:b,c\\d=e");
@@ -384,9 +403,9 @@ fn files_that_a_staged_command_removed_and_changed_are_listed_as_in_place() {
         place.write("io/written", "old");
         let line = "rm -r a; rm -r c; mkdir c; echo 4 > c/four; echo more >> written";
         let flags: Vec<&str> = ["--json", "--io-dir", "io"].iter().chain(flags).copied().collect();
-        let told = document(&commands.shell(&flags, line));
+        let reported = document(&commands.shell(&flags, line));
         fs::remove_dir_all(place.path("io")).unwrap();
-        (told["files_touched"].clone(), told["files_touched_truncated"].clone())
+        (reported["files_touched"].clone(), reported["files_touched_truncated"].clone())
     };
     let in_place = list(&[]);
     assert_eq!(in_place.0.as_array().unwrap().len(), 5, "{in_place:#?}");
@@ -403,17 +422,20 @@ fn first_write_to_a_large_file_counts_against_the_write_limit() {
     let flags = ["--json", "--io-dir", "io", "--commit", "on-success", "--max-write", "8MiB"];
     let is_overlay = method() == "overlay";
     // The kernel refuses to make a file that large, copied or not.
-    let told = document(&commands.shell(&flags, "echo more >> large"));
-    assert_ne!(told["status"], "ok", "{told:#}");
-    let told = document(&commands.shell(&flags, "echo more | tee -a one >> two; sleep 3"));
-    let limit = &told["error"]["message"];
-    assert_eq!(told["status"] == "limit", is_overlay, "{told:#}");
-    assert!(!is_overlay || limit.as_str().unwrap().contains("copied when it is first"), "{told:#}");
+    let reported = document(&commands.shell(&flags, "echo more >> large"));
+    assert_ne!(reported["status"], "ok", "{reported:#}");
+    let reported = document(&commands.shell(&flags, "echo more | tee -a one >> two; sleep 3"));
+    let limit = &reported["error"]["message"];
+    assert_eq!(reported["status"] == "limit", is_overlay, "{reported:#}");
+    assert!(
+        !is_overlay || limit.as_str().unwrap().contains("copied when it is first"),
+        "{reported:#}"
+    );
     let script = "for _, name in {'one', 'two'} do local f = io.open(name, 'a'); f:write('x'); \
         f:close() end";
-    let told = place.run_json(script, &flags[1..]);
-    assert_eq!(told["status"] == "limit", is_overlay, "{told:#}");
-    assert_eq!(told["error"]["kind"] == "write_limit", is_overlay, "{told:#}");
+    let reported = place.run_json(script, &flags[1..]);
+    assert_eq!(reported["status"] == "limit", is_overlay, "{reported:#}");
+    assert_eq!(reported["error"]["kind"] == "write_limit", is_overlay, "{reported:#}");
     assert_eq!(fs::metadata(place.path("io/one")).unwrap().len() == 6 << 20, is_overlay);
 }
 

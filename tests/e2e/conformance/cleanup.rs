@@ -1,4 +1,4 @@
-//! Nothing stays behind, whoever ends the run and however.
+//! Nothing stays behind, for every end of a run.
 
 use std::process::Child;
 use std::time::Instant;
@@ -59,7 +59,7 @@ fn sigterm_cancels_with_143() {
 
 #[test]
 fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
-    // Whoever runs the tests may ignore it too, so that both cases are made.
+    // The test runner may ignore it too, so both cases are set up.
     for (disposition, sent, code) in [
         ("--default-signal=HUP", &[Signal::HUP][..], 129),
         ("--ignore-signal=HUP", &[Signal::HUP, Signal::TERM], 143),
@@ -146,7 +146,7 @@ fn controller_that_is_stopped_loses_its_agent() {
 }
 
 #[test]
-fn sandbox_outlives_a_runtime_that_nobody_drives() {
+fn sandbox_outlives_a_runtime_that_is_not_polled() {
     // A program that waits for each call by itself: between two of them no task goes on.
     let guest = Guest::in_one_thread(|spec| spec);
     let silent = Instant::now();

@@ -7,7 +7,7 @@ use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, finish};
 use crate::rootfs::{Debian, Provided};
 
-/// Packages that many tests use, in one file system. npm is beside them.
+/// Packages that many tests use, in one file system, with npm.
 const TOOLS: &[&str] = &[
     "dash",
     "coreutils",
@@ -105,14 +105,14 @@ fn node_knows_its_interfaces_its_priority_and_its_memory() {
             memory: process.constrainedMemory(),
             heap: require('v8').getHeapStatistics().heap_size_limit,
         }));";
-    let told = Programs::tools().node(&["--memory", "512MiB"], script);
-    let interfaces = told["interfaces"].as_object().unwrap();
+    let reported = Programs::tools().node(&["--memory", "512MiB"], script);
+    let interfaces = reported["interfaces"].as_object().unwrap();
     assert_eq!(interfaces.keys().collect::<Vec<_>>(), ["lo"]);
-    assert_eq!(told["interfaces"]["lo"][0]["address"], "127.0.0.1");
-    assert!([5, 6].map(Value::from).contains(&told["priority"]), "{told}");
-    assert!(told["processors"].as_u64() > Some(0), "{told}");
-    assert_eq!(told["memory"], 512 << 20);
-    assert!(told["heap"].as_u64().unwrap() < 512 << 20, "{told}");
+    assert_eq!(reported["interfaces"]["lo"][0]["address"], "127.0.0.1");
+    assert!([5, 6].map(Value::from).contains(&reported["priority"]), "{reported}");
+    assert!(reported["processors"].as_u64() > Some(0), "{reported}");
+    assert_eq!(reported["memory"], 512 << 20);
+    assert!(reported["heap"].as_u64().unwrap() < 512 << 20, "{reported}");
 }
 
 /// Root of a sandbox has no capability: the owners of an archive's members are not restored, and all
@@ -362,7 +362,7 @@ fn jvm_takes_a_quarter_of_the_memory_of_its_sandbox() {
     let script = format!("{java} -XX:+PrintFlagsFinal -version 2>/dev/null | grep ' MaxHeapSize '");
     for mib in [512_u64, 1024] {
         let printed = programs.shell(&["--memory", &format!("{mib}MiB")], &script);
-        let told = printed.split_whitespace().nth(3).unwrap();
-        assert_eq!(told.parse(), Ok(mib << 18), "{printed}");
+        let reported = printed.split_whitespace().nth(3).unwrap();
+        assert_eq!(reported.parse(), Ok(mib << 18), "{printed}");
     }
 }

@@ -64,7 +64,7 @@ fn kinds(result: &ExecutionResult) -> Vec<NoteKind> {
     result.notes.iter().map(|note| note.kind).collect()
 }
 
-/// An awk program that takes memory until there is none.
+/// An awk program that allocates until memory runs out.
 const HOG: &str = "awk 'BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }'";
 
 #[test]
@@ -142,7 +142,7 @@ fn where_a_limit_bites_inside_a_note_names_its_flag_unless_the_command_ends_well
         ),
     ];
     for (_, line, kind, hint) in lines.into_iter().filter(|(is_seen, ..)| *is_seen) {
-        // Of a shell that cannot fork nobody knows how it ends.
+        // How a shell that cannot fork ends is unspecified.
         for end in ["exit 4", "exit 0"].iter().filter(|end| **end == "exit 4" || line != forks) {
             let programs = Programs::limited(small);
             let result = programs.exec(Command::shell(format!("({line}) 2>&1; {end}")));
@@ -170,10 +170,10 @@ fn notes_are_on_stderr_in_the_document_and_in_what_an_agent_gets() {
     if !has(Feature::NothingToWrite) {
         return;
     }
-    let told = commands.shell(&[], line);
+    let reported = commands.shell(&[], line);
     let note = "note: programs can write to /io and /tmp only: the rest is read-only; --io-dir DIR \
                 gives it a directory of the host to write to\n";
-    told.assert_code(4).assert_stderr_has(note);
+    reported.assert_code(4).assert_stderr_has(note);
     let document = exec_document(&commands.shell(&["--json"], line));
     assert_eq!(document["notes"][0]["kind"], "read_only", "{document:#}");
     let well = commands.shell(&["--json"], "touch /bin/x || true");
@@ -233,7 +233,7 @@ fn user_has_a_name_whether_the_image_has_one_or_not() {
 }
 
 #[test]
-fn file_of_users_that_is_no_plain_file_is_left_alone() {
+fn special_file_in_place_of_the_users_is_left_alone() {
     let rootfs = Rootfs::busybox().file("etc/passwd", 0o644, b"\xff\xff:x:5:5::/:\n");
     let programs = Programs::new(&rootfs, |spec| {
         spec.fresh_io_dir().user(Some(User::new(1234, 1234).unwrap()))
@@ -262,7 +262,7 @@ fn git_opens_a_repository_of_somebody_else() {
     let status = || Command::new("git").args(["-C", "below/repository", "status", "--short"]);
     let result = programs.exec(status());
     assert_eq!(result.outcome.status(), Status::Ok, "{result:#?}");
-    // And whoever wants Git's own rule has it.
+    // And a caller can restore Git's own rule.
     let refused = programs.exec(status().env("GIT_CONFIG_COUNT", "0"));
     assert_eq!(refused.command_exit_code(), Some(128), "{refused:#?}");
 }
@@ -316,7 +316,7 @@ fn command_that_is_to_end_gets_sigterm_and_its_grace_before_it_is_killed() {
 }
 
 #[test]
-fn limit_kills_at_once_and_leaves_nobody_a_grace() {
+fn limit_kills_at_once_without_a_grace() {
     let programs = Programs::limited(|limits| {
         limits.stop_timeout = Duration::from_secs(60);
         limits.max_write = ByteSize::b(2_000_000);

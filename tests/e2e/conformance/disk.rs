@@ -59,7 +59,7 @@ fn fill(how: &str) -> Command {
 #[test]
 fn files_without_a_name_count_against_the_write_limit() {
     if !has(Feature::SharedKernel) {
-        // Nobody outside sees them; the free space is what is left to ask.
+        // The file system does not show them; only the free space is left to check.
         return;
     }
     let provided = rootfs();
@@ -130,7 +130,7 @@ fn on_btrfs(provided: &Provided) -> (Guest, HostMount) {
     (Guest::in_place(place, with), disk)
 }
 
-/// Btrfs tells only when it commits how much space is left.
+/// Btrfs updates its free space only when it commits.
 #[test]
 fn files_without_a_name_on_btrfs_count_against_the_write_limit_before_a_commit() {
     if !has(Feature::SharedKernel) {
@@ -173,7 +173,7 @@ fn mapped_files_and_named_files_count_together_against_the_write_limit() {
 }
 
 #[test]
-fn files_without_a_name_within_the_limit_are_nobodys_business() {
+fn files_without_a_name_within_the_limit_are_permitted() {
     let provided = rootfs();
     let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
     let again = "for i in 1 2 3 4 5; do exec 3>a; rm a; head -c 5000000 /dev/zero >&3; \
@@ -218,7 +218,7 @@ fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
     assert!(failure.message.contains(expected), "{}", failure.message);
     let write = json!({"operation": "write", "path": "made too", "content": "x"});
     assert_eq!(guest.kind(write), "disk_full");
-    // What takes nothing of the disk is done.
+    // Operations that use no disk space work.
     assert_eq!(guest.data(json!({"operation": "read", "path": "before"}))["content"], "before");
     guest.data(json!({"operation": "remove", "path": "before"}));
     assert!(!guest.place.path("sandbox-files/made too").exists());

@@ -1,5 +1,5 @@
-//! Whom programs reach: the hosts on their list, by the proxy, and nobody else by any way. The servers
-//! are the tests' own, on the loopback.
+//! What programs reach: the hosts on their list, by the proxy, and no other host by any way. The
+//! servers are the tests' own, on the loopback.
 
 use std::io;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -138,7 +138,7 @@ fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
     let own = Command::shell("echo $HTTP_PROXY").env("HTTP_PROXY", "mine");
     assert_eq!(net.says(own), "mine\n");
 
-    // Without a list there is none of it.
+    // No network without a list.
     let none = Net::new(&[]);
     assert_eq!(none.says(Command::shell("env | grep -ic proxy || true")), "0\n");
     assert_eq!(
@@ -155,7 +155,7 @@ fn a_hundred_megabytes_come_byte_exact_in_bounded_memory() {
     let port = server(|mut client| send(&mut client, TOTAL).unwrap());
     let (place, rootfs) = (Fixture::new(), rootfs());
     let target = on_host(port);
-    // What the agent needed at most, as the kernel tells everybody.
+    // The agent's peak memory, as the kernel reports it to every process.
     let line = format!("/network download {target} && sed -n /VmHWM/p /proc/1/status");
     let command = exec(&place, &rootfs, &target, &["sh", "-c", &line]);
     let (ended, peak_kib) = wait_and_watch(spawn(command));
@@ -254,13 +254,13 @@ fn around_the_proxy_there_is_no_way() {
     );
     let words: Vec<&str> =
         ["around"].into_iter().chain(ways.iter().map(|(way, _)| &**way)).collect();
-    let told = net.network(&words);
-    let told: Vec<&str> = told.lines().collect();
-    assert_eq!(told.len(), ways.len());
-    for (line, (way, expected)) in told.iter().zip(&ways) {
+    let reported = net.network(&words);
+    let reported: Vec<&str> = reported.lines().collect();
+    assert_eq!(reported.len(), ways.len());
+    for (line, (way, expected)) in reported.iter().zip(&ways) {
         let found = match line.strip_prefix(&format!("{way}: ")).unwrap() {
             NO_ROUTE if !has(Feature::SharedKernel) => UNREACHABLE,
-            // There is no such socket at all.
+            // The socket does not exist.
             NO_ACCESS if !has(Feature::OwnSockets) => {
                 assert!(["unix=", "abstract="].iter().any(|kind| way.starts_with(kind)), "{line}");
                 continue;
@@ -338,7 +338,7 @@ while True: print(s.accept(), flush=True)";
             command.args(["--allow", &format!("{name}.example:{port}")]);
         }
     }
-    // A program cannot tell a port that is open from one that is not.
+    // A program cannot distinguish an open port from a closed one.
     let ask = "for name in wild second any ruled nat64; do for port in 18090 18091; do
         /network ask $name.example:$port; done; done";
     place.equip(command.args(["--shell", ask]));
@@ -459,7 +459,7 @@ fn command_that_failed_without_network_gets_one_note() {
     assert_eq!(stderr(&["--quiet"], wget, 1), own);
     assert_eq!(stderr(&["--network", "none"], wget, 1), own);
     assert_eq!(stderr(&[], &format!("{wget} || true"), 0), own);
-    // It says nothing of a network, or had one.
+    // No message about a network, or it had one.
     assert_eq!(stderr(&[], "exit 1", 1), "");
     let other = stderr(&["--allow", "ok.example"], "echo could not resolve host; exit 1", 1);
     let note = "note: names are resolved by the proxy alone, which not every program uses; \
@@ -469,24 +469,24 @@ fn command_that_failed_without_network_gets_one_note() {
 
 #[test]
 fn tls_is_for_the_name_however_its_packets_are_cut() {
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let port = server(move |mut client| {
         let mut all = Vec::new();
         let ended = client.read_to_end(&mut all);
         _ = client.write_all(b"welcome");
-        _ = told.send((all, ended.is_ok()));
+        _ = sender.send((all, ended.is_ok()));
     });
     let net = Net::new(&[on_host(port)]);
     let target = on_host(port);
     for piece in ["1", "3", "40", "1000"] {
         assert_eq!(net.network(&["tls", &target, "Host.Sandbox.Internal", piece]), "welcome\n");
-        let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
+        let (hello, is_whole) = receiver.recv_timeout(TIMEOUT).unwrap();
         assert!(is_whole && hello.starts_with(&[22, 3, 1]));
         assert!(hello.ends_with(b"Host.Sandbox.Internal"));
         // Another name: broken off, and not a byte has gone out.
         let other = "host.sandbox.internal.evil";
         assert_eq!(net.network(&["tls", &target, other, piece]), "ConnectionReset\n");
-        let (hello, is_whole) = hears.recv_timeout(TIMEOUT).unwrap();
+        let (hello, is_whole) = receiver.recv_timeout(TIMEOUT).unwrap();
         assert_eq!((hello, is_whole), (Vec::new(), false), "pieces of {piece}");
     }
 }
@@ -593,21 +593,22 @@ fn honest_clients_talk_tls_to_real_servers_on_any_port() {
     };
     let plain = Server::openssl(&[]);
     for version in ["-tls1_2", "-tls1_3"] {
-        let told = says(&plain, &["-quiet", "-ign_eof", version]);
-        assert!(told.contains("HTTP/1.0 200 ok"), "{told}");
+        let reported = says(&plain, &["-quiet", "-ign_eof", version]);
+        assert!(reported.contains("HTTP/1.0 200 ok"), "{reported}");
     }
     // Its first hello has no share of the group that the server wants.
     let retries = Server::openssl(&["-groups", "P-384"]);
-    let told = says(&retries, &["-quiet", "-ign_eof", "-groups", "X25519:P-384"]);
-    assert!(told.contains("HTTP/1.0 200 ok"), "{told}");
+    let reported = says(&retries, &["-quiet", "-ign_eof", "-groups", "X25519:P-384"]);
+    assert!(reported.contains("HTTP/1.0 200 ok"), "{reported}");
     let go = Server::go();
     for version in ["-tls1_2", "-tls1_3"] {
-        let told = says(&go, &["-brief", "-alpn", "h2", version]);
-        assert!(told.contains("CONNECTION ESTABLISHED"), "{told}");
+        let reported = says(&go, &["-brief", "-alpn", "h2", version]);
+        assert!(reported.contains("CONNECTION ESTABLISHED"), "{reported}");
     }
-    let told = says(&go, &["-brief", "-alpn", "h2", "-tls1_3", "-groups", "X448:P-256", "-msg"]);
-    assert!(told.contains("CONNECTION ESTABLISHED"), "{told}");
-    assert_eq!(told.matches("ClientHello").count(), 2, "no HelloRetryRequest: {told}");
+    let reported =
+        says(&go, &["-brief", "-alpn", "h2", "-tls1_3", "-groups", "X448:P-256", "-msg"]);
+    assert!(reported.contains("CONNECTION ESTABLISHED"), "{reported}");
+    assert_eq!(reported.matches("ClientHello").count(), 2, "no HelloRetryRequest: {reported}");
 }
 
 #[test]
@@ -640,7 +641,7 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     let (connects, closes) = (of("connect"), of("close"));
     assert_eq!((connects.len(), closes.len()), (3, 1), "{lines:#?}");
     assert!(connects.iter().all(|place| *place < closes[0]), "{lines:#?}");
-    let mut told: Vec<_> = connects
+    let mut reported: Vec<_> = connects
         .iter()
         .map(|&place| {
             let Value::Object(line) = &lines[place] else { panic!() };
@@ -654,11 +655,11 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
             )
         })
         .collect();
-    // One that the server ends later is told of later.
-    told.sort_unstable();
+    // A connection that the server ends later is reported later.
+    reported.sort_unstable();
     let address = Some("127.0.0.1".to_owned());
     assert_eq!(
-        told,
+        reported,
         [
             ("evil.example:443".to_owned(), None, "network_refused".to_owned()),
             (target, address, "ok".to_owned()),
@@ -672,8 +673,8 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
 #[test]
 fn connections_that_a_command_leaves_reach_no_further_host_and_take_no_places_of_the_next() {
     // It keeps its connections open for as long as the test runs.
-    let (told, hears) = mpsc::channel();
-    let port = server(move |client| told.send(client).unwrap());
+    let (sender, receiver) = mpsc::channel();
+    let port = server(move |client| sender.send(client).unwrap());
     // The queue of this one is full, so that a connection to it is still being made.
     let busy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     rustix::net::listen(&busy, 0).unwrap();
@@ -697,29 +698,29 @@ fn connections_that_a_command_leaves_reach_no_further_host_and_take_no_places_of
     let late = busy.accept().map_err(|error| error.kind());
     assert!(matches!(late, Err(io::ErrorKind::WouldBlock)), "{late:?}");
     for _ in 0..2 * MAX_TUNNELS - 1 {
-        hears.recv_timeout(TIMEOUT).unwrap();
+        receiver.recv_timeout(TIMEOUT).unwrap();
     }
 }
 
 #[test]
 fn a_connection_ends_with_its_killed_controller() {
-    let (told, hears) = mpsc::channel::<(SocketAddr, bool)>();
+    let (sender, receiver) = mpsc::channel::<(SocketAddr, bool)>();
     let port = server(move |mut client| {
         let peer = client.peer_addr().unwrap();
-        told.send((peer, false)).unwrap();
+        sender.send((peer, false)).unwrap();
         // An end or a break, whichever: it does not go on.
         _ = client.read(&mut [0]);
-        told.send((peer, true)).unwrap();
+        sender.send((peer, true)).unwrap();
     });
     let (place, rootfs) = (Fixture::new(), rootfs());
     place.expect_a_dead_instance();
     let target = on_host(port);
     let mut controller = spawn(exec(&place, &rootfs, &target, &["/network", "hold", &target]));
-    let (peer, is_over) = hears.recv_timeout(TIMEOUT).unwrap();
+    let (peer, is_over) = receiver.recv_timeout(TIMEOUT).unwrap();
     assert!(!is_over);
     controller.kill().unwrap();
     controller.wait().unwrap();
-    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), (peer, true));
+    assert_eq!(receiver.recv_timeout(TIMEOUT).unwrap(), (peer, true));
     // What the engine still has of it, the next command removes.
     eventually("the container to go", || {
         place.sandboxctl(["gc"]).assert_code(0);

@@ -64,7 +64,7 @@ impl Programs {
         self.guest.wait(future)
     }
 
-    /// That the sandbox serves on, and nothing of earlier commands runs in it.
+    /// Asserts that the sandbox still works, without processes of earlier commands.
     #[track_caller]
     fn serves_on(&self) {
         let listed = self.exec(Command::shell("echo /proc/[0-9]*/exe | wc -w"));
@@ -241,7 +241,7 @@ fn a_conversation_goes_both_ways_in_bounded_memory() {
 }
 
 #[test]
-fn a_program_waits_for_whoever_takes_its_output() {
+fn a_program_waits_for_the_reader_of_its_output() {
     let programs = Programs::new();
     let line = "i=0; while :; do i=$((i + 1)); echo $i > count.new; mv count.new count; \
                 head -c 65536 /dev/zero; done";
@@ -274,7 +274,7 @@ fn a_program_waits_for_whoever_takes_its_output() {
 }
 
 #[test]
-fn output_beyond_the_limit_is_drained_and_blocks_nobody() {
+fn output_beyond_the_limit_is_drained_and_blocks_nothing() {
     let programs = Programs::new();
     let line = "head -c 20000000 /dev/zero; echo end >&2";
     let result = programs.exec(Command::shell(line).output_limit(1000));
@@ -312,7 +312,7 @@ fn a_cancel_and_a_drop_end_a_command_and_the_sandbox_serves_on() {
         let mut execution = sandbox.start(ready.clone(), CancelHandle::new()).await.unwrap();
         assert_eq!(first_line(&mut execution).await, "ready\n");
         drop(execution);
-        // One that is given up in the middle of the call is over too.
+        // A command that is cancelled during the call has ended too.
         for patience in [0, 1, 3, 10, 30] {
             let exec = sandbox.run(ready.clone());
             _ = tokio::time::timeout(Duration::from_millis(patience), exec).await;
@@ -349,11 +349,11 @@ fn more_output_than_its_limit_ends_a_command_with_exactly_that_much() {
     programs.serves_on();
 }
 
-/// An awk program that takes memory until there is none.
+/// An awk program that allocates until memory runs out.
 const HOG: &str = "BEGIN { s = \"0123456789abcdef\"; while (1) s = s s }";
 
 #[test]
-fn memory_that_runs_out_is_told_of_the_program_and_of_its_parent_what_that_says() {
+fn oom_kill_is_reported_for_the_program_and_its_parent_keeps_its_own_status() {
     let programs = Programs::limited(|limits| limits.memory = ByteSize::b(64 << 20));
     let result = programs.exec(Command::new("awk").arg(HOG));
     if has(Feature::OutOfMemory) {
@@ -375,7 +375,7 @@ fn memory_that_runs_out_is_told_of_the_program_and_of_its_parent_what_that_says(
     let result = programs.exec(Command::shell(line));
     assert_eq!((status(&result), text(&result.stdout().bytes)), ((Status::Exit, 4), "137\n"));
     // What ran out then is no reason of a later end, once the engine has had its news of it.
-    eventually("a kill to be told from it", || {
+    eventually("the kill to be distinguished from it", || {
         let killed = programs.exec(Command::shell("kill -KILL $$"));
         assert_eq!(killed.signal(), Some(9));
         (status(&killed) == (Status::Exit, 137)).then_some(())
@@ -430,7 +430,7 @@ fn writes_just_before_the_end_count_too() {
         (status(&result), kind(&result)),
         ((Status::Limit, 120), Some(ErrorKind::WriteLimit))
     );
-    // What is removed makes room.
+    // Removing files frees space.
     let result = programs.exec(Command::shell("rm a b; head -c 900000 /dev/zero > d; rm c d"));
     assert_eq!(status(&result), (Status::Ok, 0));
     // One file alone meets its bound at once, whether that ends the program or not.

@@ -1,4 +1,4 @@
-//! `sandboxctl exec`: what goes in, what comes out, and how every end is told.
+//! `sandboxctl exec`: input, output, and how every end is reported.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -125,7 +125,7 @@ fn programs_that_could_open_the_agents_descriptors_need_best_effort() {
         ended.assert_stderr_has("programs could open the agent's descriptors on this kernel");
         ended.assert_stderr_has("--confinement best-effort");
     }
-    // Scripts have no programs beside them.
+    // Scripts without programs.
     let script = ["run", "--confinement", "required", "-c", "return 1"];
     assert_eq!(commands.place.sandboxctl(script).assert_code(0).stdout, "1\n");
 }
@@ -345,7 +345,7 @@ fn bytes_pass_as_they_are_in_bounded_memory() {
     eventually("most of it passes", || (passed.load(Ordering::Relaxed) > BYTES / 2).then_some(()));
     let agent_kib = engine().peak_memory_kib(&commands.place.containers()[0]);
     goes_on.send(()).unwrap();
-    // Only its memory is watched: nothing of the output is left to read.
+    // Only its memory is watched: no output is left to read.
     child.stdout = Some(std::process::ChildStdout::from(std::os::fd::OwnedFd::from(
         std::fs::File::open("/dev/null").unwrap(),
     )));
@@ -401,7 +401,7 @@ fn a_fork_bomb_ends_with_its_time_or_by_itself_and_nothing_is_left_of_it() {
 }
 
 #[test]
-fn a_childs_death_for_want_of_memory_is_its_parents_to_tell() {
+fn a_child_killed_by_oom_is_reported_by_its_parent() {
     let commands = Commands::new();
     let line = "dd if=/dev/zero of=/dev/null bs=400M count=1; echo child $?; exit 5";
     let ended = commands.shell(&["--memory", "64MiB"], line);
@@ -418,12 +418,12 @@ fn a_command_that_wants_more_memory_than_there_is_ends_by_that_limit() {
     let commands = Commands::new();
     let command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=400M", "count=1"];
     let ended = finish(commands.exec(&["--memory", "64MiB", "--json"], &command));
-    let told = document(&ended);
+    let reported = document(&ended);
     if has(Feature::OutOfMemory) {
-        assert_eq!(told["error"]["kind"], "out_of_memory", "{told:#}");
+        assert_eq!(reported["error"]["kind"], "out_of_memory", "{reported:#}");
         ended.assert_code(120);
     } else {
-        assert_eq!(told["signal"], 9, "{told:#}");
+        assert_eq!(reported["signal"], 9, "{reported:#}");
         ended.assert_code(137);
     }
 }
@@ -489,18 +489,18 @@ fn a_signal_ends_the_command_and_its_output_is_kept() {
 #[test]
 fn a_second_signal_kills_at_once_whatever_is_waited_for() {
     let commands = Commands::new();
-    // Nobody reads what it writes.
+    // Its output has no reader.
     let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], "echo ready; yes");
     signal(&child, Signal::INT);
-    let mut told = child.try_wait().unwrap();
+    let mut reported = child.try_wait().unwrap();
     eventually("it ends", || {
-        if told.is_none() {
+        if reported.is_none() {
             signal(&child, Signal::INT);
-            told = child.try_wait().unwrap();
+            reported = child.try_wait().unwrap();
         }
-        told
+        reported
     });
-    assert_eq!(told.unwrap().code(), Some(130));
+    assert_eq!(reported.unwrap().code(), Some(130));
     drop(stdout);
     commands.place.expect_a_dead_instance();
     eventually("nothing is left", || {
@@ -552,9 +552,9 @@ fn a_container_that_is_killed_from_outside_says_so() {
     assert_eq!(containers.len(), 1);
     engine().kill(&containers[0]);
     let ended = ended(child, stdout);
-    let told =
+    let reported =
         if has(Feature::OutOfMemory) { "killed from outside" } else { "killed: from outside" };
-    ended.assert_code(137).assert_stderr_has(told);
+    ended.assert_code(137).assert_stderr_has(reported);
 }
 
 #[test]
@@ -586,35 +586,49 @@ fn a_document_has_all_of_it_whatever_happens() {
     let ended = commands.shell(&["--json"], "printf out; printf 'e\\377' >&2; echo x > f; exit 3");
     ended.assert_code(3);
     assert_eq!(ended.stderr, "");
-    let told = document(&ended);
-    assert_eq!(told["status"], "exit", "{told:#}");
-    assert_eq!((&told["exit_code"], &told["signal"]), (&json!(3), &json!(null)), "{told:#}");
-    assert_eq!((&told["failed"], &told["timed_out"]), (&json!(true), &json!(false)));
-    assert_eq!((&told["stdout"], &told["stdout_encoding"]), (&json!("out"), &json!("utf-8")));
-    assert_eq!((&told["stderr"], &told["stderr_encoding"]), (&json!("Zf8="), &json!("base64")));
-    assert_eq!(told["files_touched"], json!([{"name": "f", "op": "write", "bytes": 2}]));
-    assert_eq!(told["engine"], engine().name());
+    let reported = document(&ended);
+    assert_eq!(reported["status"], "exit", "{reported:#}");
+    assert_eq!(
+        (&reported["exit_code"], &reported["signal"]),
+        (&json!(3), &json!(null)),
+        "{reported:#}"
+    );
+    assert_eq!((&reported["failed"], &reported["timed_out"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&reported["stdout"], &reported["stdout_encoding"]),
+        (&json!("out"), &json!("utf-8"))
+    );
+    assert_eq!(
+        (&reported["stderr"], &reported["stderr_encoding"]),
+        (&json!("Zf8="), &json!("base64"))
+    );
+    assert_eq!(reported["files_touched"], json!([{"name": "f", "op": "write", "bytes": 2}]));
+    assert_eq!(reported["engine"], engine().name());
 
-    let told = document(commands.shell(&["--json"], "kill -9 $$").assert_code(137));
-    assert_eq!((&told["exit_code"], &told["signal"]), (&json!(null), &json!(9)), "{told:#}");
-    assert_eq!(told["status"], "exit");
+    let reported = document(commands.shell(&["--json"], "kill -9 $$").assert_code(137));
+    assert_eq!(
+        (&reported["exit_code"], &reported["signal"]),
+        (&json!(null), &json!(9)),
+        "{reported:#}"
+    );
+    assert_eq!(reported["status"], "exit");
 
     let late = commands.shell(&["--json", "--timeout", "5s"], "echo before; sleep 1000");
-    let told = document(late.assert_code(124));
-    assert_eq!((&told["status"], &told["timed_out"]), (&json!("timeout"), &json!(true)));
-    assert_eq!((&told["stdout"], &told["exit_code"]), (&json!("before\n"), &json!(null)));
-    assert_eq!(told["error"]["hint"], "--timeout raises the limit");
+    let reported = document(late.assert_code(124));
+    assert_eq!((&reported["status"], &reported["timed_out"]), (&json!("timeout"), &json!(true)));
+    assert_eq!((&reported["stdout"], &reported["exit_code"]), (&json!("before\n"), &json!(null)));
+    assert_eq!(reported["error"]["hint"], "--timeout raises the limit");
 
-    let told = document(finish(commands.exec(&["--json"], &["nope"])).assert_code(127));
-    assert_eq!(told["status"], "error");
-    assert_eq!(told["error"]["kind"], "command_not_found");
+    let reported = document(finish(commands.exec(&["--json"], &["nope"])).assert_code(127));
+    assert_eq!(reported["status"], "error");
+    assert_eq!(reported["error"]["kind"], "command_not_found");
 
     // Ours: wrong usage, wrong values.
     let place = &commands.place;
     for wrong in [&["exec", "--json", "--", "true"][..], &["exec", "--json", "--nope"]] {
-        let told = document(place.sandboxctl(wrong).assert_code(2));
-        assert_eq!(told["error"]["kind"], "usage", "{told:#}");
-        assert_eq!(told["id"], json!(null));
+        let reported = document(place.sandboxctl(wrong).assert_code(2));
+        assert_eq!(reported["error"]["kind"], "usage", "{reported:#}");
+        assert_eq!(reported["id"], json!(null));
     }
 
     let mut exec = commands.exec(&["--json", "-i"], &["wc", "-c"]);
@@ -624,10 +638,10 @@ fn a_document_has_all_of_it_whatever_happens() {
     assert_eq!(document(wait(child).assert_code(0))["stdout"], "5\n");
 
     let long = commands.shell(&["--json"], "yes | head -c 1500000");
-    let told = document(long.assert_code(0));
-    assert_eq!(told["stdout"].as_str().unwrap().len(), 1_000_000);
+    let reported = document(long.assert_code(0));
+    assert_eq!(reported["stdout"].as_str().unwrap().len(), 1_000_000);
     assert_eq!(
-        (&told["stdout_truncated"], &told["stderr_truncated"]),
+        (&reported["stdout_truncated"], &reported["stderr_truncated"]),
         (&json!(true), &json!(false))
     );
 }
@@ -699,7 +713,7 @@ fn a_program_that_is_in_debt_with_its_processors_ends_at_its_deadline() {
     let ended = finish(commands.exec(&flags, &["long-calls", "40"]));
     let document = document(&ended);
     assert_eq!((ended.code, &document["status"]), (124, &json!("timeout")), "{document:#}");
-    // In place of minutes; the machine may be busy. Whether the agent told of its output is open.
+    // Instead of minutes; the machine may be busy. Whether the agent reported its output is open.
     let wall = document["usage"]["wall_ms"].as_u64().unwrap();
     assert!((3000..30_000).contains(&wall), "{document:#}");
 }

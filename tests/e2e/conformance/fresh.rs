@@ -39,9 +39,9 @@ fn discarded_files_are_counted_and_listed() {
     ended.assert_code(0);
     assert_eq!(ended.stderr, "note: 2 files (10 B) were discarded; --io-dir DIR keeps them\n");
     assert_eq!(commands.shell(&["--quiet"], line).assert_code(0).stderr, "");
-    let told = document(commands.shell(&["--json"], line).assert_code(0));
-    assert_eq!(told["io_dir"], json!(null), "{told:#}");
-    let names: Vec<_> = told["files_touched"].as_array().unwrap().iter().collect();
+    let reported = document(commands.shell(&["--json"], line).assert_code(0));
+    assert_eq!(reported["io_dir"], json!(null), "{reported:#}");
+    let names: Vec<_> = reported["files_touched"].as_array().unwrap().iter().collect();
     assert_eq!(names.iter().map(|file| &file["name"]).collect::<Vec<_>>(), ["a", "d/b"]);
     assert_eq!(commands.shell(&[], "true").assert_code(0).stderr, "");
     assert!(!commands.place.path("sandbox-files").exists());
@@ -64,9 +64,9 @@ fn keep_keeps_the_files_and_prints_their_path() {
     assert_eq!(std::fs::read_to_string(dir.join("f")).unwrap(), "x\n");
     assert!(dir.starts_with(commands.place.work()), "{}", dir.display());
     // The next one is another.
-    let told = document(commands.shell(&["--keep", "--json"], "ls; echo x > f").assert_code(0));
-    assert_eq!(told["stdout"], "");
-    assert_ne!(told["io_dir"].as_str().unwrap(), dir.to_str().unwrap());
+    let reported = document(commands.shell(&["--keep", "--json"], "ls; echo x > f").assert_code(0));
+    assert_eq!(reported["stdout"], "");
+    assert_ne!(reported["io_dir"].as_str().unwrap(), dir.to_str().unwrap());
     let before = std::fs::read_dir(commands.place.work()).unwrap().count();
     assert_eq!(commands.shell(&["--keep"], "true").assert_code(0).stderr, "");
     assert_eq!(std::fs::read_dir(commands.place.work()).unwrap().count(), before);
@@ -106,7 +106,7 @@ fn directories_that_are_made_belong_to_the_user_who_runs() {
 }
 
 #[test]
-fn named_io_dir_is_used_whoever_names_it() {
+fn named_io_dir_is_used_from_any_source() {
     let commands = Commands::new();
     let place = &commands.place;
     commands.shell(&["--io-dir", "by-flag"], "echo x > f").assert_code(0);
@@ -141,7 +141,7 @@ fn killed_controller_leaves_no_fresh_io_dir() {
     let line = "echo secret > f; chmod 000 /io; echo ready; sleep 1000";
     let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], line);
     assert_eq!(fresh(&commands).len(), 1);
-    // It is in use: nobody else removes it.
+    // It is in use: a sweep does not remove it.
     commands.place.sandboxctl(["gc"]).assert_code(0);
     assert_eq!(fresh(&commands).len(), 1);
     commands.place.expect_a_dead_instance();
@@ -161,20 +161,22 @@ fn killed_controller_leaves_no_fresh_io_dir() {
 #[test]
 fn sandboxes_with_programs_have_limits_for_builds_and_others_have_theirs() {
     let commands = Commands::new();
-    let limits = |told: &serde_json::Value| {
-        ["timeout_ms", "memory_bytes", "pids", "write_bytes", "entries"]
-            .map(|key| told["limits"][key].as_u64().unwrap_or_else(|| panic!("{key} {told:#}")))
+    let limits = |reported: &serde_json::Value| {
+        ["timeout_ms", "memory_bytes", "pids", "write_bytes", "entries"].map(|key| {
+            reported["limits"][key].as_u64().unwrap_or_else(|| panic!("{key} {reported:#}"))
+        })
     };
-    let told = document(commands.shell(&["--json"], "true").assert_code(0));
-    assert_eq!(limits(&told), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
+    let reported = document(commands.shell(&["--json"], "true").assert_code(0));
+    assert_eq!(limits(&reported), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
     let args = commands.provided.args();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let told = commands.place.run_json("return 1", &args);
-    assert_eq!(limits(&told), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
-    let told = commands.place.run_json("return 1", &[]);
-    assert_eq!(limits(&told), [30_000, 256 << 20, 64, 50 << 20, 10_000]);
+    let reported = commands.place.run_json("return 1", &args);
+    assert_eq!(limits(&reported), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
+    let reported = commands.place.run_json("return 1", &[]);
+    assert_eq!(limits(&reported), [30_000, 256 << 20, 64, 50 << 20, 10_000]);
     let flags = ["--json", "--entries", "7", "--timeout", "50s"];
-    let told = document(&commands.shell(&flags, "for i in 1 2 3 4 5 6 7 8 9; do touch $i; done"));
-    assert_eq!((limits(&told)[0], limits(&told)[4]), (50_000, 7));
-    assert_eq!(told["error"]["hint"], "--entries raises the limit", "{told:#}");
+    let reported =
+        document(&commands.shell(&flags, "for i in 1 2 3 4 5 6 7 8 9; do touch $i; done"));
+    assert_eq!((limits(&reported)[0], limits(&reported)[4]), (50_000, 7));
+    assert_eq!(reported["error"]["hint"], "--entries raises the limit", "{reported:#}");
 }

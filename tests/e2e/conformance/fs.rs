@@ -86,7 +86,7 @@ pub fn refused(place: &Fixture, args: &[&str], code: i32, kind: &str) -> String 
     text.stderr
 }
 
-/// Content in which every byte has another one behind it.
+/// Content in which every byte differs from the next one.
 pub fn content(length: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
@@ -223,7 +223,7 @@ fn names_of_any_bytes_are_listed_read_and_written() {
 }
 
 #[test]
-fn a_copy_goes_where_it_is_told_and_leaves_the_old_file_where_it_fails() {
+fn a_copy_goes_to_its_target_and_a_failed_one_leaves_the_old_file() {
     let place = Fixture::new();
     place.write("host.txt", "host");
     place.write("sandbox-files/dir/guest.txt", "guest");
@@ -269,7 +269,7 @@ fn a_full_disk_leaves_no_page_of_the_manual_and_no_data_directory() {
     let place = Fixture::new();
     let small = place.path("small");
     let _mounted = HostMount::memory(small.clone(), c"size=1m");
-    // Some pages have room, and not all of them.
+    // Some free pages, but too few.
     std::fs::write(small.join("full"), content((1 << 20) - (40 << 10))).unwrap();
     let token = "token create --data-dir small/new/data --subject a --scope sandboxes";
     for line in ["man --dir small/new/man", token] {
@@ -300,8 +300,8 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
     // The host's disk may be the full one.
     std::fs::create_dir_all(place.path("sandbox-files")).unwrap();
     std::fs::write(place.path("sandbox-files/big"), &content).unwrap();
-    let told = refused(&place, &["cp", ":big", "small/a"], 1, "disk_full");
-    assert!(told.starts_with("error: small/a: No space left"), "{told}");
+    let reported = refused(&place, &["cp", ":big", "small/a"], 1, "disk_full");
+    assert!(reported.starts_with("error: small/a: No space left"), "{reported}");
     assert_eq!(std::fs::read(small.join("a")).unwrap(), b"old");
     assert_eq!(std::fs::read_dir(&small).unwrap().count(), 1);
     drop(mounted);
@@ -426,7 +426,7 @@ pub fn terminal() -> (File, File) {
     (shown.into(), side)
 }
 
-/// What a terminal shows, until nobody has its other side any more.
+/// What a terminal shows, until its other side is closed.
 pub fn all_of(mut shown: File) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];

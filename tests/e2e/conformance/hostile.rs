@@ -90,18 +90,18 @@ fn script_errors_name_no_host_path() {
     // The one mount whose source and name differ, a link that names the host, and failures.
     let document = place.run_json(
         r#"
-            local told = { debug.traceback(), tostring(io.open("/in/given.txt")) }
-            local function try(f, ...) table.insert(told, (select(2, pcall(f, ...)))) end
+            local reported = { debug.traceback(), tostring(io.open("/in/given.txt")) }
+            local function try(f, ...) table.insert(reported, (select(2, pcall(f, ...)))) end
             try(io.open, "link") try(io.open, "dir/secret") try(io.open, "none/x")
             try(io.open, "/in/other") try(os.rename, "real/file", "/in/given.txt")
             try(os.remove, "/in/given.txt") try(io.list, "relative") try(io.open, "/in/given.txt", "w")
-            return told
+            return reported
         "#,
         &["--in", "given.txt"],
     );
     assert_eq!(document["status"], "ok", "{document:#}");
-    let told = document["result"].to_string();
-    assert!(!told.contains(host) && !told.contains("outside/"), "{told}");
+    let reported = document["result"].to_string();
+    assert!(!reported.contains(host) && !reported.contains("outside/"), "{reported}");
 }
 
 /// Exchanges two names as fast as it can, until it is dropped.
@@ -175,7 +175,7 @@ fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
             until round >= 30000 or (round >= 300 and done > 100 and refused > 100)
             return { done = done > 100, refused = refused > 100, stolen = stolen }
         "#,
-        // Time for all of its rounds, on whatever machine.
+        // Time for all of its rounds, on any machine.
         &["--timeout", "10m"],
     );
     drop(swappers);
@@ -187,8 +187,8 @@ fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
     assert_eq!(std::fs::read_dir(place.path("outside")).unwrap().count(), 2);
 }
 
-/// Every operation on what is swapped, and on what is below it. Nothing outside may be told:
-/// its contents are `stolen`, and the one name that is only there is `only-outside`.
+/// Every operation on what is swapped, and on what is below it. Nothing outside may leak: its
+/// contents are `stolen`, and the one name that only exists there is `only-outside`.
 fn operations() -> Vec<Value> {
     let mut operations = Vec::new();
     for path in ["real/file", "real/secret", "real/sub/secret", "one"] {
@@ -229,7 +229,7 @@ fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
     // Both sides have the same names, so that a step that is led away finds what it looks for.
     place.write("sandbox-files/real/sub/mine", "inside");
     place.write("sandbox-files/one", "inside");
-    // The script goes on for as long as the operations take, on whatever machine.
+    // The script runs for as long as the operations take, on any machine.
     let limits = Limits { timeout: Duration::from_secs(600), ..Limits::default() };
     let guest = Guest::in_place(place, |spec| spec.limits(limits));
     let at = |name: &str| guest.place.path("sandbox-files").join(name);
@@ -250,9 +250,10 @@ fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
                 let envelope = guest.perform(&operation);
                 if envelope["success"] == true {
                     done += 1;
-                    let told = envelope["data"].to_string();
-                    let is_stolen = told.contains("stolen") || told.contains("only-outside");
-                    assert!(!is_stolen, "{operation}: {told}");
+                    let reported = envelope["data"].to_string();
+                    let is_stolen =
+                        reported.contains("stolen") || reported.contains("only-outside");
+                    assert!(!is_stolen, "{operation}: {reported}");
                 } else {
                     refused += 1;
                     let kind = envelope["error"]["kind"].as_str().unwrap();

@@ -111,7 +111,7 @@ const SHELL: &[&str] = &["/bin/sh", "/bin/cat", "/bin/ls", "/usr/bin/id", "/usr/
 fn programs_run_in_a_file_system_of_static_ones_alone() {
     let programs = Programs::of(&Rootfs::busybox());
     assert_eq!(programs.output(Command::new("echo").arg("hello")), "hello\n");
-    // Made by nobody: it is mounted.
+    // Not created by an image: it is mounted.
     assert_eq!(programs.shell("cd /tmp && echo x > a && cat a"), "x\n");
     assert_eq!(programs.shell("id -u; id -g; id -G"), "4321\n4322\n4322\n");
     assert_eq!(programs.shell("echo y > out; pwd"), "/io\n");
@@ -288,7 +288,7 @@ fn labels_of_an_image_do_not_describe_the_sandbox() {
     let listed = finish(programs.guest.place.command(["ps", "--json"]));
     assert!(listed.assert_code(0).stdout.contains(&id), "{}", listed.stdout);
     assert!(!listed.stdout.contains("of the image"), "{}", listed.stdout);
-    // Nor make it one of ours, which is removed with them.
+    // Nor make it an image of sandboxctl, which is removed with them.
     let images = finish(programs.guest.place.command(["image", "ls", "--json"]));
     assert!(!images.assert_code(0).stdout.contains("of the image"), "{}", images.stdout);
 }
@@ -333,7 +333,7 @@ fn localhost_is_known_and_no_name_is_asked_for_elsewhere() {
 
 #[test]
 fn tmp_is_bounded_in_bytes_and_files() {
-    // Where nobody could write in the image, neither.
+    // A read-only directory of the image does not matter either.
     let programs = Programs::of(&Rootfs::busybox().folder("tmp", 0o755));
     let (options, kind, own) = programs.mount("/tmp");
     assert_eq!(kind, "tmpfs");

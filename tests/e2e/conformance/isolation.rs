@@ -136,8 +136,8 @@ fn script_learns_nothing_of_the_host() {
         let name = variable.split('=').next().unwrap();
         assert!(["PATH", "HOSTNAME", "HOME", "TERM", "container"].contains(&name), "{variable}");
     }
-    // What programs of the host's boot, disks and drivers tell is masked: /proc/cmdline and its kind.
-    // Another kernel's own are not the host's.
+    // What reveals the host's boot, disks and drivers to programs is masked: /proc/cmdline and its
+    // kind. Another kernel's own are not the host's.
     let own: &[&str] = if has(Feature::SharedKernel) {
         &[]
     } else {
@@ -167,8 +167,7 @@ fn script_writes_to_its_io_dir_alone() {
         assert!(options.split(',').any(|it| it == option), "/proc {options}");
     }
     assert!(!Path::new("/made-by-a-probe").exists());
-    // Nothing of the host that was not given.
-    // Docker makes a file of the container's own name.
+    // Nothing of the host that was not given. Docker creates a file with the container's own name.
     let ours = ["/", "/io", "/in/given.txt", "/.sandbox/agent", "/etc/hostname"];
     // Podman makes more such files.
     let podmans = ["/etc/hosts", "/etc/passwd", "/etc/group"];
@@ -209,7 +208,7 @@ fn its_devices_are_the_harmless_ones() {
             "mqueue d",
             "shm d",
         ];
-        // Another kernel's lead to nothing of the host's.
+        // Another kernel's lead to nothing on the host.
         let own = ["fuse c 10:229", "net d"];
         let is_own = !has(Feature::SharedKernel) && own.contains(&device);
         assert!(known.contains(&device) || is_own, "{device}");
@@ -241,7 +240,7 @@ fn its_resource_limits_are_set_hard_and_soft() {
 #[test]
 fn no_system_call_leads_out_of_it() {
     let seen = Seen::new();
-    // What another kernel gives to anybody is its own, and nothing of the host's.
+    // What another kernel gives to any process is its own, not the host's.
     let own = [
         "unshare_user",
         "unshare_mount",

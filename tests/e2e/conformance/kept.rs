@@ -217,7 +217,7 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     });
     let path = format!("/v1/sandboxes/{idle}/files/a.txt");
     assert_eq!(caller.send("PUT", &path, "kept").generation, Some((2, true)));
-    // It has one id everywhere, and its containers are told apart by their numbers.
+    // It has one id everywhere; the numbers of its containers differ.
     let names: Vec<_> = place.containers().iter().map(|it| engine().name_of(it)).collect();
     assert_eq!(names, [format!("sandboxctl-{idle}-g2")]);
     // It may be idle again before it is listed.

@@ -53,12 +53,11 @@ fn processors_are_a_share() {
     let result = &played.document["result"];
     let [cpu, wall] = ["cpu_ms", "wall_ms"].map(|key| result[key].as_u64().unwrap());
     if !has(Feature::OwnLimits) {
-        // It guesses, and a guess tells nothing of the share that it got.
+        // It estimates, and an estimate says nothing about its share.
         assert!(cpu <= wall, "{result}");
         return;
     }
-    // Whatever else the machine does, it can only get less than its share, and what one period
-    // of the scheduler (100 ms) gives ahead.
+    // A busy machine can only reduce its share; one period of the scheduler (100 ms) may run ahead.
     assert!(wall >= 1000 && cpu * 10 <= wall * 4, "{result}");
 }
 
@@ -67,5 +66,5 @@ fn a_loop_that_no_one_interrupts_is_killed_at_its_deadline() {
     let actor = Actor::new();
     let played = actor.play("says-nothing", &["--timeout", "300ms"]);
     assert_eq!(played.document["status"], "timeout", "{:#}", played.document);
-    assert_eq!(played.document["usage"]["cpu_ms"].as_u64().is_some(), engine().tells_usage());
+    assert_eq!(played.document["usage"]["cpu_ms"].as_u64().is_some(), engine().reports_usage());
 }

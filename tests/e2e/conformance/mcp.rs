@@ -239,7 +239,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     client.data("execute_script", json!({ "script": script }));
     let read = client.ask("resources/read", json!({ "uri": "sandbox:///io/bytes" }));
     assert_eq!(read["result"]["contents"][0]["blob"], "//4=", "{read:#}");
-    for (uri, code, told) in [
+    for (uri, code, reported) in [
         ("sandbox:///io/much", -32602, "a resource has at most 4 MiB"),
         ("sandbox:///etc/passwd", -32602, "--io-dir"),
         ("sandbox:///io/../etc/passwd", -32602, "--io-dir"),
@@ -248,7 +248,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
         let refused = client.ask("resources/read", json!({ "uri": uri }));
         assert_eq!(refused["error"]["code"], code, "{refused:#}");
         let message = refused["error"]["message"].as_str().unwrap();
-        assert!(message.contains(told), "{uri}: {message}");
+        assert!(message.contains(reported), "{uri}: {message}");
     }
     let completed = client.ask(
         "completion/complete",
@@ -264,7 +264,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
 }
 
 impl Client {
-    /// Whether the client was told that the list of files has changed.
+    /// Whether the client was notified that the list of files has changed.
     #[track_caller]
     fn answered_list_changed(&mut self) {
         let changed = "notifications/resources/list_changed";
@@ -325,7 +325,7 @@ fn agent_hears_what_is_wrong_and_can_go_on() {
     ] {
         let text = client.failure(tool, arguments);
         assert!(text.contains(expected), "{tool}: {text}");
-        // No path of the host, whatever is wrong.
+        // No error contains a path of the host.
         assert!(!text.contains(place.work().to_str().unwrap()), "{tool}: {text}");
     }
     let bytes = client.data("read_file", json!({ "path": "data.bin", "encoding": "base64" }));
@@ -394,7 +394,7 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
     client.ask("tools/call", with_meta(write));
     client.answered_list_changed();
     assert!(!client.early.contains_key(&listening), "it goes on");
-    // Who begins later is told once of all that was before.
+    // A client that starts later is notified once of all earlier changes.
     client.notifications.clear();
     client.begin("subscriptions/listen", with_meta(wanted));
     client.answered_list_changed();
@@ -419,8 +419,8 @@ fn trace_context_of_a_call_is_in_the_log() {
     }
     client.end();
     let log = place.read("log");
-    let told = format!("traceparent={parent}");
-    assert!(log.lines().any(|line| line.replace('"', "").contains(&told)), "{log}");
+    let reported = format!("traceparent={parent}");
+    assert!(log.lines().any(|line| line.replace('"', "").contains(&reported)), "{log}");
     assert!(!log.contains("of no such form"), "{log}");
 }
 
@@ -602,7 +602,7 @@ fn client_that_is_killed_or_leaves_in_the_middle_leaves_nothing() {
 
 #[test]
 fn client_that_does_not_read_holds_up_no_end() {
-    /// Not all that a pipe has room for: what does not fit at the end of it waits.
+    /// Less than a pipe holds: a message that does not fit completely waits.
     const FULL: u64 = 32 << 10;
     let place = Fixture::new();
     for signal in [None, Some(Signal::TERM)] {
@@ -696,8 +696,8 @@ fn instructions_and_prompts_are_about_the_tools_that_are_offered() {
     let place = Fixture::new();
     let mut client =
         Client::silent(&place, &["--io-dir", "out", "--tools", "read_*", "--pool", "0"]);
-    let told = client.ask("initialize", hello("2025-11-25"));
-    let instructions = told["result"]["instructions"].as_str().unwrap();
+    let reported = client.ask("initialize", hello("2025-11-25"));
+    let instructions = reported["result"]["instructions"].as_str().unwrap();
     assert!(!instructions.contains("script"), "{instructions}");
     client.notify("notifications/initialized", json!({}));
     let listed = client.ask("prompts/list", json!({}));

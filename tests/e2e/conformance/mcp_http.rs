@@ -1,5 +1,5 @@
-//! The tools of an agent at `/mcp` of a service: who is let in, what bad input gets, quotas, and what a
-//! client leaves behind that goes away.
+//! The MCP tools at `/mcp` of a service: authentication, bad input, quotas, and what a client
+//! leaves behind that goes away.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,16 +10,16 @@ use super::service::{Service, serve};
 use crate::fixture::{Fixture, eventually, peak_memory_kib};
 use crate::rootfs::Rootfs;
 
-/// Runs until it is ended, and says when it has begun.
+/// Runs until it is stopped, and prints when it has started.
 const LOOP: &str = "print('begun') while true do end";
-/// What is left to a service for its answers to many calls, beside what it had: as many messages as it
+/// The memory of a service for its replies to many calls, beyond its base: as many messages as it
 /// reads at one time, and the sandboxes' sessions.
 const MEMORY_KIB: u64 = 256 << 10;
 
 /// Files for scripts, which those of others have only where that is wanted.
 const FILES: (&str, &str) = ("SANDBOXCTL_IO_ENABLED", "true");
 
-/// An answer by no client of ours.
+/// A reply to a raw client.
 #[derive(Debug)]
 struct Response {
     status: u16,
@@ -183,11 +183,11 @@ impl Client {
     fn begin_loop(&self) -> TcpStream {
         let arguments = json!({ "script": LOOP, "timeout_ms": 600_000 });
         let mut connection = self.begin_call("execute_script", arguments);
-        let (mut told, mut piece) = (Vec::new(), [0; 4096]);
-        while !String::from_utf8_lossy(&told).contains("begun") {
+        let (mut reported, mut piece) = (Vec::new(), [0; 4096]);
+        while !String::from_utf8_lossy(&reported).contains("begun") {
             let read = connection.read(&mut piece).unwrap();
-            assert_ne!(read, 0, "it has ended: {}", String::from_utf8_lossy(&told));
-            told.extend_from_slice(&piece[..read]);
+            assert_ne!(read, 0, "it has ended: {}", String::from_utf8_lossy(&reported));
+            reported.extend_from_slice(&piece[..read]);
         }
         connection
     }
@@ -250,11 +250,11 @@ fn agent_over_http_is_let_in_by_its_host_origin_token_and_scope() {
     let listed = authorized.ask("tools/list", json!({}));
     assert_eq!(listed.status, 200, "{listed:?}");
     assert_eq!(listed.message()["result"]["tools"][0]["name"], "execute_script");
-    let (_, told) = service.http("GET", "/.well-known/oauth-protected-resource/mcp", "", "");
-    let told: Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["resource"], "https://sandbox.example.org/mcp", "{told:#}");
-    assert_eq!(told["scopes_supported"], json!(["sandboxes"]), "{told:#}");
-    assert!(told.get("authorization_servers").is_none(), "it names no issuer: {told:#}");
+    let (_, reported) = service.http("GET", "/.well-known/oauth-protected-resource/mcp", "", "");
+    let reported: Value = serde_json::from_str(&reported).unwrap();
+    assert_eq!(reported["resource"], "https://sandbox.example.org/mcp", "{reported:#}");
+    assert_eq!(reported["scopes_supported"], json!(["sandboxes"]), "{reported:#}");
+    assert!(reported.get("authorization_servers").is_none(), "it names no issuer: {reported:#}");
     assert_eq!(place.containers(), Vec::<String>::new());
     service.stop();
 }
@@ -295,7 +295,7 @@ fn bad_input_over_http_is_answered_and_the_next_call_works() {
     let large = [&request("tools/list", json!({}))[..], &huge[..20 << 20]].concat();
     let answer = client.ask_raw(&large, &[("mcp-method", "tools/list")]);
     assert_eq!(answer.status, 413, "{answer:?}");
-    // Whoever waits for the answer to a request is told so, if its id can be read.
+    // The reply to an invalid request carries its id, if that can be read.
     let cut = br#"{"jsonrpc":"2.0","id":77,"method":"ping","params":{"a":"\ud83d"}}"#;
     let mut long = br#"{"jsonrpc":"2.0","id":77,"method":"ping","params":{"a":""#.to_vec();
     long.resize(17 << 20, b'x');
@@ -322,11 +322,15 @@ fn bad_input_over_http_is_answered_and_the_next_call_works() {
         ("read_file", json!({ "path": "data.bin" }), "`encoding: \"base64\"`"),
         ("read_file", json!({ "path": "../etc/passwd" }), "path_escape"),
         ("read_file", json!({ "path": "/etc/passwd" }), "path_escape"),
-        ("write_file", json!({ "path": ".bashrc", "content": "x" }), "the service lets nobody"),
+        (
+            "write_file",
+            json!({ "path": ".bashrc", "content": "x" }),
+            "the service protects these names",
+        ),
         (
             "execute_script",
             json!({ "script": "fs.write('.git/x', '')" }),
-            "the service lets nobody",
+            "the service protects these names",
         ),
         ("write_file", json!({ "path": "a" }), "missing field `content`"),
         ("stat", json!({ "path": "absent" }), "not_found"),
@@ -356,7 +360,7 @@ fn answers_are_json_of_any_size_where_nothing_else_is_sent() {
     let script = "fs.write('a.png', '\\137PNG\\r\\n\\26\\n' .. ('x'):rep(790000)) \
                   fs.write('large', ('x'):rep(3 * 2^19)) print('written') return ('x'):rep(530000)";
     let answer = stateless.call("execute_script", json!({ "script": script }));
-    // It takes long, and tells its progress: it is one event among others, of no more than clients take.
+    // It takes long, and reports progress: events of a size that clients accept.
     assert!(answer.head.contains("content-type: text/event-stream"), "{}", answer.head);
     assert!(answer.body.len() < 1 << 20, "{}", answer.body.len());
     let ran = answer.message();
@@ -430,7 +434,7 @@ fn two_thousand_calls_over_http_cost_others_nothing() {
         }
         let script = json!({ "script": "return 1" });
         assert_eq!(other.data("execute_script", script)["result"], 1);
-        // Files of another subject are not there.
+        // Files of another subject are missing.
         let text = other.call("stat", json!({ "path": "a.txt" })).failure();
         assert!(text.contains("not_found"), "{text}");
     });
@@ -609,12 +613,12 @@ fn calls_of_agents_have_the_rate_of_executions() {
     assert!(text.starts_with("Script execution error: too many requests (busy)"), "{text}");
     assert!(text.contains("\nhint: try again in "), "{text}");
     assert_eq!(submit().0, 429);
-    // File tools are no executions, as file operations of the API are none.
+    // Calls of file tools are not counted as executions, like file operations of the API.
     client.data("write_file", json!({ "path": "a", "content": "x" }));
     let usage = service.usage();
     let expected = json!([3, 0, 0, 1]);
-    let told = ["executions", "queued", "running", "sandboxes"].map(|name| usage[name].clone());
-    assert_eq!(json!(told), expected, "{usage:#}");
+    let reported = ["executions", "queued", "running", "sandboxes"].map(|name| usage[name].clone());
+    assert_eq!(json!(reported), expected, "{usage:#}");
     service.stop();
 }
 

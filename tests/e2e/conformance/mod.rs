@@ -1,4 +1,4 @@
-//! The conformance suite: what a sandbox is, whatever runs its container.
+//! The conformance suite: what a sandbox is, on any engine.
 
 mod agents;
 mod artifacts;

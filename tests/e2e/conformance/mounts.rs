@@ -19,7 +19,7 @@ use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
 use crate::library::{Guest, Library, NextEvent as _};
 use crate::rootfs::Rootfs;
 
-/// A mount of the host's, gone at its end whatever the test says.
+/// A mount of the host, removed at its end even if the test fails.
 pub(super) struct HostMount(pub(super) PathBuf);
 
 impl HostMount {
@@ -37,7 +37,7 @@ impl HostMount {
         mounted
     }
 
-    /// An empty disk, in a file beside it, with the file system that a program of Debian's makes.
+    /// An empty disk, in a file, with a file system made by a Debian program.
     pub(super) fn disk(at: PathBuf, bytes: u64, make: &str) -> Self {
         fs::create_dir_all(&at).unwrap();
         let image = at.with_extension("image");
@@ -98,7 +98,7 @@ fn assert_refused(ended: &Ended, why: &str) {
 }
 
 #[test]
-fn directory_of_another_user_is_not_mounted_for_whoever_may_use_docker() {
+fn directory_of_another_user_is_not_mounted_for_users_of_docker() {
     // The embedded engine is root's.
     if engine() != Engine::Docker {
         return;
@@ -145,7 +145,7 @@ fn mount_point_below_the_io_dir_or_an_input_is_refused_at_launch() {
     tmpfs.assert_is_mounted();
     drop(tmpfs);
 
-    // Device numbers do not tell a bind mount from what it is on.
+    // Device numbers do not distinguish a bind mount from its parent.
     place.write("elsewhere/inside", "of the host");
     let odd = place.path("sandbox-files/a b\\040/m");
     let bind = HostMount::bind(&place.path("elsewhere"), odd);
@@ -194,8 +194,8 @@ fn assert_ended_for(outcome: &Outcome, mounted: &HostMount) {
     let Outcome::Error { failure, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(failure.kind, ErrorKind::Policy);
     assert!(failure.message.starts_with("the sandbox was ended: the io dir"), "{failure:?}");
-    let told = format!("{} is a mount point below it", mounted.0.display());
-    assert!(failure.message.contains(&told), "{failure:?}");
+    let reported = format!("{} is a mount point below it", mounted.0.display());
+    assert!(failure.message.contains(&reported), "{failure:?}");
     assert!(failure.hint.as_ref().unwrap().contains("still mounted"), "{failure:?}");
     mounted.assert_is_mounted();
 }
@@ -270,7 +270,7 @@ fn assert_ends_for_a_mount_that_is_moved_in(source: &str) {
     let result = guest.wait(async {
         let mut run = guest.sandbox.start(Script::new(source), CancelHandle::new()).await.unwrap();
         run.next_log().await.unwrap();
-        // The kernel tells nobody of this.
+        // The kernel does not report this.
         fs::rename(&aside, guest.place.path("sandbox-files/aside")).unwrap();
         run.wait().await.unwrap()
     });
@@ -286,7 +286,7 @@ fn mount_that_is_moved_into_the_io_dir_with_its_directory_ends_the_script() {
 }
 
 #[test]
-fn mount_that_is_moved_into_the_io_dir_just_before_the_end_is_told() {
+fn mount_that_is_moved_into_the_io_dir_just_before_the_end_is_reported() {
     let source = "print('begun') while not fs.exists('aside') do end";
     assert_ends_for_a_mount_that_is_moved_in(source);
 }
@@ -310,7 +310,7 @@ fn mount_that_is_moved_into_the_io_dir_of_an_idle_sandbox_is_seen_at_its_next_us
 }
 
 #[test]
-fn mount_whose_name_is_not_utf8_is_nobodys_business() {
+fn mount_whose_name_is_not_utf8_changes_nothing() {
     let place = Fixture::new();
     let name = place.work().join(std::ffi::OsStr::from_bytes(b"\xff"));
     let mounted = HostMount::tmpfs(name);
@@ -390,7 +390,7 @@ fn pseudo_file_systems_and_devices_are_not_mounted() {
 }
 
 #[test]
-fn root_of_the_whole_system_is_no_root_of_programs_by_any_path() {
+fn root_of_the_whole_system_is_refused_as_a_root_under_any_path() {
     if engine() != Engine::Embedded {
         return;
     }
@@ -520,8 +520,8 @@ fn own_folders_are_hidden_in_an_input_that_holds_them() {
     let scripts = launch(SandboxSpec::new());
     let result = library.wait(scripts.run(Script::new(source))).unwrap();
     let Outcome::Ok { result } = &result.outcome else { panic!("{result:?}") };
-    let told: serde_json::Value = serde_json::from_str(result.get()).unwrap();
-    assert_eq!(told, json!({"own": 0, "seen": "file", "instances": false}));
+    let reported: serde_json::Value = serde_json::from_str(result.get()).unwrap();
+    assert_eq!(reported, json!({"own": 0, "seen": "file", "instances": false}));
     for sandbox in [programs, scripts] {
         library.wait(sandbox.close()).unwrap();
     }

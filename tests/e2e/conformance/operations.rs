@@ -22,7 +22,7 @@ use crate::engine::engine;
 use crate::fixture::Fixture;
 use crate::library::{Guest, give_up_all_after, kind_of};
 
-/// Whatever has a name and is neither file nor directory, in an io dir, and a link out of it.
+/// Names that are neither files nor directories, in an io dir, and a link out of it.
 fn plant_oddities(io_dir: &Path) {
     symlink("/etc/passwd", io_dir.join("link")).unwrap();
     symlink("nowhere", io_dir.join("dangling")).unwrap();
@@ -129,7 +129,7 @@ fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
     symlink("dir", place.path("sandbox-files/link")).unwrap();
     mknodat(CWD, place.path("sandbox-files/fifo"), FileType::Fifo, 0o666.into(), 0).unwrap();
     let guest = Guest::in_place(place, |spec| spec);
-    // Whatever the operation, but where it makes or finds a directory.
+    // For every operation, except those that create or find a directory.
     for (path, kind) in
         [("link/", "symlink"), ("file/", "not_a_directory"), ("fifo/", "not_a_directory")]
     {
@@ -221,11 +221,11 @@ fn links_are_never_followed_and_special_files_never_opened() {
     let io_dir = guest.place.path("sandbox-files");
     plant_oddities(&io_dir);
     guest.place.write("sandbox-files/file", "inside");
-    // Through a link, whatever the operation.
+    // Through a link, for every operation.
     for operation in each_on("way-out/passwd") {
         assert_eq!(guest.kind(operation.clone()), "symlink", "{operation}");
     }
-    // At a link: its name is there, its target is nobody's business.
+    // At a link: its name exists, its target does not matter.
     for path in ["link", "dangling", "way-out"] {
         for operation in [
             json!({"operation": "read", "path": path}),

@@ -15,7 +15,7 @@ use crate::fixture::{Fixture, eventually, finish, spawn, wait};
 /// What the tries of an attack are: one in three showed what it was to show.
 const TRIES: usize = 25;
 
-/// Has two names exchange what they are for as long as `run` lasts, as a run that goes on beside it can.
+/// Exchanges two names for as long as `run` lasts, as a concurrent run can.
 fn while_exchanged(one: &Path, other: &Path, run: impl FnOnce()) {
     /// Also if what runs meanwhile panics.
     struct Done<'a>(&'a AtomicBool);
@@ -41,9 +41,9 @@ fn count(directory: &Path) -> usize {
 }
 
 #[test]
-fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
+fn link_that_replaces_a_matched_file_is_not_followed() {
     if !has(Feature::MountNumbers) {
-        // Nobody sees which file of the host an input is.
+        // Which file of the host an input is, is not visible.
         return;
     }
     let place = Fixture::new();
@@ -56,8 +56,8 @@ fn link_that_takes_the_place_of_a_matched_file_is_not_followed() {
     while_exchanged(&place.path("in/x.txt"), &place.path("in/link"), || {
         for _ in 0..TRIES {
             let ended = run();
-            let told = format!("{}{}", ended.stdout, ended.stderr);
-            assert!(!told.contains("of the host"), "{told}");
+            let reported = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(!reported.contains("of the host"), "{reported}");
         }
     });
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Ended, Fixture};
 
-/// A script that tells what became of each of these calls.
+/// A script that reports the outcome of each of these calls.
 fn attempts(calls: &[(&str, &str)]) -> String {
     let tries = calls.iter().map(|(name, call)| {
         format!(
@@ -30,7 +30,7 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 /// Of a line, what is the same each time.
-fn told(line: &Value) -> Value {
+fn reported(line: &Value) -> Value {
     json!([line["operation"], line["by"], line["path"], line["outcome"], line["bytes"]])
 }
 
@@ -91,13 +91,13 @@ fn a_protected_name_refuses_what_would_change_it_and_is_read() {
     assert_eq!(place.read("sandbox-files/.bashrc"), "old");
     assert_eq!(place.read("sandbox-files/a/.git/hooks/pre-commit"), "old");
 
-    // Nothing is protected that nobody protects.
+    // Only configured names are protected.
     let document = place.run_json(&attempts(&calls[..2]), &[]);
     assert_eq!(document["result"], json!({"hook": "ok", "open": "ok"}), "{document:#}");
 }
 
 #[test]
-fn a_protected_name_is_moved_by_nobody_in_any_spelling() {
+fn a_protected_name_cannot_be_moved_in_any_spelling() {
     let place = Fixture::new();
     place.write("sandbox-files/proj/.git/config", "old");
     place.write("sandbox-files/proj/src/f", "old");
@@ -220,7 +220,7 @@ fn limits_of_operations_hold_for_scripts() {
 }
 
 #[test]
-fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
+fn the_audit_has_a_scripts_changes_and_refusals() {
     let place = Fixture::new();
     place.write("sandbox-files/old", "12345");
     std::os::unix::fs::symlink("/etc/passwd", place.path("sandbox-files/link")).unwrap();
@@ -244,7 +244,7 @@ fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
         assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
     }
     assert_eq!(
-        lines.iter().map(told).collect::<Vec<_>>(),
+        lines.iter().map(reported).collect::<Vec<_>>(),
         [
             json!(["launch", "caller", null, "ok", null]),
             json!(["write", "script", "/io/.ssh/authorized_keys", "protected", null]),
@@ -267,7 +267,7 @@ fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
 }
 
 #[test]
-fn an_audit_that_nobody_reads_holds_up_no_run_and_its_losses_are_told() {
+fn an_unread_audit_blocks_no_run_and_its_losses_are_reported() {
     let place = Fixture::new();
     let fifo = fifo(&place);
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -474,9 +474,9 @@ fn the_default_encoding_is_the_one_that_is_configured() {
     assert_eq!(envelopes[1]["data"]["encoding"], "hex");
     assert_eq!(envelopes[2]["data"]["content"], "\u{0}\u{ff}");
     assert_eq!(outcome(&envelopes[3]), "encoding");
-    let told: Vec<Value> = lines(&place.path("audit.log"))[1..5].iter().map(told).collect();
+    let reported: Vec<Value> = lines(&place.path("audit.log"))[1..5].iter().map(reported).collect();
     assert_eq!(
-        told,
+        reported,
         [
             json!(["write", "caller", "/io/a", "ok", 2]),
             json!(["read", "caller", "/io/a", "ok", 2]),
@@ -487,7 +487,7 @@ fn the_default_encoding_is_the_one_that_is_configured() {
 }
 
 #[test]
-fn text_that_is_not_in_its_encoding_is_a_write_that_failed_whoever_gives_it() {
+fn text_with_a_wrong_encoding_is_a_failed_write_at_every_door() {
     let place = Fixture::new();
     let stdin = ["fs", "write", "a", "--encoding", "hex", "--audit", "audit.log"];
     place.sandboxctl_with(b"0g", stdin).assert_code(1).assert_stderr_has("a: the content is not");
@@ -495,8 +495,8 @@ fn text_that_is_not_in_its_encoding_is_a_write_that_failed_whoever_gives_it() {
     let call = r#"{"containerId": "c", "path": "b", "content": "AP8", "encoding": "base64"}"#;
     let tool = ["tool", "sandbox_write_file", "--init", init, "--input", call];
     place.sandboxctl(tool.iter().chain(&["--audit", "audit.log"])).assert_code(1);
-    let told: Vec<Value> = lines(&place.path("audit.log")).iter().map(told).collect();
-    let writes: Vec<&Value> = told.iter().filter(|line| line[0] == "write").collect();
+    let reported: Vec<Value> = lines(&place.path("audit.log")).iter().map(reported).collect();
+    let writes: Vec<&Value> = reported.iter().filter(|line| line[0] == "write").collect();
     assert_eq!(
         writes,
         [

@@ -62,7 +62,7 @@ fn each_pooled_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
     assert_eq!(seen.len(), 4);
     let stats = library.controller().pool_stats().unwrap();
     assert_eq!((stats.hits, stats.misses, stats.parked), (4, 0, 2));
-    // Closed with two that nobody claimed: the place is clean.
+    // Closed with two unclaimed sandboxes: the place is clean.
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Hostile {
         String::from_utf8(result.stdout().bytes.clone()).unwrap().trim().to_owned()
     }
 
-    /// What a line of the shell's prints, whatever its end.
+    /// What a line of the shell prints, for any exit status.
     fn prints(&self, line: &str) -> String {
         String::from_utf8(self.exec(Command::shell(line)).stdout().bytes.clone()).unwrap()
     }
@@ -109,7 +109,7 @@ impl Hostile {
         fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
     }
 
-    /// That nobody but the agent is there, and that it serves.
+    /// Asserts that only the agent is left, and that it works.
     #[track_caller]
     fn assert_well_and_alone(&self) {
         assert_eq!(self.prints("set -- /proc/[0-9]*; echo $#"), "2\n");
@@ -117,7 +117,7 @@ impl Hostile {
 }
 
 #[test]
-fn a_program_is_nobody_with_no_rights_at_all() {
+fn a_program_is_unprivileged() {
     for hostile in Hostile::of_all_users() {
         let status = hostile.status();
         let (uid, gid) = hostile.owner;
@@ -125,12 +125,12 @@ fn a_program_is_nobody_with_no_rights_at_all() {
         assert_eq!((&status["Uid"], &status["Gid"]), (&four(uid), &four(gid)));
         let mut groups = status["Groups"].split_whitespace();
         assert!(groups.all(|group| group == gid.to_string()), "{status:?}");
-        let told = |field: &&str| has(Feature::SharedKernel) || status.contains_key(*field);
-        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].into_iter().filter(told) {
+        let reported = |field: &&str| has(Feature::SharedKernel) || status.contains_key(*field);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].into_iter().filter(reported) {
             assert_eq!(u64::from_str_radix(&status[set], 16), Ok(0), "{set}");
         }
         for (field, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("Umask", "0022")] {
-            assert!(!told(&field) || status[field] == value, "{field}");
+            assert!(!reported(&field) || status[field] == value, "{field}");
         }
         assert_eq!(status["Seccomp"], "2");
     }
@@ -168,7 +168,7 @@ fn a_program_sees_itself_and_the_agent_and_nothing_of_the_host() {
     let devices = devices.lines().filter_map(|line| line.split_once(':'));
     assert_eq!(devices.map(|(name, _)| name.trim()).collect::<Vec<_>>(), ["lo"]);
     assert_eq!(hostile.prints("ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3 ");
-    // Nothing of ours nor of the engine's but the host's name, and Podman's two.
+    // No variables of sandboxctl or the engine except the host's name, and Podman's two.
     let names = hostile.prints("env | sed 's/=.*//' | sort | tr '\\n' ' '");
     let names = ["HOSTNAME ", "TERM ", "container "]
         .iter()
@@ -217,7 +217,7 @@ fn program_learns_of_the_host_what_programs_need_and_not_its_hardware_disks_or_b
 #[test]
 fn program_that_binds_the_agent_to_a_processor_changes_nothing_else_of_it() {
     let hostile = Hostile::new();
-    // Its priority and policy, which it has from whoever began it.
+    // Its priority and policy, which it inherits from its parent.
     let others = || hostile.prints("cut -d ' ' -f 18,19,40,41 /proc/1/stat");
     let before = others();
     assert_eq!(before.split(' ').count(), 4, "{before}");
@@ -225,7 +225,8 @@ fn program_that_binds_the_agent_to_a_processor_changes_nothing_else_of_it() {
         "for thread in /proc/1/task/*; do taskset -p 1 ${thread##*/} >/dev/null || exit 1; done";
     assert_eq!(hostile.exec(Command::shell(bind)).command_exit_code(), Some(0));
     assert_eq!(others(), before);
-    // Programs that name a thread by its id, as their own, are told that it is done. It is not.
+    // For programs that set a thread's priority by its own id, the call reports success and does
+    // nothing.
     for (attack, outcome) in [
         ("sched_setscheduler-of-another", EALREADY),
         ("setpriority-of-another", EALREADY),
@@ -259,8 +260,8 @@ fn commands_see_their_own_limits_in_control_groups_that_they_cannot_change() {
             let options: Vec<_> = options.split(',').collect();
             assert!(options.contains(&"ro") && options.contains(&"nosuid"), "{fields:?}");
             assert_eq!(root, "/", "{fields:?}");
-            // The shell and what it runs, in the sandbox's own numbers: no other group's processes. One of the
-            // engine's may be of nobody there.
+            // The shell and its children, in the sandbox's own numbers: no processes of other
+            // groups. One of the engine's may appear as 0 there.
             let seen = hostile.prints(&format!("cat {target}/cgroup.procs"));
             let seen: Vec<u32> = seen.lines().map(|pid| pid.parse().unwrap()).collect();
             assert!((1..=4).contains(&seen.len()), "{target}: {seen:?}");
@@ -293,13 +294,13 @@ fn loopback_of_a_sandbox_is_its_own_to_use_and_not_to_change() {
 
 /// What gpg, an agent for keys and a sanitizer turn off is off.
 #[test]
-fn core_dumps_are_turned_off_by_whoever_wants_it_and_the_limit_stays() {
+fn turning_core_dumps_off_succeeds_and_leaves_the_limit() {
     for hostile in Hostile::of_all_users() {
         let line = "ulimit -c 0; echo $?; ulimit -Hc 0; echo $?; grep core /proc/self/limits";
-        let told = hostile.prints(line);
-        let told: Vec<_> = told.split_whitespace().collect();
-        let limit = if has(Feature::SharedKernel) { "1" } else { told[6] };
-        assert_eq!(told, ["0", "0", "Max", "core", "file", "size", limit, limit, "bytes"]);
+        let reported = hostile.prints(line);
+        let reported: Vec<_> = reported.split_whitespace().collect();
+        let limit = if has(Feature::SharedKernel) { "1" } else { reported[6] };
+        assert_eq!(reported, ["0", "0", "Max", "core", "file", "size", limit, limit, "bytes"]);
     }
 }
 
@@ -315,9 +316,9 @@ fn programs_set_their_own_priority_by_zero_and_by_their_number() {
     }
 }
 
-/// One user, one rule: files are its own, whatever root says. Elsewhere the kernel refuses.
+/// One user, one rule: it owns its files, even against root. Elsewhere the kernel refuses.
 #[test]
-fn root_gives_files_to_nobody_and_is_not_stopped_by_that() {
+fn chown_by_root_succeeds_and_changes_nothing() {
     for hostile in Hostile::of_all_users() {
         let (uid, gid) = hostile.owner;
         let code = if uid == 0 { 0 } else { 1 };
@@ -561,7 +562,7 @@ fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
 #[test]
 fn pseudoterminals_of_a_sandbox_are_bounded() {
     if engine() != Engine::Embedded {
-        // Docker's options of the mount say nothing of it.
+        // Docker's mount options do not show it.
         return;
     }
     let hostile = Hostile::new();
@@ -661,10 +662,10 @@ fn a_program_has_as_many_descriptors_as_it_was_given_and_the_agent_its_own() {
 }
 
 #[test]
-fn a_program_that_takes_all_memory_is_told_of_as_such() {
+fn a_program_that_takes_all_memory_is_reported_as_out_of_memory() {
     for attack in ["allocate", "allocate-in-many"] {
         let hostile = Hostile::new();
-        // It has as long as it needs: to touch all of it takes a while on a busy machine.
+        // Enough time: to touch all of it takes a while on a busy machine.
         let result = hostile.exec(Hostile::attack(attack).timeout(Duration::from_secs(600)));
         if !has(Feature::OutOfMemory) {
             assert_eq!(result.signal(), Some(9), "{attack}: {result:#?}");

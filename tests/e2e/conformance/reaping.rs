@@ -1,5 +1,5 @@
-//! A controller that is killed leaves nothing for long, whenever it is killed: the next command
-//! removes what is left, and nothing of anybody else's.
+//! A controller that is killed at any point leaves nothing for long: the next command removes what
+//! is left, and only that.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -61,7 +61,7 @@ fn held_in(place: &Fixture, script: &str, point: &str, args: &[&str]) -> Child {
     child
 }
 
-/// Nothing is left but, for a while, the lock file of the dead.
+/// Only the lock file of the dead controller is left for a while.
 fn assert_nothing_is_left(place: &Fixture, at: &str) {
     eventually(&format!("nothing is left of a controller killed at {at}"), || {
         place.sandboxctl(["gc"]).assert_code(0);
@@ -97,7 +97,7 @@ fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_no
             // The engine was asked for the removal, and does it by itself.
             eventually(point, || place.containers().is_empty().then_some(()));
         }
-        // While it lives, whatever it waits for, another's sweep leaves it alone.
+        // While it lives, another controller's sweep leaves it alone.
         let before = place.containers();
         place.sandboxctl(["gc"]).assert_code(0);
         assert_eq!(place.containers(), before, "{point}");
@@ -158,7 +158,7 @@ fn two_ctrl_c_end_a_command_at_any_point_and_leave_nothing_behind() {
 }
 
 #[test]
-fn an_agent_ends_with_its_controller_though_nobody_sweeps() {
+fn an_agent_ends_with_its_controller_without_a_sweep() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     for point in ["Greeted", "Requested"] {
@@ -215,7 +215,7 @@ fn ctrl_c_in_a_terminal_reaches_the_whole_process_group_and_cleans_up() {
 }
 
 #[test]
-fn a_live_instance_that_is_not_ours_keeps_its_sandbox_while_ours_is_reaped() {
+fn another_live_instance_keeps_its_sandbox_while_a_dead_ones_is_reaped() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     let mut dead = held_at(&place, "Greeted", &["--io-dir", "dead"]);

@@ -70,7 +70,7 @@ fn receipt_is_only_of_what_the_run_has_opened() {
     place.write("other/f", "used");
     place.write("a.luau", "fs.write('seen', fs.read('/in/f')) while not fs.exists('go') do end");
     let point = place.home().join("Registered");
-    // With artifacts it works in the io dir itself, where it is seen and is told to end.
+    // With artifacts it works in the io dir itself, where the test sees it and can end it.
     let flags = ["--artifact", "seen", "--artifacts-dir", "out", "--receipt", "r"];
     let mut run = place.command(["run", "a.luau", "--in", "data/f"].iter().chain(&flags));
     run.env("SANDBOX_FAILPOINT", &point);
@@ -101,7 +101,7 @@ fn artifacts_are_verified_and_made_again_by_who_has_the_receipt() {
     assert_eq!(verified.assert_code(0).stdout, "verified the signature and 2 files\n");
     let replayed = replay(&place, &[&MADE_OF[..], &BY_KEY[..2]].concat());
     assert_eq!(replayed.assert_code(0).stdout, "identical\n", "{}", replayed.stderr);
-    // Nothing of the host, and everything that it was made of.
+    // Nothing of the host, and everything that determined the result.
     let statement = statement(&place);
     let text = statement.to_string();
     assert!(!text.contains(place.work().to_str().unwrap()), "{text}");
@@ -195,7 +195,7 @@ fn private_key_is_read_by_openssl_and_node_and_signs_for_its_public_key() {
 }
 
 #[test]
-fn receipt_that_is_a_pipe_nobody_writes_to_is_not_waited_for() {
+fn receipt_from_a_pipe_without_a_writer_is_not_waited_for() {
     let place = job();
     for (name, fifo) in [("receipt.json", "r"), ("release.key.pub", "k")] {
         let mut mkfifo = Command::new("mkfifo");
@@ -204,9 +204,9 @@ fn receipt_that_is_a_pipe_nobody_writes_to_is_not_waited_for() {
         let named = |file: &str| if file == name { fifo } else { file }.to_owned();
         let [receipt, key] = ["receipt.json", "release.key.pub"].map(named);
         let verify = ["receipt", "verify", &receipt, "--key", &key];
-        place.sandboxctl(verify).assert_code(2).assert_stderr_has("nobody writes to it");
+        place.sandboxctl(verify).assert_code(2).assert_stderr_has("it is a pipe without a writer");
         let again = ["replay", &receipt, "--key", &key, "--script", "script.luau"];
-        place.sandboxctl(again).assert_code(2).assert_stderr_has("nobody writes to it");
+        place.sandboxctl(again).assert_code(2).assert_stderr_has("it is a pipe without a writer");
     }
     // What a shell makes of `<(…)` is one that somebody writes to.
     let mut bash = Command::new("bash");
@@ -257,7 +257,7 @@ fn tampered_artifact_receipt_and_script_are_refused() {
     replay(&place, &[&MADE_OF[..], &BY_KEY[..2]].concat())
         .assert_code(1)
         .assert_stderr_has("no signature of the receipt is by this key");
-    // Without a key the forgery is not seen, and that is told; its replay differs.
+    // Without a key the forgery is undetected, and the message says so; its replay differs.
     verify(&place, &[]).assert_code(0).assert_stderr_has("anybody may have written");
     let differs = replay(&place, &MADE_OF);
     assert_eq!(differing(&differs), "changed    dist/report.txt\n");
@@ -310,7 +310,7 @@ fn changed_file_may_have_the_name_of_a_manifest_and_an_input_may_be_stdin() {
 }
 
 #[test]
-fn io_dir_that_had_files_is_told_of() {
+fn io_dir_with_files_gets_a_note() {
     let place = Fixture::new();
     place.write("script.luau", "fs.write('new', 'x')");
     place.write("sandbox-files/old", "content");
@@ -331,13 +331,13 @@ fn script_that_is_not_reproducible_differs_in_its_replay() {
     assert_eq!(statement(&place)["subject"][0]["name"], "result");
     assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
     let replayed = replay(&place, &["--json"]);
-    let told: Value = serde_json::from_str(&replayed.assert_code(0).stdout).unwrap();
+    let reported: Value = serde_json::from_str(&replayed.assert_code(0).stdout).unwrap();
     let expected = json!({
         "identical": true, "verified": null, "stage": "results", "outcome": "same",
         "differences": [], "expected": { "status": "ok", "exit_code": 0 },
         "actual": { "status": "ok", "exit_code": 0 },
     });
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     run(&[]);
     assert_eq!(differing(&replay(&place, &[])), "outcome    differs\n");
 }
@@ -357,8 +357,8 @@ fn failed_run_has_a_receipt_of_its_failure() {
     let verified = verify(&place, &["--artifacts", "out"]);
     verified.assert_code(0).assert_stderr_has("its run ended with script_error, exit code 1");
     let required = verify(&place, &["--artifacts", "out", "--require-ok", "--json"]);
-    let told: Value = serde_json::from_str(&required.assert_code(1).stdout).unwrap();
-    assert_eq!(told["outcome"], json!({"status": "script_error", "exit_code": 1}));
+    let reported: Value = serde_json::from_str(&required.assert_code(1).stdout).unwrap();
+    assert_eq!(reported["outcome"], json!({"status": "script_error", "exit_code": 1}));
     assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
 }
 
@@ -419,12 +419,13 @@ fn command_is_replayed_by_its_words_and_what_differs_is_shown() {
     let differs = again(&["--artifacts", "out"], &[]);
     assert_eq!(differing(&differs), "changed    dist/a\n");
     assert!(differs.stdout.contains("\n  line 2:\n  expected "), "{}", differs.stdout);
-    let told: Value = serde_json::from_str(&again(&["--json"], &[]).assert_code(1).stdout).unwrap();
-    assert_eq!((&told["outcome"], &told["line"]), (&json!("same"), &Value::Null));
+    let reported: Value =
+        serde_json::from_str(&again(&["--json"], &[]).assert_code(1).stdout).unwrap();
+    assert_eq!((&reported["outcome"], &reported["line"]), (&json!("same"), &Value::Null));
     let expected = &statement(place)["subject"][0]["digest"]["sha256"];
-    assert_eq!(&told["differences"][0]["expected"], expected);
-    assert_ne!(&told["differences"][0]["actual"], expected);
-    assert_eq!(told["actual"], json!({"status": "ok", "exit_code": 0}));
+    assert_eq!(&reported["differences"][0]["expected"], expected);
+    assert_ne!(&reported["differences"][0]["actual"], expected);
+    assert_eq!(reported["actual"], json!({"status": "ok", "exit_code": 0}));
     let shown = place.sandboxctl(["receipt", "show", "receipt.json"]);
     let shown = &shown.assert_code(0).stdout;
     assert!(shown.contains("ran        sh -c 'mkdir dist; "), "{shown}");
@@ -535,8 +536,8 @@ fn test_cases_of_a_script_are_in_its_receipt() {
     let lines: Vec<_> = lines.lines().collect();
     let [receipt, tests] = &*lines else { panic!("{lines:?}") };
     let verified = verify(&place, &["--key", "k.pub", "--json"]);
-    let told: Value = serde_json::from_str(&verified.assert_code(0).stdout).unwrap();
-    assert_eq!((&told["tests"], &told["verified"]), (&json!("FAILED"), &json!(true)));
+    let reported: Value = serde_json::from_str(&verified.assert_code(0).stdout).unwrap();
+    assert_eq!((&reported["tests"], &reported["verified"]), (&json!("FAILED"), &json!(true)));
     place.write("receipt.json", tests);
     let statement = statement(&place);
     let kind = "https://in-toto.io/attestation/test-result/v0.1";
@@ -544,19 +545,21 @@ fn test_cases_of_a_script_are_in_its_receipt() {
     assert_eq!(statement["predicate"]["failedTests"], json!(["two"]));
     assert_eq!(statement["predicate"]["passedTests"], json!(["one"]));
     verify(&place, &[]).assert_code(2).assert_stderr_has("its predicate type is");
-    // The tests of another receipt do not pass for those of this one.
+    // The tests of another receipt do not pass as those of this one.
     place.write("script.luau", "test.case('two', function() end) return 2");
     place.sandboxctl(run).assert_code(0);
     let other = place.read("receipt.json");
     let other = other.lines().nth(1).unwrap();
     place.write("receipt.json", format!("{receipt}\n{other}\n"));
-    verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("of another run");
+    verify(&place, &["--key", "k.pub"])
+        .assert_code(2)
+        .assert_stderr_has("belong to a different run");
     place.write("receipt.json", format!("{receipt}\n"));
     verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("tests are missing");
 }
 
 #[test]
-fn receipts_and_keys_that_are_none_are_refused() {
+fn invalid_receipts_and_keys_are_refused() {
     let place = job();
     let receipt = statement(&place);
     let mut cases =
@@ -599,7 +602,7 @@ fn receipts_and_keys_that_are_none_are_refused() {
     with(&|it| it["externalParameters"]["sandbox"]["limits"]["memory_bytes"] = json!(1_u64 << 50))
         .assert_code(2)
         .assert_stderr_has("the ceiling here is 4GiB");
-    // It names nothing of this host: no input, no io dir, no image but by its digest.
+    // It names nothing of this host: no input, no io dir, no image except by its digest.
     let input = json!([{"name": "h", "source": {"path": "/etc/hostname"}}]);
     let names_files = "it names files of a host";
     with(&|it| sandbox(it, "inputs", input.clone())).assert_code(2).assert_stderr_has(names_files);

@@ -44,7 +44,7 @@ fn a_script_returns_a_result_and_leaves_files() {
 }
 
 #[test]
-fn stdout_is_the_scripts_and_stderr_is_ours() {
+fn stdout_is_the_scripts_and_stderr_is_for_messages() {
     let place = Fixture::new();
     place.write("a.luau", "print('one')\nprint('two')\nreturn {a = 1}");
     let ended = place.sandboxctl(["run", "a.luau"]);
@@ -182,7 +182,7 @@ fn memory_of_the_vm_and_of_the_container_are_limits() {
     }
     assert_eq!(document["logs"], json!(["start"]));
     let peak = &document["usage"]["peak_memory_bytes"];
-    assert_eq!(peak.is_null(), !engine().tells_usage(), "{document:#}");
+    assert_eq!(peak.is_null(), !engine().reports_usage(), "{document:#}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn assert_absent(what: &str, bytes: impl AsRef<[u8]>) {
     }
 }
 
-/// The files of sandboxctl: state, data, scratch, audit, whatever is in the working directory.
+/// The files of sandboxctl: state, data, scratch, audit, and all in the working directory.
 fn assert_absent_from_files(place: &Fixture) {
     let folders = [place.work(), place.state(), place.data(), place.scratch(), place.home()];
     let files: Vec<_> = folders.iter().flat_map(|folder| files_below(folder)).collect();
@@ -41,7 +41,7 @@ fn assert_absent_from_files(place: &Fixture) {
     }
 }
 
-/// Large, and of no secret.
+/// Large, and without secrets.
 fn is_of_an_image(file: &Path) -> bool {
     file.metadata().is_ok_and(|it| it.len() > 16 << 20)
 }
@@ -146,7 +146,7 @@ fn script_reads_a_secret_and_nothing_that_it_says_shows_it() {
 }
 
 #[test]
-fn secret_in_the_name_of_an_artifact_is_told_by_nothing() {
+fn secret_in_the_name_of_an_artifact_is_masked() {
     let place = Fixture::new();
     let mut run = place.command(["run", "--json", "--secret", "KEY=env:GIVEN"]);
     run.env("GIVEN", SECRET).args(["--receipt", "receipt.json", "--report", "markdown=summary.md"]);
@@ -174,7 +174,7 @@ fn secret_in_the_name_of_an_artifact_is_told_by_nothing() {
 }
 
 #[test]
-fn secret_in_the_name_of_what_cannot_be_copied_is_told_by_nothing() {
+fn secret_in_the_name_of_an_uncopied_file_is_masked() {
     let place = Fixture::new();
     place.write("sandbox-files/kept", "");
     // More directories below each other than are compared.
@@ -256,7 +256,7 @@ fn token() -> Secrets {
 const COUNT: &str = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^TOKEN='";
 
 #[test]
-fn secret_of_one_command_is_no_variable_of_another() {
+fn secret_of_one_command_is_not_a_variable_of_another() {
     let sandbox = Box::new();
     let own = sandbox.shell("env | grep -c '^TOKEN='", token());
     assert_eq!((own.command_exit_code(), &*own.stdout().bytes), (Some(0), &b"1\n"[..]));
@@ -288,7 +288,7 @@ fn secret_of_one_command_is_no_variable_of_another() {
 }
 
 #[test]
-fn secret_in_the_name_of_a_program_or_a_host_is_told_by_nothing() {
+fn secret_in_the_name_of_a_program_or_a_host_is_masked() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let audit = place.path("audit.jsonl");
@@ -297,17 +297,17 @@ fn secret_in_the_name_of_a_program_or_a_host_is_told_by_nothing() {
     let absent = "S3cr3t-Zebra-9f";
     exec.args(["--", &format!("/bin/{absent}")]).env("GIVEN", absent);
     let ended = finish(exec);
-    let mut told = format!("{}{}", ended.stdout, ended.stderr);
+    let mut reported = format!("{}{}", ended.stdout, ended.stderr);
     let mut exec = place.command(["exec", "--json", "--secret", "KEY=env:GIVEN", "--audit"]);
     exec.arg(&audit).args(["--allow", "other.example.org"]).args(provided.args());
     let ask = "printf 'CONNECT %s.example.org:443 HTTP/1.1\\r\\n\\r\\n' $KEY | nc 127.0.0.1 3128";
     exec.args(["--", "sh", "-c", ask]).env("GIVEN", absent);
     let ended = finish(exec);
-    told += &format!("{}{}", ended.stdout, ended.stderr);
-    told += &std::fs::read_to_string(&audit).unwrap();
-    let shown = told.to_ascii_lowercase();
-    assert!(!shown.contains(&absent.to_ascii_lowercase()), "{told}");
-    assert!(shown.contains("/bin/***") && shown.contains("***.example.org"), "{told}");
+    reported += &format!("{}{}", ended.stdout, ended.stderr);
+    reported += &std::fs::read_to_string(&audit).unwrap();
+    let shown = reported.to_ascii_lowercase();
+    assert!(!shown.contains(&absent.to_ascii_lowercase()), "{reported}");
+    assert!(shown.contains("/bin/***") && shown.contains("***.example.org"), "{reported}");
 }
 
 #[test]

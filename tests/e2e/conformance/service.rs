@@ -42,7 +42,7 @@ pub(super) fn serve(place: &Fixture, flags: &[&str], variables: &[(&str, &str)])
     command
 }
 
-/// A test that fails leaves no service behind.
+/// A failed test leaves no service behind.
 impl Drop for Service<'_> {
     fn drop(&mut self) {
         _ = self.child.kill();
@@ -130,7 +130,7 @@ impl<'a> Service<'a> {
         self.end_well()
     }
 
-    /// Waits for the end of one that was told to end, and gives what it still said.
+    /// Waits for the end of a service that was stopped, and returns its last output.
     fn end_well(self) -> String {
         let place = self.place;
         let (code, log) = self.end();
@@ -140,7 +140,7 @@ impl<'a> Service<'a> {
         log
     }
 
-    /// The status and the body of a request, by no client of ours.
+    /// The status and the body of a raw request.
     pub(super) fn http(
         &self,
         method: &str,
@@ -300,7 +300,7 @@ fn service_that_is_started_with_few_descriptors_serves_more_connections() {
         setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit })?;
         Ok(())
     };
-    // SAFETY: it makes two system calls, and nothing of another thread's.
+    // SAFETY: it makes two system calls, and uses nothing of other threads.
     unsafe { command.pre_exec(few) };
     let service = Service::start(&place, command);
     let address = service.url.strip_prefix("http://").unwrap();
@@ -345,7 +345,7 @@ fn events_are_resumed_by_their_number_and_end_with_the_result() {
     assert_eq!(all[4]["document"]["result"], 3);
     let rest = events(&["--after", "3"]);
     assert_eq!(rest, all[3..]);
-    // There is none after the last one, and none will come.
+    // There is no event after the last one, and none will come.
     for last in ["5", "99"] {
         assert_eq!(events(&["--after", last]), Vec::<Value>::new());
     }
@@ -452,7 +452,7 @@ fn data_directory_is_of_one_service() {
 }
 
 #[test]
-fn service_that_is_told_to_end_lets_what_runs_end_and_keeps_what_waits() {
+fn stopping_service_lets_running_executions_end_and_keeps_queued_ones() {
     let place = Fixture::new();
     // One at a time, with files.
     let variables = [("SANDBOXCTL_SERVER_CONCURRENCY", "1"), ("SANDBOXCTL_IO_ENABLED", "true")];
@@ -606,7 +606,7 @@ fn service_that_would_let_everybody_in_does_not_start() {
         let ended = wait(spawn(serve(&place, flags, variables)));
         ended.assert_code(2).assert_stderr_has(why).assert_stderr_has("hint: ");
     };
-    refused(&["--listen", "127.0.0.1:0"], &[], "nobody could be let in");
+    refused(&["--listen", "127.0.0.1:0"], &[], "no way to authenticate");
     refused(&["--listen", "0.0.0.0:0", "--insecure-no-auth"], &[], "--insecure-no-auth");
     refused(
         &["--listen", "127.0.0.1:0", "--insecure-no-auth"],
@@ -646,12 +646,12 @@ fn caller_needs_a_token_that_is_valid() {
     let audit = place.read("audit.log");
     assert!(!audit.contains(&token), "{audit}");
     let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let told: Vec<_> = lines
+    let reported: Vec<_> = lines
         .filter(|line| line["operation"] == "access" && line["access"]["method"] == "POST")
         .map(|line| json!([line["outcome"], line["access"]["subject"], line["access"]["status"]]))
         .collect();
     let (unknown, ci) = (json!(["unauthenticated", null, 401]), json!(["ok", "ci", 202]));
-    assert_eq!(told, [unknown.clone(), unknown, ci.clone(), ci]);
+    assert_eq!(reported, [unknown.clone(), unknown, ci.clone(), ci]);
 }
 
 #[test]
@@ -668,7 +668,7 @@ fn hangup_reads_quotas_again() {
     place.write("config.toml", "[server.quota]\nrate = 1\n");
     service.signal(Signal::HUP);
     eventually("the quota holds", || (submit().0 == 429).then_some(()));
-    // A mistake changes nothing, and is said.
+    // A mistake changes nothing, and is reported.
     place.write("config.toml", "[server.quota]\nrat = 1\n");
     service.signal(Signal::HUP);
     eventually("the mistake is said", || {
@@ -713,7 +713,7 @@ fn certificate_that_is_replaced_is_used_after_a_hangup() {
 const TLS: [&str; 4] = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
 
 #[test]
-fn scheme_that_a_service_does_not_speak_is_told_at_once_in_both_directions() {
+fn wrong_scheme_is_reported_at_once_in_both_directions() {
     let place = Fixture::new();
     certify(&place.work());
     let run = |url: &str| {
@@ -775,7 +775,7 @@ fn private_key_that_others_can_read_is_refused() {
     let refused = wait(spawn(serve(&place, &all, &[])));
     refused.assert_code(2).assert_stderr_has("key.pem has a secret and is open to others");
     refused.assert_stderr_has("chmod 600");
-    // It is said before the service is stopped for a new configuration, too.
+    // It is reported before the service is stopped for a new configuration, too.
     let (cert, key) = (place.path("cert.pem"), place.path("key.pem"));
     let config = format!("[server]\nlisten = 'nowhere'\ntls_cert = {cert:?}\ntls_key = {key:?}\n");
     let config = place.write("config.toml", config);
@@ -853,12 +853,13 @@ fn caller_of_an_identity_provider_shows_its_token() {
 #[test]
 fn service_manager_passes_its_socket_and_hears_how_the_service_is() {
     let place = Fixture::new();
-    let told = UnixDatagram::bind(place.path("notify")).unwrap();
-    told.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let reported = UnixDatagram::bind(place.path("notify")).unwrap();
+    reported.set_read_timeout(Some(TIMEOUT)).unwrap();
     let hear = |what: &str| {
         let mut message = [0; 4096];
         loop {
-            let length = told.recv(&mut message).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let length =
+                reported.recv(&mut message).unwrap_or_else(|error| panic!("{what}: {error}"));
             let text = String::from_utf8_lossy(&message[..length]).into_owned();
             if text.lines().any(|line| line == what) {
                 break;
@@ -933,17 +934,17 @@ fn status_of_a_service_is_that_of_its_data_and_its_own() {
     let ended = status(&of_data);
     assert!(ended.assert_code(0).stdout.contains("service: a service runs\n"), "{ended:#?}");
     let ended = status(&[&of_data[..], &of_server, &["--json"]].concat());
-    let told: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+    let reported: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
     assert_eq!(
-        (&told["data_dir"]["running"], &told["data_dir"]["ended"]),
+        (&reported["data_dir"]["running"], &reported["data_dir"]["ended"]),
         (&json!(true), &json!(1))
     );
     assert_eq!(
-        (&told["server"]["ready"], &told["server"]["url"]),
+        (&reported["server"]["ready"], &reported["server"]["url"]),
         (&json!(true), &json!(service.url))
     );
-    let checks = told["server"]["checks"].as_array().unwrap();
-    assert!(checks.iter().all(|check| check["ok"] == true) && checks.len() > 3, "{told:#}");
+    let checks = reported["server"]["checks"].as_array().unwrap();
+    assert!(checks.iter().all(|check| check["ok"] == true) && checks.len() > 3, "{reported:#}");
     service.stop();
     let ended = status(&of_data);
     assert!(ended.assert_code(1).stdout.contains("service: no service runs\n"), "{ended:#?}");

@@ -56,7 +56,7 @@ impl Host {
         Self { stream, seqpacket, datagram, fifo: fifo.into(), directory }
     }
 
-    /// That nobody has come.
+    /// Asserts that there was no connection.
     #[track_caller]
     fn assert_alone(&self) {
         let at = self.directory.display();
@@ -246,7 +246,7 @@ fn a_connection_that_the_agent_makes_is_answered_as_the_kernel_answers() {
     let said = sockets.says(&["answers"]);
     let expected = "first: done\nagain: 106\nfills: done\nfull, at once: 11\n\
         full, for a time: 11\nits time: [0, 120000]\nfull, and a signal: 4\nits time: [0, 0]\n\
-        nobody: 2\na file: 111\nanother kind: 91\nno socket: 88\nno descriptor: 9\nno memory: 14\n\
+        no listener: 2\na file: 111\nanother kind: 91\nno socket: 88\nno descriptor: 9\nno memory: 14\n\
         too long: 22\nnegative: 22\nempty: 22\ndisconnect: done true\nrefused: 111\n\
         in progress: as ever\n";
     assert_eq!(said, expected);
@@ -255,7 +255,7 @@ fn a_connection_that_the_agent_makes_is_answered_as_the_kernel_answers() {
 #[test]
 fn connections_that_wait_hold_up_no_other_and_end_with_their_programs() {
     let sockets = Sockets::new();
-    // More together than the agent lets wait at one time: those of the killed are given up.
+    // More than the agent accepts as pending at one time: those of killed programs are dropped.
     if sockets.has_pairs_only(&["blocked", "3"]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Staged io dirs, seen from outside: by walks that know nothing of stages.
+//! Staged io dirs, seen from outside: by walks that are independent of stages.
 
 mod bad_input;
 mod kills;
@@ -126,7 +126,7 @@ fn assert_no_stage_is_left(place: &Fixture, io_dir: &Path, what: &str) {
     assert!(!mounts.contains(&stage), "{what}: mounts are left\n{mounts}");
 }
 
-/// A mount of the host's, gone at its end whatever the test says.
+/// A mount of the host, removed at its end even if the test fails.
 struct HostMount(PathBuf);
 
 impl HostMount {

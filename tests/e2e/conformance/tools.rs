@@ -273,8 +273,8 @@ fn directories_are_made_listed_and_deleted_as_the_table_says() {
     for (path, kind) in
         [("1", json!("file")), ("a", json!("directory")), ("link", json!("symlink"))]
     {
-        let told = json!({"path": format!("/workspace/{path}"), "exists": true, "type": kind});
-        assert_eq!(exists(&mut server, path), told);
+        let reported = json!({"path": format!("/workspace/{path}"), "exists": true, "type": kind});
+        assert_eq!(exists(&mut server, path), reported);
     }
     let absent = json!({"path": "/workspace/none", "exists": false, "type": null});
     assert_eq!(exists(&mut server, "none"), absent);
@@ -327,7 +327,7 @@ fn a_slash_at_the_end_of_a_path_means_a_directory() {
     std::fs::create_dir(files.join("dir")).unwrap();
     std::fs::write(files.join("file"), "x").unwrap();
     symlink("dir", files.join("link")).unwrap();
-    // `file/` and `link/` are errors of every tool; "" is none.
+    // `file/` and `link/` are errors of every tool; "" is not.
     for (tool, of_directory, of_nothing) in [
         ("sandbox_exists", "", ""),
         ("sandbox_read_file", "is_directory", "not_found"),
@@ -434,7 +434,7 @@ fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
 }
 
 #[test]
-fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
+fn a_script_returns_its_result_log_and_files_even_if_it_fails() {
     let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
@@ -467,7 +467,7 @@ fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
     assert!(message.contains("timeoutMs") && message.contains("limits.timeout"), "{message}");
     let none = c(json!({"script": "return 1", "timeoutMs": 0}));
     assert_eq!(server.failure("sandbox_execute_script", none).0, "invalid_request");
-    // Whatever failed before: all three are there, and the sandbox goes on.
+    // After any failure: all three exist, and the sandbox still works.
     let answer = server.ask("sandbox_execute_script", json!({"containerId": "d", "script": ""}));
     assert_eq!(answer["error"], "Container 'd' not registered");
     for (key, value) in [("result", Value::Null), ("logs", json!([])), ("files_touched", json!([]))]
@@ -480,7 +480,7 @@ fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
 }
 
 #[test]
-fn the_filesystem_tool_tells_a_failed_operation_as_data() {
+fn the_filesystem_tool_returns_a_failed_operation_as_data() {
     let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
@@ -514,11 +514,11 @@ fn the_filesystem_tool_tells_a_failed_operation_as_data() {
             "metadata": {"bytesWritten": null, "itemsCount": null, "kind": "not_found",
                 "retryable": false}})
     );
-    // What is no operation at all is an error of the call.
+    // An unknown operation is an error of the call.
     let unknown = json!({"operation": "stat", "containerId": "c", "path": "a"});
     assert_eq!(server.failure("sandbox_filesystem", unknown).0, "invalid_request");
-    let nobody = json!({"operation": "read", "containerId": "d", "path": "a"});
-    let (_, message) = server.failure("sandbox_filesystem", nobody);
+    let unknown = json!({"operation": "read", "containerId": "d", "path": "a"});
+    let (_, message) = server.failure("sandbox_filesystem", unknown);
     assert_eq!(message, "Container 'd' not registered");
     server.end_well();
 }
@@ -770,7 +770,7 @@ fn a_server_that_is_killed_leaves_nothing_that_the_next_command_does_not_remove(
 }
 
 #[test]
-fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
+fn a_cancelled_or_timed_out_script_reports_what_it_did() {
     let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
@@ -852,15 +852,15 @@ fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
     let (kind, message) = eventually("the end is noticed", || {
         let answer = server.ask("sandbox_exists", c(json!({"path": "a"})));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let told = answer.get("error")?;
-        Some((text(&answer["metadata"]["kind"]), text(told)))
+        let reported = answer.get("error")?;
+        Some((text(&answer["metadata"]["kind"]), text(reported)))
     });
     assert_eq!(kind, "agent_lost");
     assert!(message.starts_with("Container 'c' has ended: "), "{message}");
     let (_, message) = server.failure("sandbox_exists", c(json!({"path": "a"})));
     assert_eq!(message, "Container 'c' not registered");
     server.init();
-    // One that nobody asked since it ended gives way too.
+    // A sandbox that was not used since it ended is evicted too.
     let containers: Vec<String> =
         place.containers().into_iter().filter(|container| engine().is_running(container)).collect();
     engine().kill(&containers[0]);
@@ -874,7 +874,7 @@ fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
 }
 
 #[test]
-fn ten_mebibytes_go_in_and_out_unchanged_and_lines_that_are_none_are_answered() {
+fn ten_mebibytes_pass_unchanged_and_invalid_lines_get_a_reply() {
     let place = Fixture::new();
     let mut server = Server::new(&place);
     server.init();
@@ -1067,15 +1067,16 @@ fn the_tools_are_listed_with_their_schemas() {
     ] {
         let data = server.data(tool, c(args));
         let schema = &listed.iter().find(|it| it["name"] == tool).unwrap()["outputSchema"];
-        let told: BTreeSet<&str> = data.as_object().unwrap().keys().map(String::as_str).collect();
+        let reported: BTreeSet<&str> =
+            data.as_object().unwrap().keys().map(String::as_str).collect();
         let required = schema["required"].as_array().unwrap().iter();
-        assert_eq!(told, required.map(|name| name.as_str().unwrap()).collect(), "{tool}");
-        // A name that is UTF-8 has no bytes beside it.
+        assert_eq!(reported, required.map(|name| name.as_str().unwrap()).collect(), "{tool}");
+        // A name in UTF-8 has no `_b64` form.
         let named = schema["properties"].as_object().unwrap().keys().map(String::as_str);
         let named = named
             .filter(|name| !["path_b64", "name_b64", "destination_b64"].contains(name))
             .collect();
-        assert_eq!(told, named, "{tool}");
+        assert_eq!(reported, named, "{tool}");
     }
     server.end_well();
 }
@@ -1114,27 +1115,27 @@ fn client_library_executes_streams_and_operates_over_lines() {
     ];
     let input = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let ended = place.sandboxctl_with(input.as_bytes(), ["tools", "--stdio", "--unrestricted"]);
-    let told: Vec<Value> =
+    let reported: Vec<Value> =
         ended.assert_code(0).stdout.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-    assert_eq!(told[0]["hello"]["protocol"], 1);
+    assert_eq!(reported[0]["hello"]["protocol"], 1);
     let answer = |id: u64| {
-        let mut answers = told.iter().filter(|line| line["id"] == id);
+        let mut answers = reported.iter().filter(|line| line["id"] == id);
         answers
             .find(|line| line["metadata"].is_object())
-            .unwrap_or_else(|| panic!("{id}: {told:#?}"))
+            .unwrap_or_else(|| panic!("{id}: {reported:#?}"))
     };
     assert_eq!(answer(1)["data"]["mountPath"], "/io");
     let written = json!({"path": "/io/d/a", "bytes_written": 5, "created": true});
     assert_eq!(answer(2)["data"], written);
     let document = &answer(3)["data"];
     assert_eq!((&document["status"], &document["result"]), (&json!("ok"), &json!(5)));
-    let events: Vec<_> = told.iter().filter(|line| line["event"].is_object()).collect();
+    let events: Vec<_> = reported.iter().filter(|line| line["event"].is_object()).collect();
     let names: Vec<_> =
         events.iter().map(|line| line["event"]["event"].as_str().unwrap()).collect();
     assert_eq!(names, ["start", "log"], "{events:#?}");
     assert_eq!(answer(4)["data"]["error"]["kind"], "not_found");
     assert_eq!(answer(5)["data"]["status"], "script_error");
-    assert!(answer(6)["error"].as_str().unwrap().contains("request.image"), "{told:#?}");
+    assert!(answer(6)["error"].as_str().unwrap().contains("request.image"), "{reported:#?}");
     assert_eq!(answer(7)["data"]["removed"], true);
 }
 

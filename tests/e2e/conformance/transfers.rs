@@ -22,7 +22,7 @@ use crate::library::{Guest, Library, give_up_after, kind_of};
 
 const MIB: usize = 1 << 20;
 
-/// Limits with room for large files, and time on a slow machine.
+/// Limits for large files, and time for a slow machine.
 fn ample() -> Limits {
     Limits {
         max_file_size: ByteSize::b(1 << 30),
@@ -142,7 +142,7 @@ fn large_file_goes_both_ways_and_the_agent_holds_none_of_it() {
 
 #[test]
 fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
-    // The script goes on for as long as the operations take, on whatever machine.
+    // The script runs for as long as the operations take, on any machine.
     let limits = Limits { timeout: Duration::from_secs(600), ..ample() };
     let guest = Guest::with(|spec| spec.limits(limits));
     let source = "while not fs.exists('stop') do fs.write('beat', 'x') end return 'stopped'";
@@ -184,14 +184,16 @@ fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
 #[test]
 fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
     let (old, new) = ("old".repeat(1000), vec![b'n'; 8 * MIB]);
-    // More of each than there are places, each given up at another place, none near its end.
+    // More of each than the limit of concurrent operations, each cancelled at another point, none
+    // near its end.
     let polls = 1..=20;
     assert!(*polls.end() > MAX_IN_FLIGHT);
     assert!(*polls.end() as u64 * INITIAL_CREDIT < new.len() as u64);
-    // How far an operation is when it is given up must not be a matter of time. In one thread what
-    // the agent says is heard between two polls, so in one no more content moves than there is
-    // credit for when it begins. In two a poll may see all of a write through: there only what
-    // cannot end by itself is given up, and the library goes on meanwhile.
+    // The point at which an operation is cancelled must not depend on time. With one thread the
+    // agent's messages are processed between two polls, so that in one poll no more content moves
+    // than there is initial credit. With two threads a poll may see a whole write through: there
+    // only operations that cannot end by themselves are cancelled, and the library goes on
+    // meanwhile.
     for has_one_thread in [true, false] {
         let guest = match has_one_thread {
             true => Guest::in_one_thread(|spec| spec.limits(ample())),
@@ -264,7 +266,7 @@ fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
             writer.write_all(&vec![b'n'; 2 * MIB]).await.unwrap();
             reader.read_exact(&mut [0; 1000]).await.unwrap();
             engine().kill(&guest.place.containers()[0]);
-            // Whatever was taken already, the end of it says the truth.
+            // However much was accepted, its end reports the truth.
             while writer.write_all(&[b'n'; 1000]).await.is_ok() {}
             let error = writer.finish().await.unwrap_err();
             assert_eq!(error.kind().as_str(), "agent_lost");

@@ -328,10 +328,10 @@ fn summary_and_outputs_are_written_for_the_runner() {
     let place = Fixture::new();
     place.write("ok.luau", "return { x = '\\nEOF\\nresult<<y\\nstatus=forged' }");
     job(&place, "github", &["run", "ok.luau"]).assert_code(0);
-    let told = outputs(&place.read("outputs"));
-    assert_eq!(told.keys().collect::<Vec<_>>(), ["exit-code", "result", "status"]);
-    assert_eq!((told["status"].as_str(), told["exit-code"].as_str()), ("ok", "0"));
-    assert!(told["result"].contains("status=forged"));
+    let reported = outputs(&place.read("outputs"));
+    assert_eq!(reported.keys().collect::<Vec<_>>(), ["exit-code", "result", "status"]);
+    assert_eq!((reported["status"].as_str(), reported["exit-code"].as_str()), ("ok", "0"));
+    assert!(reported["result"].contains("status=forged"));
     assert!(place.read("summary.md").starts_with("## sandboxctl: passed"));
 
     // A second one in the same step appends.
@@ -344,7 +344,7 @@ fn summary_and_outputs_are_written_for_the_runner() {
     let log = ended.stdout + &ended.stderr;
     assert!(log.contains("GITHUB_STEP_SUMMARY") && log.contains("is in the io dir"), "{log}");
 
-    // Nothing of a runner unless there is one, or it is not wanted.
+    // Nothing of a runner without one, or if it is turned off.
     let mut command = place.command(["run", "ok.luau", "--ci", "none"]);
     command.env("GITHUB_ACTIONS", "true");
     assert!(!finish(command).stdout.contains("::"));
@@ -533,7 +533,7 @@ fn audit_that_is_the_log_of_a_job_is_refused() {
 }
 
 #[test]
-fn marks_of_a_jobs_page_are_none_in_a_stopped_log() {
+fn markers_do_not_count_in_a_stopped_log() {
     let place = Fixture::new();
     let code = "print('##[endgroup]') print('##[gr', 'oup]x') error('##[error]y')";
     let ended = job(&place, "github", &["run", "-c", code]);
@@ -543,7 +543,7 @@ fn marks_of_a_jobs_page_are_none_in_a_stopped_log() {
 }
 
 #[test]
-fn mark_that_two_streams_make_together_is_none_on_gitlab() {
+fn marker_split_over_two_streams_does_not_count_on_gitlab() {
     let commands = Commands::new();
     let script = "printf sections; sleep 0.2; printf '_start:1:x\\r' >&2; \
                   printf sect >&2; sleep 0.2; printf 'ion_end:1:x\\r'";
@@ -645,7 +645,7 @@ fn runner_that_is_named_reads_files_too() {
     assert_eq!(names[..2], ["group", "stop-commands"]);
     assert_eq!(names[2..], [executed[1].data.as_str(), "endgroup"]);
     assert_eq!(gitlab(&log_of(&["--ci", "gitlab"])).len(), 2);
-    // The variables say nothing of who reads a file.
+    // The variables do not say who reads a file.
     assert_eq!(log_of(&[]), "::error::forged ##[error]x section_start:1:x\n");
 }
 
@@ -668,7 +668,7 @@ fn error_of_our_side_has_an_annotation_and_is_in_the_summary() {
 }
 
 #[test]
-fn names_of_files_are_no_commands_in_lists() {
+fn names_of_files_in_lists_are_not_commands() {
     let place = Fixture::new();
     for name in ["a##[error]b", "::error::c", "section_start:1:d\r"] {
         place.write(&format!("io/{name}"), "##[error]content");

@@ -22,8 +22,8 @@ fn footer_of_lines_works_word_for_word() {
     assert!(footer.ends_with(" Use --lines 2: to continue.]"), "{footer}");
     let second = lines("2:");
     let footer = second["footer"].as_str().unwrap();
-    let told = " for the rest of it, --lines 3: to continue.]";
-    let rest = footer.strip_suffix(told).unwrap_or_else(|| panic!("{footer}"));
+    let reported = " for the rest of it, --lines 3: to continue.]";
+    let rest = footer.strip_suffix(reported).unwrap_or_else(|| panic!("{footer}"));
     let rest: Vec<&str> = rest.split_once(" Use ").unwrap().1.split(' ').collect();
     let rest = data(&place, &[&["read", "a.txt"][..], &rest].concat());
     let parts = [&first["text"], &second["text"], &rest["content"]];
@@ -77,8 +77,8 @@ fn every_operation_has_its_data_in_an_envelope() {
         json!({"path": "/io/b.txt", "exists": true, "type": "file"})
     );
     let absent = fs(&place, &["exists", "d/a.txt", "--json"]);
-    let told = json!({"path": "/io/d/a.txt", "exists": false, "type": null});
-    assert_eq!((absent.code, &envelope(&absent.stdout)["data"]), (1, &told));
+    let reported = json!({"path": "/io/d/a.txt", "exists": false, "type": null});
+    assert_eq!((absent.code, &envelope(&absent.stdout)["data"]), (1, &reported));
     assert_eq!(
         data(&place, &["rm", "-r", "d"]),
         json!({"path": "/io/d", "removed": true, "entries": 1})
@@ -140,7 +140,7 @@ fn failures_have_their_kind_and_exit_code() {
         (&["mv", "none", "other"], 1, "not_found"),
         (&["cp", ":none", "host"], 1, "not_found"),
         (&["cp", "input.txt", ":../x"], 121, "path_escape"),
-        // Neither there nor absent: it cannot be told.
+        // Neither present nor absent: unknown.
         (&["exists", "linked/file"], 2, "symlink"),
         (&["exists", "link/"], 2, "symlink"),
         (&["exists", "file/"], 2, "not_a_directory"),
@@ -407,7 +407,7 @@ fn invalid_batch_operation_names_its_line_and_error() {
     }
     assert_eq!(results[8]["success"], true);
 
-    // A line that is too long is passed over in bounded memory; what is behind it is done.
+    // A line that is too long is skipped in bounded memory; the lines after it are executed.
     let mut long = vec![b' '; (64 << 20) + 1];
     long.extend_from_slice(b"\n{\"operation\":\"exists\",\"path\":\"a\"}\n");
     let ended = fs_with(&place, &long, &["batch", "--keep-going"]);

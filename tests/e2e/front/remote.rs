@@ -65,17 +65,17 @@ fn log_and_tests_of_a_script_whose_service_was_killed_are_printed_and_its_head_o
         serde_json::to_value(ExecutionDocument::failed(ExecutionKind::Script, failure, 137))
             .unwrap();
     document["status"] = json!("killed");
-    document["logs"] = json!(["told", "[warn] of it", "[log cut off: the server was stopped]"]);
+    document["logs"] = json!(["reported", "[warn] of it", "[log cut off: the server was stopped]"]);
     document["logs_truncated"] = json!(true);
     document["files_touched"] = json!([{"name": "a.txt", "op": "write", "bytes": 3}]);
     let url = service(vec![
         json!({"event": "start"}),
-        json!({"event": "log", "level": "print", "text": "told"}),
+        json!({"event": "log", "level": "print", "text": "reported"}),
         json!({"event": "end", "exit_code": 137, "document": document}),
     ]);
     let ended = place.sandboxctl(["run", "--server", &url, "-j", "2", "a.luau", "b.luau"]);
     ended.assert_code(137);
-    let log = "told\n[warn] of it\n[log cut off: the server was stopped]\n";
+    let log = "reported\n[warn] of it\n[log cut off: the server was stopped]\n";
     assert_eq!(ended.stdout, log.repeat(2), "{ended:#?}");
     for (text, count) in [
         ("running a.luau", 1),

@@ -69,10 +69,10 @@ fn failed_test_case_makes_a_script_error_and_every_report_has_it() {
     assert_eq!(document["status"], "script_error");
     assert_eq!((&document["error"]["line"], &document["result"]), (&json!(4), &Value::Null));
     let tests = document["tests"].as_array().unwrap();
-    let told: Vec<_> = tests.iter().map(|it| (&it["name"], &it["status"])).collect();
+    let reported: Vec<_> = tests.iter().map(|it| (&it["name"], &it["status"])).collect();
     let [sums, words, later] = ["sums", "words", "later"].map(|name| json!(name));
     let [passed, failed, skipped] = ["passed", "failed", "skipped"].map(|status| json!(status));
-    assert_eq!(told, [(&sums, &passed), (&words, &failed), (&later, &skipped)]);
+    assert_eq!(reported, [(&sums, &passed), (&words, &failed), (&later, &skipped)]);
 
     let events = events(&place);
     assert_eq!(kinds(&events), ["start", "log", "test", "test", "test", "end"]);

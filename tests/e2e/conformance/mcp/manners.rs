@@ -1,4 +1,4 @@
-//! What agents get wrong at first, and what they are told: every hint and every footer works when it is
+//! The usual mistakes of AI agents, and the replies: every hint and every footer works when it is
 //! followed.
 
 use super::*;
@@ -117,7 +117,7 @@ fn hints_of_file_tools_work_word_for_word() {
     place.write("out/Gro\u{308}ße/Ä.txt", "found");
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
 
-    for (name, encoding, told) in [
+    for (name, encoding, reported) in [
         ("bytes", "base64", "it is no text"),
         ("le.csv", "utf-16le", "it is UTF-16"),
         ("be.csv", "utf-16be", "it is UTF-16"),
@@ -125,7 +125,7 @@ fn hints_of_file_tools_work_word_for_word() {
     ] {
         let path = json!({ "path": name });
         let failure = client.failure("read_file", path.clone());
-        assert!(failure.contains(told), "{failure}");
+        assert!(failure.contains(reported), "{failure}");
         let arguments = hinted(&failure, path);
         assert_eq!(arguments["encoding"], encoding, "{failure}");
         let read = client.data("read_file", arguments);

@@ -94,7 +94,7 @@ fn log_and_result_of_a_script_are_cut_and_all_of_them_are_resources() {
 }
 
 #[test]
-fn command_tells_its_output_links_its_files_and_shows_its_images() {
+fn command_returns_its_output_links_its_files_and_shows_its_images() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let mut client = with_programs(&place, &provided);
@@ -108,13 +108,13 @@ fn command_tells_its_output_links_its_files_and_shows_its_images() {
         "_meta": { "progressToken": "t" },
     });
     let id = client.begin("tools/call", params);
-    let told = loop {
+    let reported = loop {
         let message = client.messages.recv_timeout(TIMEOUT).unwrap();
         if message["method"] == "notifications/progress" {
             break message["params"].clone();
         }
     };
-    let found = (&told["progressToken"], &told["progress"], &told["message"]);
+    let found = (&reported["progressToken"], &reported["progress"], &reported["message"]);
     assert_eq!(found, (&json!("t"), &json!(6.0), &json!("begun\n")));
     client.data("write_file", json!({ "path": "go", "content": "" }));
     let answer = client.answer(id);

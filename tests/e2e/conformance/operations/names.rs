@@ -81,7 +81,7 @@ fn a_list_ends_ten_deep_and_says_so() {
 }
 
 #[test]
-fn a_list_tells_links_and_special_files_apart_and_follows_none() {
+fn a_list_distinguishes_links_and_special_files_and_follows_none() {
     let guest = Guest::new();
     let io_dir = guest.place.path("sandbox-files");
     plant_oddities(&io_dir);
@@ -222,7 +222,7 @@ fn remove_removes_the_named_entry() {
         let forced = guest.data(remove(path, json!({"force": true})));
         assert_eq!((&forced["removed"], &forced["entries"]), (&json!(false), &json!(0)));
     }
-    // A directory with something in it goes with all of it, or not at all.
+    // A directory with content is removed completely, or not at all.
     for path in ["tree/a/b/c", "tree/a/d", "tree/e"] {
         guest.place.write(&format!("sandbox-files/{path}"), "x");
     }
@@ -262,14 +262,14 @@ fn exists_is_true_for_every_kind_of_entry() {
         let expected = json!({"path": data["path"], "exists": !kind.is_null(), "type": kind});
         assert_eq!(data, expected, "{path}");
     }
-    // What cannot be told is an error, not a no.
+    // Unknown is an error, not `false`.
     for (path, kind) in [("way-out/passwd", "symlink"), ("../x", "path_escape")] {
         assert_eq!(guest.kind(json!({"operation": "exists", "path": path})), kind);
     }
 }
 
 #[test]
-fn stat_tells_what_the_system_knows() {
+fn stat_returns_the_systems_metadata() {
     let guest = Guest::new();
     let file = guest.place.write("sandbox-files/f", "12345");
     fs::set_permissions(&file, PermissionsExt::from_mode(0o4751)).unwrap();

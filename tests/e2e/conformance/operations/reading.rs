@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::library::Guest;
 
-/// The smallest start that tells each image.
+/// The shortest prefix that identifies each image.
 const IMAGES: &[(&str, &[u8], &str)] = &[
     ("i.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "image/png"),
     ("i.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF", "image/jpeg"),

@@ -45,16 +45,20 @@ fn commits(place: &Fixture, io: &Path) -> String {
     }
     let script = "fs.write('f', 'new'); os.remove('gone'); fs.write('dir/new', 'new')";
     let flags = ["--commit", "on-success", "--io-dir", io.to_str().unwrap()];
-    let told = place.run_json(script, &flags);
-    assert_eq!((&told["status"], &told["committed"]), (&json!("ok"), &json!(true)), "{told:#}");
+    let reported = place.run_json(script, &flags);
+    assert_eq!(
+        (&reported["status"], &reported["committed"]),
+        (&json!("ok"), &json!(true)),
+        "{reported:#}"
+    );
     let found = tree(io);
     let names: Vec<_> = found.keys().map(|name| String::from_utf8_lossy(name)).collect();
     assert_eq!(names, ["", "dir", "dir/new", "dir/old", "f"]);
     assert_eq!(fs::read_to_string(io.join("f")).unwrap(), "new");
-    assert_no_stage_is_left(place, io, &told["staging"].to_string());
+    assert_no_stage_is_left(place, io, &reported["staging"].to_string());
     // What fails is not committed.
     assert_fails(place, io, "fs.write('f', 'newer'); error('late')", 1, "late");
-    told["staging"].as_str().unwrap().to_owned()
+    reported["staging"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn io_dir_on_tmpfs_is_committed_below_a_mount_point_and_as_one() {
 }
 
 #[test]
-fn io_dir_on_a_filesystem_that_tells_no_sizes_is_committed() {
+fn io_dir_on_a_filesystem_without_sizes_is_committed() {
     let place = Fixture::new();
     let _mount = HostMount::of("ramfs", place.path("memory"), "");
     commits(&place, &place.path("memory/io"));
@@ -89,7 +93,7 @@ fn disk_that_fills_while_an_io_dir_is_staged_leaves_nothing() {
     let io = place.path("memory/io");
     let _mount = HostMount::of("tmpfs", io.clone(), "size=2m");
     fs::write(io.join("large"), vec![b'x'; 1_500_000]).unwrap();
-    assert_fails(&place, &io, "return 1", 2, "no room for a copy of it (limits.disk_reserve)");
+    assert_fails(&place, &io, "return 1", 2, "not enough space for a copy (limits.disk_reserve)");
 }
 
 #[test]
@@ -106,9 +110,13 @@ fn disk_that_fills_before_a_commit_leaves_the_old_io_dir_and_nothing_else() {
         &["sh", "-c", "echo new > f; cat /dev/zero > full 2>/dev/null; true"],
     );
     command.env("SANDBOXCTL_LIMITS_DISK_RESERVE", "0B");
-    let told = document(&crate::fixture::finish(command));
-    assert_eq!((&told["status"], &told["committed"]), (&json!("error"), &json!(null)), "{told:#}");
-    let message = told["error"]["message"].as_str().unwrap();
+    let reported = document(&crate::fixture::finish(command));
+    assert_eq!(
+        (&reported["status"], &reported["committed"]),
+        (&json!("error"), &json!(null)),
+        "{reported:#}"
+    );
+    let message = reported["error"]["message"].as_str().unwrap();
     assert!(message.contains("No space left"), "{message}");
     assert_same(&tree(&io), &before, message);
     assert_no_stage_is_left(place, &io, message);

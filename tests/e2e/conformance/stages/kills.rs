@@ -124,7 +124,7 @@ impl Cases {
         (child, reached.with_extension("go"))
     }
 
-    /// Leaves a commit of this io dir that has begun to move.
+    /// Leaves a commit of this io dir that has started to move files.
     fn killed_as_it_commits(&self, io: &Path) {
         let (mut child, _) = self.held(io, "Commit(\"moving\")");
         child.kill().unwrap();
@@ -158,7 +158,7 @@ impl Cases {
         }
     }
 
-    /// Nothing of any command is left on the engine.
+    /// Asserts that the engine has nothing left of any command.
     fn assert_all_is_gone(&self) {
         eventually("nothing is left", || {
             self.gc();
@@ -486,7 +486,7 @@ fn recovery_that_is_killed_again_and_again_is_completed_by_the_next_command() {
 }
 
 #[test]
-fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
+fn commit_whose_stage_was_moved_is_reported_and_completed_when_it_is_back() {
     let cases = Cases::new();
     let place = &cases.commands.place;
     let io = cases.io("hidden");
@@ -495,13 +495,16 @@ fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
     let beside = fs::read_dir(io.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
     let stage = beside.into_iter().find(|path| path.to_string_lossy().contains("-stage-")).unwrap();
     let elsewhere = io.with_file_name("elsewhere");
-    // As whoever owns the directory that both are in can do.
+    // As the owner of their parent directory can do.
     fs::rename(&stage, &elsewhere).unwrap();
     fs::create_dir(&stage).unwrap();
     for _ in 0..2 {
-        let told = place.sandboxctl(["gc"]);
+        let reported = place.sandboxctl(["gc"]);
         let needs = format!("needs {}, which is not there", stage.display());
-        told.assert_code(125).assert_stderr_has(&needs).assert_stderr_has("move it back and run");
+        reported
+            .assert_code(125)
+            .assert_stderr_has(&needs)
+            .assert_stderr_has("move it back and run");
     }
     let report: Value = serde_json::from_str(&place.sandboxctl(["gc", "--json"]).stdout).unwrap();
     assert_eq!(report["stages_kept"][0]["missing"], json!([stage]), "{report:#}");
@@ -516,7 +519,7 @@ fn commit_whose_stage_is_elsewhere_is_told_and_completed_when_it_is_back() {
 }
 
 #[test]
-fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() {
+fn commit_blocked_by_a_mount_is_reported_and_completed_without_it() {
     let cases = Cases::new();
     let place = &cases.commands.place;
     let io = cases.io("mounted");
@@ -524,8 +527,9 @@ fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() 
     cases.killed_as_it_commits(&io);
     let mount = HostMount::bind(io.join("edited"));
     for args in [&["gc"][..], &["gc", "--dry-run"], &["gc"]] {
-        let told = place.sandboxctl(args);
-        told.assert_code(125)
+        let reported = place.sandboxctl(args);
+        reported
+            .assert_code(125)
             .assert_stderr_has("cannot change edited: unmount what is mounted there")
             .assert_stderr_has("to give the commit up, delete");
     }
@@ -543,7 +547,7 @@ fn commit_that_a_mount_is_in_the_way_of_is_told_and_completed_when_it_is_gone() 
 }
 
 #[test]
-fn what_a_recovery_leaves_out_is_told_by_the_command_that_completes_the_commit() {
+fn paths_that_a_recovery_skips_are_reported_by_the_completing_command() {
     let cases = Cases::new();
     let place = &cases.commands.place;
     for way in ["gc", "gc --json", "doctor", "exec"] {
@@ -552,11 +556,11 @@ fn what_a_recovery_leaves_out_is_told_by_the_command_that_completes_the_commit()
         cases.killed_as_it_commits(&io);
         fs::write(io.join("edited"), "of another program").unwrap();
         let io_dir = io.to_str().unwrap();
-        let told = format!("the interrupted commit to {io_dir} was completed without edited:");
+        let reported = format!("the interrupted commit to {io_dir} was completed without edited:");
         match way {
             "gc" => {
                 let ended = place.sandboxctl(["gc"]);
-                assert!(ended.assert_code(0).stdout.contains(&told), "{}", ended.stdout);
+                assert!(ended.assert_code(0).stdout.contains(&reported), "{}", ended.stdout);
             }
             "gc --json" => {
                 let ended = place.sandboxctl(["gc", "--json"]);
@@ -567,11 +571,11 @@ fn what_a_recovery_leaves_out_is_told_by_the_command_that_completes_the_commit()
             }
             "doctor" => {
                 let ended = place.sandboxctl(["doctor", "--json"]);
-                assert!(ended.stdout.contains(&told), "{}", ended.stdout);
+                assert!(ended.stdout.contains(&reported), "{}", ended.stdout);
             }
             _ => {
                 let command = cases.commands.exec(&["--io-dir", io_dir], &["true"]);
-                finish(command).assert_code(0).assert_stderr_has(&format!("warning: {told}"));
+                finish(command).assert_code(0).assert_stderr_has(&format!("warning: {reported}"));
             }
         }
         assert_eq!(fs::read_to_string(io.join("edited")).unwrap(), "of another program");
@@ -591,7 +595,7 @@ fn gc_and_doctor_report_what_dead_controllers_left_of_stages() {
         for io in &ios {
             plant(io, 10);
         }
-        // The second waits for its turn to commit, and so was launched before the first is killed.
+        // The second waits for the lock of commits, and so was launched before the first is killed.
         let (mut first, _) = cases.held(&ios[0], points[0]);
         let reached = place.home().join(points[1]);
         let mut command = cases.command(&ios[1]);

@@ -34,7 +34,7 @@ const NAMES: &[&[u8]] = &[
     b".dot",
 ];
 const MODES: &[u32] = &[0o600, 0o644, 0o755, 0o700, 0o555, 0o400];
-/// Whoever is not root cannot look into others.
+/// Only root can enter all of them.
 const DIRECTORY_MODES: &[u32] = &[0o755, 0o700, 0o555, 0o1777];
 /// A user who is not root.
 const USER: (u32, u32) = (4321, 4322);

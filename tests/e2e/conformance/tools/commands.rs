@@ -84,7 +84,7 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
 }
 
 #[test]
-fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
+fn a_stopped_command_reports_its_output() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let (mut server, init) = server(&place, &provided);
@@ -113,7 +113,7 @@ fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
 }
 
 #[test]
-fn output_that_is_no_text_or_too_long_says_so() {
+fn output_that_is_not_text_or_too_long_is_marked() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let (mut server, init) = server(&place, &provided);
@@ -184,15 +184,16 @@ fn only_images_that_are_allowed_may_be_named() {
     place.write("sandboxctl.toml", "[tools]\nallowed_images = ['sandboxctl-test/none:*']\n");
     let mut server = Server::new(&place);
     for (name, kind) in [
-        // The embedded engine has no images at all; Docker does not have this one, and asks nobody.
+        // The embedded engine has no images; Docker does not have this one, and contacts no
+        // registry.
         ("sandboxctl-test/none:1", "image"),
         ("sandboxctl-test/none", "not_allowed"),
         ("busybox", "not_allowed"),
     ] {
         let mut args = init("c");
         args["imageName"] = json!(name);
-        let (told, message) = server.failure("sandbox_init", args);
-        assert_eq!(told, kind, "{message}");
+        let (reported, message) = server.failure("sandbox_init", args);
+        assert_eq!(reported, kind, "{message}");
         assert!(message.starts_with(&format!("imageName '{name}': ")), "{message}");
     }
     server.init();
