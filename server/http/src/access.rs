@@ -29,7 +29,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Where a request says nothing about it: nobody who is known, as far as anybody can tell.
+    /// The default for a request: an unknown caller at an unknown address.
     pub(crate) const UNKNOWN: Self =
         Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 }
@@ -43,12 +43,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Why nobody is known to ask.
+/// Why the caller is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unauthenticated {
     /// The request has no credentials.
     Missing,
-    /// They are not valid. The reason is for the audit: the caller is not told it.
+    /// They are invalid. The reason is for the audit only: the caller does not see it.
     Invalid {
         /// Why.
         reason: String,
@@ -97,14 +97,14 @@ pub struct AccessDecision<'a> {
     pub status: u16,
     /// Why it was refused, if it was.
     pub refused: Option<ProblemKind>,
-    /// What only the audit is told.
+    /// For the audit only.
     pub reason: Option<&'a str>,
 }
 
 /// Who gets the decisions.
 pub type Audit = Arc<dyn Fn(&AccessDecision<'_>) + Send + Sync>;
 
-/// What only the audit is told of a refusal.
+/// Details of a refusal for the audit only.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason(pub String);
 
@@ -131,8 +131,8 @@ impl Sites {
     pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<()> {
         let authority = authority(uri, headers)?;
         let host = host_of(authority);
-        // An address cannot be pointed elsewhere, as a name can (DNS rebinding); and over a UNIX
-        // socket nobody was led here by a name.
+        // An address cannot be pointed elsewhere, as a name can (DNS rebinding); and a client of a
+        // UNIX socket has resolved no name.
         let is_known = matches!(peer, Peer::Unix { .. })
             || host.parse::<IpAddr>().is_ok()
             || host.eq_ignore_ascii_case("localhost")
@@ -234,7 +234,7 @@ pub(crate) fn challenge(
     is_invalid: bool,
 ) -> Refusal {
     let error = if is_invalid { ", error=\"invalid_token\"" } else { "" };
-    // A client that is told no scope asks for all of them.
+    // Without a scope a client requests all of them.
     let scope = scope.map(|scope| format!(", scope=\"{}\"", scope.as_str())).unwrap_or_default();
     with_challenge(refusal, &format!("{error}{scope}"), metadata)
 }

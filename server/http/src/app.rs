@@ -78,7 +78,7 @@ impl App {
         &self.0.config
     }
 
-    /// Ends when the server stops: whoever waits is to answer what there is.
+    /// Ends when the server stops: waiting requests must reply with what there is.
     pub fn stop(&self) -> &CancellationToken {
         &self.0.stop
     }

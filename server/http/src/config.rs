@@ -14,10 +14,10 @@ use crate::serve::ConnectionLimits;
 pub struct HttpConfig {
     /// How many connections there may be.
     pub connections: ConnectionLimits,
-    /// The names that it answers for, beside `localhost` and addresses.
+    /// The names that it serves, in addition to `localhost` and addresses.
     pub hosts: Vec<String>,
-    /// The origins whose pages may call it, beside its own: `https://console.example.org`. Without
-    /// any there is no CORS.
+    /// The origins whose pages may call it, in addition to its own: `https://console.example.org`.
+    /// Without any there is no CORS.
     pub origins: Vec<String>,
     /// The most bytes of a request with its inputs.
     pub max_request: ByteSize,
@@ -30,11 +30,11 @@ pub struct HttpConfig {
     pub max_requests: usize,
     /// Those of one subject.
     pub max_requests_of_a_subject: usize,
-    /// After this long a stream of events has a comment, so that nobody takes it for dead.
+    /// The interval of comments in an idle stream of events, which keep the connection alive.
     pub keep_alive: Duration,
-    /// Where clients of the protected resource get their tokens (RFC 9728), if it is told.
+    /// Where clients of the protected resource get their tokens (RFC 9728), if configured.
     pub resource: Option<ResourceMetadata>,
-    /// Who is told each decision about a request.
+    /// The receiver of each decision about a request.
     pub audit: Option<Audit>,
 }
 
@@ -90,7 +90,7 @@ impl ResourceMetadata {
     }
 }
 
-/// Something that is served beside the API, behind the same checks and bounds. It finds the
+/// Something that is served next to the API, with the same checks and bounds. It finds the
 /// [`Caller`](crate::Caller) in the extensions of its requests.
 #[derive(Debug, Clone)]
 pub struct Mount {

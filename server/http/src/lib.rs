@@ -42,7 +42,7 @@ use crate::serve::Server;
 /// When a server stops.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// No more connections and requests; whoever waits is answered what there is.
+    /// No more connections and requests; waiting requests get what there is.
     pub stop: CancellationToken,
     /// Connections that are still open are dropped.
     pub kill: CancellationToken,
@@ -56,7 +56,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// The API over this service, and what is mounted beside it.
+    /// The API over this service, and what is mounted next to it.
     #[must_use]
     pub fn new(
         config: HttpConfig,
@@ -77,8 +77,8 @@ impl Http {
         self.router.clone()
     }
 
-    /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns when it was
-    /// [told to stop](Shutdown::stop) and every connection has ended.
+    /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns after
+    /// [`Shutdown::stop`], when every connection has ended.
     pub async fn serve(self, listeners: Vec<Listener>, tls: Option<Arc<Tls>>) {
         let Shutdown { stop, kill } = self.shutdown;
         let limits = self.app.config().connections;

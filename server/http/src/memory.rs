@@ -96,7 +96,8 @@ impl Held {
         self.0.release();
     }
 
-    /// The same as [`try_add`](Self::try_add), and waits for room. Nobody waits behind anybody: who needs less gets it first.
+    /// The same as [`try_add`](Self::try_add), and waits for memory. There is no queue: smaller
+    /// requests get it first.
     pub async fn add(&self, bytes: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -195,7 +196,7 @@ mod tests {
         assert!(!waits.is_finished());
         drop(first);
         let large = waits.await.unwrap().unwrap();
-        // And whoever waits in vain is told so.
+        // And a wait in vain ends with an error.
         let more = memory.hold(&alice);
         assert_eq!(status(more.add(UNCOUNTED + 2 * MIB).await), 503);
         drop(large);

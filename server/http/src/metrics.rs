@@ -25,7 +25,7 @@ const BOUNDS: [f64; 14] =
 /// The content type of `/metrics`.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A route and the status of its answer. Both are of few values, whatever is asked.
+/// A route and the status of its response. Both have few values, for any request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     route: &'static str,

@@ -63,7 +63,7 @@ struct RouteAccess {
 #[derive(Clone, Copy)]
 struct RouteName(&'static str);
 
-/// The router of all routes, and of what is mounted beside them.
+/// The router of all routes, and of what is mounted next to them.
 pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
     let mut router = Router::new();
     for route in routes::table() {
@@ -223,7 +223,7 @@ async fn pass(
         }
         Ok(Admitted { in_flight, refused }) => {
             let mut response = next.run(request).await;
-            // Whatever its handler makes of a body that it could not read.
+            // Overrides its handler's reply to a body that could not be read.
             if let Some(refusal) = refused.get() {
                 response = refusal.clone().into_response();
             }
@@ -319,7 +319,7 @@ fn refuse_caller(
     (challenge(refusal, gate.scope, metadata_url(app, gate).as_deref(), is_invalid), reason)
 }
 
-/// Where a client finds out where its tokens come from, if it is told.
+/// Where a client finds out where its tokens come from, if configured.
 fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
     app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
@@ -419,7 +419,7 @@ impl hyper::body::Body for HeldBody {
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// What browsers are told, and what no cache may keep.
+/// The headers for browsers, and for responses that no cache may keep.
 fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     let mut add = |name: HeaderName, value: &'static str| {
         headers.entry(name).or_insert(HeaderValue::from_static(value));

@@ -1,5 +1,5 @@
-//! A server for the official conformance suite: ours over HTTP, with the tools, resources and prompts
-//! that the suite calls beside it. It prints its URL, and serves until its stdin ends.
+//! A server for the official conformance suite: sandboxctl's over HTTP, with the tools, resources
+//! and prompts that the suite also calls. It prints its URL, and serves until its stdin ends.
 
 // Sampling, roots and logging are deprecated in the protocol; the suite of 2025-11-25 uses them.
 #![expect(deprecated, reason = "the suite asks for them")]

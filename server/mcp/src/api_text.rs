@@ -8,7 +8,7 @@ use sandbox_api::{LimitKey, Limits};
 /// The script API as Luau declarations.
 pub const SCRIPT_API: &str = include_str!("../../../docs/src/reference/sandbox.d.luau");
 
-/// What a script has beside the language.
+/// What a script has in addition to the language.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Abilities {
     /// It has files.

@@ -1,5 +1,5 @@
-//! What an agent, or whoever runs its server, can do about a failure: in the words of the tools, and for
-//! who reads it. What was refused is answered with the rule that would allow it.
+//! What an AI agent, or its operator, can do about a failure: in the words of the tools, and for
+//! its reader. A refusal names the rule that would allow the request.
 
 use sandbox_api::{ErrorKind, Failure, LimitKey, Note};
 

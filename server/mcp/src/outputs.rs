@@ -1,5 +1,5 @@
-//! Output for a model: as much as it reads, with its beginning and its end; and all of it for a while, as
-//! a resource of its workspace.
+//! Output for a model: as much as it reads, with its beginning and its end; and all of it for a
+//! limited time, as a resource of its workspace.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 
 /// The members of arguments that are paths; the last one need not exist.
 const PATHS: [&str; 3] = ["path", "from", "to"];
-/// How much of a file is looked at to tell its encoding.
+/// How much of a file is read to determine its encoding.
 const SAMPLE_BYTES: u64 = 4 << 10;
 
 /// Replaces paths among arguments as [`understand`] does.
@@ -104,7 +104,7 @@ pub(crate) async fn encoding_of(workspace: &Workspace, path: &[u8]) -> Option<En
     Some(encoding_of_bytes(&sample))
 }
 
-/// The encoding that takes these bytes: a text's, or for what is none, base64.
+/// The encoding for these bytes: that of a text, or base64.
 fn encoding_of_bytes(bytes: &[u8]) -> Encoding {
     let nuls = |odd: usize| bytes.iter().skip(odd).step_by(2).filter(|byte| **byte == 0).count();
     let (even, odd) = (nuls(0), nuls(1));

@@ -1,4 +1,4 @@
-//! An io dir that lives as long as its server, which nobody else enters.
+//! A private io dir that lives as long as its server.
 //!
 //! It is in a locked directory. The kernel releases the lock however the server ends, and the next
 //! server removes what is not locked.
@@ -33,7 +33,7 @@ impl PrivateDir {
     /// If it cannot be created.
     pub fn create(parent: &Path) -> io::Result<Self> {
         create_private_dir(parent)?;
-        // Its path has no links: a sandbox of another user's could change where they lead.
+        // Its path has no links: another user's sandbox could redirect them.
         let parent = &parent.canonicalize()?;
         let opened = OwnedFd::from(fs::File::open(parent)?);
         reap(parent, &opened);
@@ -43,7 +43,7 @@ impl PrivateDir {
         let lock = lock_directory(&opened, &name)?;
         let path = above.join(FILES);
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        // Any user of a sandbox may write to it; nobody else can enter the directories above.
+        // Any user of a sandbox may write to it; the directories above admit only this user.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         Ok(Self { path, parent: opened, name, _lock: lock })
     }

@@ -1,4 +1,4 @@
-//! When the calls of a subject may run, and who is told what they used: for whoever serves many.
+//! When the calls of a subject may run, and who gets their usage: for servers with many subjects.
 
 use std::any::Any;
 use std::fmt;
@@ -10,7 +10,7 @@ use sandbox_api::{Failure, Status, Usage};
 
 /// The quotas of subjects.
 pub trait Quotas: fmt::Debug + Send + Sync + 'static {
-    /// Waits for the turn of a script or a command. Whoever stops waiting gives it up.
+    /// Waits until a script or a command may run. Dropping the future leaves the queue.
     fn turn<'a>(&'a self, subject: &'a Subject) -> BoxFuture<'a, Result<Box<dyn Turn>, Failure>>;
 
     /// Refuses what would make the files of the subject larger, if they are as large as they may be.

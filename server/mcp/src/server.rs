@@ -99,7 +99,7 @@ fn is_traceparent(text: &str) -> bool {
         })
 }
 
-/// What a model is told before it sees the tools, of those that are offered.
+/// The instructions for a model about the offered tools.
 fn instructions(catalogue: &Catalogue, has_files: bool) -> &'static str {
     match (has_files, catalogue.find(EXECUTE_SCRIPT).is_some()) {
         (true, true) => {
@@ -296,7 +296,7 @@ impl ServerHandler for McpServer {
         }
     }
 
-    /// Clients of the revisions with a session are told of changes from here on.
+    /// Clients of the revisions with a session are notified of changes from here on.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(workspace) = self.workspace(&context.extensions) else { return };
         if !self.shared.has_files {

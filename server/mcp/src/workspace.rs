@@ -57,7 +57,7 @@ impl WorkspaceError {
 
 /// What the calls of one caller share.
 pub struct Workspace {
-    /// Given up at the end: whoever opened the workspace is its last owner then.
+    /// Dropped at the end: the opener of the workspace is its last owner then.
     controller: StdMutex<Option<Arc<Controller>>>,
     settings: Arc<Settings>,
     io_dir: Option<IoDir>,
@@ -341,7 +341,7 @@ impl Workspace {
         }
     }
 
-    /// The sandbox of the file tools, which is launched if there is none.
+    /// The sandbox of the file tools, which is launched if it is missing.
     pub(crate) async fn kept(&self) -> Result<Arc<Sandbox>, Failure> {
         let mut kept = self.kept.lock().await;
         if let Some(FileSandbox { sandbox, .. }) = &*kept
@@ -388,7 +388,7 @@ impl Workspace {
         });
     }
 
-    /// Whether it can be forgotten: it has no sandbox, and nobody but its owner uses it.
+    /// Whether it can be dropped: it has no sandbox, and only its owner uses it.
     pub(crate) fn is_unused(self: &Arc<Self>) -> bool {
         let has_none = self.kept.try_lock().is_ok_and(|kept| kept.is_none());
         has_none && Arc::strong_count(self) == 1
@@ -454,8 +454,7 @@ impl Workspace {
 
     /// Follows the changes of the list of files.
     ///
-    /// All that were before count as one more: some may be later than what told the client that it
-    /// hears of changes.
+    /// All earlier changes count as one more: some may be later than the client's subscription.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         let mut changes = self.changes.subscribe();
         if *changes.borrow() > 0 {

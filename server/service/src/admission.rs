@@ -185,7 +185,7 @@ impl Core {
         {
             return submitted(accepted);
         }
-        // What was accepted before is found whatever has changed since.
+        // An accepted request is found, regardless of later changes.
         let (kind, plan) = match &place {
             Some(place) => {
                 let kept = self.kept.check(&subject, place)?;
@@ -318,8 +318,8 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
     }
 }
 
-/// The digest of a request, to tell another one from the same one. It has the names of secrets and
-/// not their values: a digest of something short can be guessed.
+/// The digest of a request, to distinguish a different one from the same one. It has the names of
+/// secrets and not their values: a digest of something short can be guessed.
 fn digest<'a>(json: &str, parts: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = Sha256::new();
     for part in parts {

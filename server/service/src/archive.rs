@@ -46,7 +46,7 @@ impl Service {
             let proceed = || !sender.is_closed();
             let written = reading.files.archive(&id, format, Pieces(sender.clone()), &proceed);
             if let Err(error) = written {
-                // Nobody may be there any more.
+                // The receiver may be gone.
                 _ = sender.blocking_send(Err(error));
             }
         })?;
@@ -93,7 +93,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Sends what is written, and waits while nobody reads.
+/// Sends what is written, and waits for the reader.
 struct Pieces(mpsc::Sender<Result<Bytes, ServiceError>>);
 
 impl Write for Pieces {

@@ -1,4 +1,4 @@
-//! What a service does beside requests, each when something is due: nothing ticks.
+//! The background work of a service, each when something is due: there is no polling.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -64,7 +64,7 @@ pub struct ServiceConfig {
     pub figures_by_subject: bool,
 }
 
-/// The files of scripts. Commands have a private io dir whatever it says.
+/// The files of scripts. Commands always have a private io dir.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IoPosture {
     /// None.

@@ -46,7 +46,7 @@ pub(crate) struct Core {
     pub accepts: RwLock<()>,
 }
 
-/// The tasks beside requests end when they find that it is gone.
+/// The background tasks end when they find that it is gone.
 impl Drop for Core {
     fn drop(&mut self) {
         for task in [&self.events_due, &self.ended, &self.kept.changed] {
@@ -155,7 +155,7 @@ impl Core {
             let Some((subject, _, queued)) = self.state().schedule.next() else { return };
             match queued {
                 Queued::Execution(waiting) => self.begin_work(waiting),
-                // Where nobody waits for it any more it is given back at once.
+                // If the waiter is gone, it is returned at once.
                 Queued::FrontEnd(granted) => {
                     _ = granted.send(RunPermit { core: self.clone(), subject });
                 }
@@ -247,7 +247,7 @@ impl Core {
         subject: &Subject,
         id: &str,
     ) -> Result<Arc<Self>, ServiceError> {
-        // Its end is told before it leaves the list.
+        // Its end is published before it leaves the list.
         let live = self.find_live(subject, id);
         if live.is_some_and(|live| !live.has_ended()) {
             return Err(ServiceError::not_ended(id));
@@ -273,7 +273,7 @@ pub(crate) enum HasRun {
     No,
 }
 
-/// What waits for its turn.
+/// The queued work.
 #[derive(Debug)]
 pub(crate) enum Queued {
     /// An execution of this service.

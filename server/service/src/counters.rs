@@ -141,7 +141,7 @@ impl Counting {
         Self { by_subject, ..Self::default() }
     }
 
-    /// A request has waited so long for its turn.
+    /// A request has waited this long in the queue.
     pub fn waited(&self, subject: &Subject, time: Duration) {
         self.waits.add(None, self.by_subject.then_some(subject), time);
     }

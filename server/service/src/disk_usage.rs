@@ -57,7 +57,7 @@ impl DiskUsage {
         measured.bytes = measured.bytes.saturating_add(bytes);
     }
 
-    /// Whether nobody else asks for it or knows it, beside one that keeps it.
+    /// Whether there is no other user of it, except the one that keeps it.
     pub fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) <= 2
     }
@@ -167,7 +167,7 @@ mod tests {
         assert!((&mut caller).now_or_never().is_none());
         drop(caller);
         let mut other = Box::pin(size.bytes(false, || panic!("it is measured twice")));
-        // Nobody is told a size that was not measured.
+        // A size that was not measured is not reported.
         assert!((&mut other).now_or_never().is_none());
         end.send(()).unwrap();
         assert_eq!(other.await, 7);

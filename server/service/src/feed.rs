@@ -14,10 +14,10 @@ use tokio::sync::watch;
 const RECENT_BYTES: usize = 64 << 10;
 /// The bytes of events that wait for the store; more are omitted.
 const MAX_UNSAVED_BYTES: usize = 2 << 20;
-/// What an event costs beside its text.
+/// The cost of an event in addition to its text.
 const OVERHEAD: usize = 128;
-/// More events than can have been told and not stored when a service is killed: what has no bound of
-/// [`MAX_UNSAVED_BYTES`] are tests and refused hosts, which are few.
+/// More events than can have been published and not stored when a service is killed: only tests and
+/// refused hosts, which are few, are not bounded by [`MAX_UNSAVED_BYTES`].
 const MAX_LOST: u64 = 1 << 20;
 
 /// The events of an execution that has not ended.
@@ -68,9 +68,9 @@ impl Feed {
         Self::going_on(last, last + 1, max_bytes)
     }
 
-    /// The feed of an execution that ran when its service was killed, with `last` as the last event that
-    /// is stored. Those after it were told and lost, so that their numbers are not used again: a reader
-    /// who has seen them gets what comes now.
+    /// The feed of an execution that ran when its service was killed, with `last` as the last
+    /// stored event. Later events were published and lost; their numbers are not used again, so
+    /// that a reader who has seen them gets the new ones.
     pub fn after_crash(last: u64, max_bytes: u64) -> Self {
         Self::going_on(last, last + 1 + MAX_LOST, max_bytes)
     }

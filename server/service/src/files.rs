@@ -1,5 +1,5 @@
-//! The files that executions left and kept sandboxes have: a directory for each below `files`, which
-//! nobody else can enter. Guests made their content, so everything in them is reached by descriptors,
+//! The files of executions and kept sandboxes: a directory for each below `files`, which only this
+//! user can enter. Guests created their content, so everything in them is reached by descriptors,
 //! and no link is followed.
 
 use std::fs::{self, File};
@@ -77,8 +77,8 @@ impl Files {
         self.path.join(id)
     }
 
-    /// Creates a directory for a sandbox that is kept, or finds it. Any user of the sandbox may write
-    /// to it; nobody else can enter the directory above.
+    /// Creates a directory for a kept sandbox, or finds it. Any user of the sandbox may write to
+    /// it; the directory above admits only this user.
     pub fn create(&self, id: &str) -> io::Result<()> {
         match mkdirat(&self.root, id, Mode::RWXU) {
             Ok(()) => {}

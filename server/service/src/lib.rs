@@ -1,9 +1,9 @@
 //! Executions that are queued, run, kept and reported, and sandboxes that are kept, for many subjects
 //! that know nothing of each other.
 //!
-//! Accepted means stored: an execution that [`Service::submit`] returned is listed with a true status
-//! for as long as it is kept, whatever ends this process. Each runs at most once. A front end is thin:
-//! it knows who asks and in which form, and this crate decides and does.
+//! Accepted means stored: an execution that [`Service::submit`] returned is listed with a true
+//! status for as long as it is kept, however this process ends. Each runs at most once. A front end
+//! is thin: it knows the caller and the format, and this crate decides and acts.
 //!
 //! Like the controller it does not use the environment, the home directory or a terminal.
 

@@ -1,6 +1,6 @@
-//! Permits for what a front end runs and keeps itself, such as the tools of agents. It has the queue, the
-//! quotas and the usage of executions and kept sandboxes, and is neither: it is not stored, and nobody
-//! finds it by an id. What it leaves is in a directory of its subject.
+//! Permits for what a front end runs and keeps itself, such as the MCP tools. It shares the queue,
+//! the quotas and the usage of executions and kept sandboxes, but is not stored, and has no id. Its
+//! files are in a directory of its subject.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ pub struct SandboxPermit {
     subject: Subject,
 }
 
-/// Leaves the queue when nobody waits any more.
+/// Leaves the queue when it is dropped.
 struct Waiter<'a> {
     core: &'a Core,
     subject: &'a Subject,
@@ -67,8 +67,8 @@ impl std::fmt::Debug for SandboxPermit {
 }
 
 impl Service {
-    /// Waits until a subject may run something that is no execution of this service, by the same queue
-    /// and quotas. Whoever stops waiting leaves the queue.
+    /// Waits until a subject may run something outside of this service's executions, by the same
+    /// queue and quotas. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///

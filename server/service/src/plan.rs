@@ -86,7 +86,7 @@ pub(crate) fn plan_in_sandbox(
     config: &ServiceConfig,
 ) -> Result<Workload, ServiceError> {
     metadata(&request.metadata, config)?;
-    // Those of a sandbox hold whatever this service allows new ones since.
+    // Those of a sandbox hold, even if this service allows others for new ones.
     let limits = match request.limits == LimitsRequest::default() {
         true => spec.limits,
         false => limits(request.limits, spec.limits, &config.bounds(&spec.root).ceiling)?,

@@ -166,7 +166,7 @@ impl Records {
         let (subject, of) = (subject.clone(), id.to_owned());
         let turn = self.documents.clone().acquire_owned().await;
         let stored = self.call(move |store| {
-            // Until it is read, though nobody may wait for it any more.
+            // Until it is read, even if the waiter is gone.
             let _turn = turn;
             store.execution(&subject, &of)
         });
@@ -412,7 +412,7 @@ mod tests {
             _ => false,
         };
         let turns = records.documents.clone().acquire_many_owned(DOCUMENTS as u32).await.unwrap();
-        // One of nothing but an event waits for nobody.
+        // A batch of only an event does not wait.
         assert_eq!(records.events(&subject, "a", 0, 1).await.unwrap().len(), 1);
         let mut waits = [
             records.stored(&subject, "a").map(|it| it.unwrap().document.is_some()).boxed(),

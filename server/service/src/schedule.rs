@@ -291,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done: bounds hold, nothing is lost or given twice, each subject's order is
+        /// After any steps: bounds hold, nothing is lost or started twice, each subject's order is
         /// kept, and something runs whenever something may.
         #[test]
         fn every_sequence_keeps_the_bounds_and_loses_nothing(

@@ -1,4 +1,4 @@
-//! One execution, from its turn to its durable end.
+//! One execution, from its start to its durable end.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::Room;
 
-/// The pause before an engine that did not answer is asked again; it doubles up to the longest.
+/// The pause before a call to an unresponsive engine is repeated; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -64,7 +64,7 @@ impl Core {
         self.finish(&live, ended, HasRun::Yes).await;
     }
 
-    /// Ends an execution that was cancelled before its turn.
+    /// Ends an execution that was cancelled in the queue.
     pub async fn cancel_waiting(self: Arc<Self>, waiting: Waiting) {
         let Waiting { live, room: _room, .. } = waiting;
         let ended = cancelled(&live);
@@ -89,7 +89,7 @@ impl Core {
             Phase::Running(since) => Some(*since),
             _ => None,
         };
-        // It ended with its service, or soon after: nobody knows when.
+        // It ended with its service, or soon after, at an unknown time.
         let timeout = limits.unwrap_or_default().timeout;
         let wall = |since| Time::now().since(since).min(timeout);
         let usage = started_at.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
@@ -283,8 +283,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a sandbox, unless it is cancelled. An engine that does not answer is asked again for a while:
-    /// nothing of the execution has run yet.
+    /// Starts a sandbox, unless it is cancelled. Calls to an unresponsive engine are repeated for a
+    /// while: nothing of the execution has run yet.
     async fn patiently<T, F>(&self, live: &Live, start: impl Fn() -> F) -> Result<T, NotRun>
     where
         F: Future<Output = Result<T, ServiceError>>,
@@ -323,7 +323,7 @@ impl Core {
         })
     }
 
-    /// Makes the end of an execution durable, and tells it then.
+    /// Makes the end of an execution durable, and then publishes it.
     async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, has_run: HasRun) {
         let Ended { document, status, exit_code, usage, keeps_files, guest } = ended;
         let files_bytes = match keeps_files {

@@ -548,8 +548,8 @@ impl Registry {
         outcome
     }
 
-    /// Removes every sandbox, whatever is in progress in it. Returns the handles of those that
-    /// could not be removed, with the reasons.
+    /// Removes every sandbox, even if calls are in progress in it. Returns the handles of those
+    /// that could not be removed, with the reasons.
     pub async fn close(self: Arc<Self>) -> Vec<(String, String)> {
         let registered: Vec<_> =
             self.names().registered.drain().map(|(_, sandbox)| sandbox).collect();

@@ -49,7 +49,7 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // While it is locked: whoever opens it now finds that it is no longer there.
+        // While it is locked: a process that opens it now finds that it is gone.
         _ = fs::remove_file(&self.path);
     }
 }

@@ -67,7 +67,7 @@ impl Order {
 }
 
 impl Ticket {
-    /// Waits for its turn.
+    /// Waits until it is the first.
     pub async fn turn(&mut self) {
         while let Some(done) = self.before.last_mut() {
             // Nothing is ever sent: the sender is dropped when the call is done.
@@ -127,7 +127,7 @@ mod tests {
             () = std::future::ready(()) => {}
         }
         drop(first);
-        // Dropped before its turn.
+        // Dropped before it was the first.
         drop(second);
         third.turn().await;
         drop((third, other));

@@ -71,7 +71,7 @@ pub(super) struct CommandData {
     pub timed_out: bool,
 }
 
-/// Details of a command beside its output and its exit code.
+/// Details of a command other than its output and its exit code.
 #[derive(Debug, Default)]
 struct Details {
     stdout: OutputFlags,
@@ -144,7 +144,7 @@ impl Tool for RunCommand {
     }
 }
 
-/// Runs a command when its turn has come. If it is stopped, the command is cancelled, and its
+/// Runs a command, in the order of the calls. If it is stopped, the command is cancelled, and its
 /// output up to then is reported.
 async fn run(
     registry: Arc<Registry>,

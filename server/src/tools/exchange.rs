@@ -29,7 +29,7 @@ pub(super) enum CallMessage {
 enum Sent {
     Chunk(Vec<u8>),
     End,
-    /// Something that is none of these, or comes unasked.
+    /// An unexpected or unrequested line.
     Wrong(String),
 }
 
@@ -71,7 +71,7 @@ impl From<CutOff> for ToolError {
 }
 
 impl Exchange {
-    /// With nobody at the other side.
+    /// Without another side.
     #[must_use]
     pub fn closed() -> Self {
         exchange(false).0
@@ -84,7 +84,7 @@ impl Exchange {
 
     /// Says something; waits until there is room for it.
     pub(super) async fn send(&self, said: CallMessage) {
-        // If nobody listens, the call is about to be dropped.
+        // Without a receiver, the call is about to be dropped.
         _ = self.said.send(said).await;
     }
 

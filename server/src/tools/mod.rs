@@ -94,8 +94,8 @@ impl Tools {
         }
     }
 
-    /// Removes every sandbox, whatever is in progress in it, and waits until that is done. Returns
-    /// those that could not be removed, with the reasons.
+    /// Removes every sandbox, even if calls are in progress in it, and waits until that is done.
+    /// Returns those that could not be removed, with the reasons.
     pub async fn close(self) -> Vec<String> {
         let left = self.0.registry.close().await.into_iter();
         left.map(|(handle, why)| format!("Container '{handle}' could not be removed: {why}"))

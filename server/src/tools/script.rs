@@ -114,8 +114,8 @@ impl Tool for ExecuteScript {
     }
 }
 
-/// Runs a script when its turn has come. If it is stopped, the script is cancelled, and what it had
-/// done up to then is reported.
+/// Runs a script, in the order of the calls. If it is stopped, the script is cancelled, and what it
+/// had done up to then is reported.
 async fn run(
     registry: Arc<Registry>,
     registered: Arc<RegisteredSandbox>,

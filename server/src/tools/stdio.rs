@@ -148,7 +148,7 @@ where
         };
         let line = match line {
             None => {
-                // Nobody sends chunks any more, or takes them.
+                // Chunks have no sender or receiver any more.
                 server.end_input();
                 has_ended = true;
                 continue;
@@ -200,7 +200,7 @@ where
             }
             Request::Call(call) => call,
         };
-        // Its timeout starts now, whatever it waits for.
+        // Its timeout starts now, including all waits.
         let started = Instant::now();
         let Some(new) = server.enter(&request.id, request.stream) else {
             let message = format!("a call with id {} is in progress", request.id);
@@ -224,8 +224,8 @@ where
     }
 }
 
-/// Waits for a free slot for a line of this length, or for ever without one: no call is refused because
-/// there is none.
+/// Waits for a free slot for a line of this length, without a time limit: no call is refused for
+/// want of one.
 async fn permits(
     calls: &Arc<Semaphore>,
     bytes: &Arc<Semaphore>,
@@ -383,8 +383,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
         self.write_line(|| line(id, &answer)).await;
     }
 
-    /// Answers a waiting call that is stopped: it never begins. Whoever does not read that answer is
-    /// still heard.
+    /// Replies to a waiting call that is stopped: it never begins. Input is still read if that
+    /// reply is not.
     fn drop_waiting(
         self: &Arc<Self>,
         waiting: &mut VecDeque<Waiting>,

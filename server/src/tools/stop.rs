@@ -38,7 +38,7 @@ impl From<StopCause> for ToolError {
 #[derive(Debug, Clone)]
 pub struct Stopper(watch::Sender<Option<StopCause>>);
 
-/// Tells a call when to stop.
+/// Signals a call to stop.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<Option<StopCause>>);
 

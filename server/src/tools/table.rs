@@ -43,7 +43,7 @@ pub(super) fn find(name: &str) -> Result<&'static Entry, ToolError> {
 /// # Errors
 ///
 /// [`ToolError`] of kind `invalid_request`, which names the cause: an unknown tool, an unknown or
-/// missing key, a value of another type.
+/// missing key, a value with the wrong type.
 pub fn check(tool: &str, args: &RawValue) -> Result<String, ToolError> {
     (find(tool)?.check)(args)
 }

@@ -493,7 +493,7 @@ fn second_server_on_a_data_directory_is_refused() {
     let error = Store::open(&path, Durability::Disk).unwrap_err();
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     assert!(error.hint().unwrap().contains("--data-dir"));
-    // Administration goes on beside it, and sees what the server writes.
+    // Administration works next to the server, and sees its writes.
     let beside = Store::attach(&path).unwrap();
     store.accept(new("a", 1)).unwrap();
     assert!(beside.execution(&subject("alice"), "a").unwrap().is_some());

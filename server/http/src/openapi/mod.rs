@@ -152,7 +152,7 @@ fn content(contents: &[Content], generator: &mut SchemaGenerator) -> Value {
     all.into()
 }
 
-/// Definitions are transformed when they are taken; what stands beside them is not.
+/// Definitions are transformed when they are taken; their siblings are not.
 fn transformed(mut schema: Schema, generator: &mut SchemaGenerator) -> Schema {
     for transform in generator.transforms_mut() {
         transform.transform(&mut schema);

@@ -227,7 +227,7 @@ fn type_of(schema: &Value) -> String {
         [("format", ""), ("minimum", "≥ "), ("maximum", "≤ "), ("pattern", "matches ")]
     {
         match &schema[key] {
-            // As large as its format: nobody needs to be told.
+            // As large as its format: not worth mentioning.
             Value::Number(number)
                 if key == "maximum" && number.as_u64() >= Some(u32::MAX.into()) => {}
             Value::Null => {}

@@ -1,4 +1,4 @@
-//! What JSON takes in memory once it is read, told from its text as it arrives.
+//! The memory that JSON takes once it is read, computed from its text as it arrives.
 
 use sandbox_api::ProblemKind;
 

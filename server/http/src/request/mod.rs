@@ -35,7 +35,7 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    /// The body, whose pieces wait for their memory. Whatever is no form is read as JSON.
+    /// The body, whose pieces wait for their memory. Anything but a form is read as JSON.
     pub fn meter(&self, body: Body, is_json: bool) -> Body {
         let start = (body.into_data_stream(), JsonSize::default(), self.clone());
         Body::from_stream(stream::try_unfold(
@@ -80,7 +80,7 @@ pub(crate) fn unreadable(error: &(dyn std::error::Error + 'static)) -> Refusal {
         Some(error @ BodyError::TooSlow) => {
             Refusal::new(ProblemKind::RequestTimeout, error.to_string())
         }
-        // Nobody reads it.
+        // It is not read.
         None => Refusal::new(ProblemKind::Malformed, "the body broke off"),
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum ContentRange {
     Whole,
     /// The bytes from the first to the last, both included.
     Range(u64, u64),
-    /// None: the range is behind its end.
+    /// None: the range is past its end.
     None,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange 
     let Some((first, last)) = range.trim().split_once('-') else { return ContentRange::Whole };
     let number = |text: &str| -> Option<u64> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // Larger ones are behind the end of any file.
+        // Larger ones are past the end of any file.
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
     match (number(first), number(last)) {
@@ -112,7 +112,8 @@ pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange 
     }
 }
 
-/// Adds what every answer with content of a sandbox has: it is a file to save, whatever is in it.
+/// Adds the headers of every response with content of a sandbox: it is a file to save, for any
+/// content.
 pub(super) fn as_attachment(headers: &mut HeaderMap, path: &[u8]) {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let mime = mime_guess::from_path(&*String::from_utf8_lossy(name)).first_raw();

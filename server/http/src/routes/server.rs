@@ -52,7 +52,7 @@ pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
     Ok(([(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS))], text).into_response())
 }
 
-/// What may be kept for a while: it changes with the server's version.
+/// Cacheable for a while: it changes with the server's version.
 const FOR_A_WHILE: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
 pub(super) async fn openapi(State(app): State<App>) -> Response {
@@ -78,7 +78,7 @@ pub(super) async fn docs(State(app): State<App>) -> Response {
 pub(super) struct ProtectedResource {
     /// The URL of the resource.
     resource: String,
-    /// The issuers of tokens for it; absent if there are none.
+    /// The issuers of tokens for it; absent without any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     authorization_servers: Vec<String>,
     /// How a token is sent.

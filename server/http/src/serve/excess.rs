@@ -39,7 +39,7 @@ pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, answ
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(MAX_READ), &mut tokio::io::sink()).await
     };
-    // Whoever does not listen is not told.
+    // A client that does not read misses it.
     _ = tokio::time::timeout(TIMEOUT, refused).await;
 }
 

@@ -160,7 +160,7 @@ impl Listener {
         Ok(Self { kind: Kind::Tcp(TcpListener::from_std(listener)?), file: None })
     }
 
-    /// A UNIX listener that was passed in. Who may connect is decided by whoever bound it.
+    /// A UNIX listener that was passed in. The process that bound it decides who may connect.
     ///
     /// # Errors
     ///
@@ -201,8 +201,8 @@ impl Listener {
     }
 }
 
-/// Binds under another name in a directory that nobody else can enter, and renames: at no moment
-/// can another user connect, and an old socket is replaced in one step.
+/// Binds under another name in a private directory, and renames: at no moment can another user
+/// connect, and an old socket is replaced atomically.
 fn bind_unix(path: &Path) -> io::Result<(StdUnixListener, SocketFile)> {
     let parent = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,

@@ -188,7 +188,7 @@ impl Server {
                 };
                 match timeout(HEADER_TIMEOUT, handshake).await {
                     Ok(Ok(stream)) => {
-                        // Whoever asks for nothing gets what every client speaks.
+                        // Without ALPN the client gets HTTP/1.1.
                         let version = match stream.get_ref().1.alpn_protocol() {
                             Some(tls::H2) => Version::Http2,
                             _ => Version::Http1,
@@ -199,7 +199,7 @@ impl Server {
                     Err(_) => Err("the TLS handshake did not end in time".into()),
                 }
             }
-            // Its peer is on this machine: nobody is in between.
+            // Its peer is on this machine: no one is in between.
             (Accepted::Unix(stream), _) => {
                 self.requests(StallGuard::new(stream), peer, Version::Any).await
             }
@@ -275,7 +275,7 @@ impl Server {
 /// Which versions of HTTP a connection may speak.
 #[derive(Debug, Clone, Copy)]
 enum Version {
-    /// Told by its first bytes.
+    /// Detected by its first bytes.
     Any,
     Http1,
     Http2,
@@ -308,7 +308,7 @@ fn builder(version: Version) -> auto::Builder<TokioExecutor> {
     }
 }
 
-/// The peer has given up before it was accepted: it is no reason to wait.
+/// The peer has disconnected before it was accepted: no reason to wait.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

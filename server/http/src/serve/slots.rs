@@ -66,7 +66,7 @@ impl Drop for Slot {
     }
 }
 
-/// Whoever has one address of IPv6 has all of its /64.
+/// A client with one IPv6 address usually has its whole /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

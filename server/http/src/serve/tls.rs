@@ -66,8 +66,8 @@ impl TlsError {
 }
 
 impl Tls {
-    /// Reads a certificate chain and its private key, both PEM. Nobody but this user, or root, may read
-    /// the key.
+    /// Reads a certificate chain and its private key, both PEM. Only this user, or root, may be
+    /// able to read the key.
     ///
     /// # Errors
     ///

@@ -73,7 +73,7 @@ async fn invalid_parameter_is_422_with_its_name() {
     }
     let created = api.post_text("/v1/sandboxes?zzz=1", "{}").await.problem();
     assert_eq!((created.status, &*created.errors[0].pointer), (422, "zzz"));
-    // Nobody's monitor is turned away.
+    // No monitor is turned away.
     assert_eq!(api.get("/readyz?verbose").await.status, 200);
     assert_eq!(api.get("/v1/usage?").await.status, 200);
 }

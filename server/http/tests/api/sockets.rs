@@ -397,7 +397,7 @@ async fn certificate_is_read_again_while_the_server_runs() {
     let two = ask_http2(connect("one.cert.pem", b"h2").await.unwrap()).await;
     assert_eq!((two.status(), two.version()), (StatusCode::OK, Version::HTTP_2));
     assert!(connect("two.cert.pem", b"h2").await.is_err());
-    // Whoever speaks plain HTTP is told so in that.
+    // A client of plain HTTP gets the error in plain HTTP.
     for request in [GET_HEALTH.to_owned(), format!("POST / HTTP/1.1\r\n\r\n{}", "x".repeat(50_000))]
     {
         let told = server.exchange(request.as_bytes()).await;

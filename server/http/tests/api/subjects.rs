@@ -52,7 +52,7 @@ async fn no_route_shows_one_subject_what_another_has() {
                 assert_eq!(bob.problem().status, 404, "{method} {template}");
                 let unknown = template.replace("{id}", "unknown").replace("{path}", "out.csv");
                 let unknown = send(&api, "bob", method, &unknown, operation).await;
-                // Not even how it is refused tells one from the other.
+                // Not even the refusal distinguishes the two.
                 let (mut one, mut other) = (bob.problem(), unknown.problem());
                 (one.instance, other.instance) = (None, None);
                 one.detail = one.detail.replace(&**id, "unknown");

@@ -265,7 +265,7 @@ fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
     result
 }
 
-/// What to do with a script of another language.
+/// What to do with a script in another language.
 fn language_hint(language: &str, settings: &Settings) -> String {
     let is_offered =
         settings.tools.as_ref().is_none_or(|names| names.iter().any(|name| name == Exec::NAME));

@@ -49,7 +49,7 @@ pub(super) fn output<T: JsonSchema>() -> JsonObject {
 
 /// Removes what a reader of a result does without: descriptions, bounds, and long lists of words.
 fn shorten(value: &mut Value) {
-    /// The longest list of words that is told.
+    /// The longest list of words in a message.
     const MAX_WORDS: usize = 8;
     match value {
         Value::Object(object) => {

@@ -90,7 +90,7 @@ impl AnswerForm {
                 }
             }
             match self {
-                // Nobody takes it.
+                // It has no reader.
                 Self::Json => _ = held.drain(..std::mem::take(&mut read)),
                 _ if !is_alone => break,
                 _ => {}

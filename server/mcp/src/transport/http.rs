@@ -1,4 +1,4 @@
-//! Any number of subjects over streamable HTTP. Whoever mounts the router authenticates: each request
+//! Any number of subjects over streamable HTTP. The owner of the router authenticates: each request
 //! carries its [`Subject`] as an extension.
 
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 const MAX_REQUESTS: usize = 1024;
 /// The most that is read of why a request is refused.
 const MAX_DETAIL_BYTES: usize = 4 << 10;
-/// Larger messages are parsed beside other tasks.
+/// Larger messages are parsed on a blocking thread.
 const LARGE_MESSAGE_BYTES: usize = 64 << 10;
 /// After how long another attempt makes sense.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -134,8 +134,8 @@ impl HttpServer {
         McpServer::of(self.shared.clone(), Source::BySubject(self.workspaces.clone()))
     }
 
-    /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension; `Host` and `Origin` are
-    /// for whoever mounts it to check.
+    /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension; the owner of the
+    /// router checks `Host` and `Origin`.
     pub fn router(&self) -> Router {
         let server = self.clone();
         self.router_of(move || server.connection())

@@ -92,7 +92,7 @@ where
     let serve = async {
         match handler.serve_with_ct(transport, token.clone()).await {
             Ok(running) => running.waiting().await.map(drop).map_err(|_| ServeError::GivenUp),
-            // A client that ends without a word is none of an error.
+            // A client that disconnects without a message is not an error.
             Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
                 Ok(())
             }
@@ -181,7 +181,7 @@ struct Shared<W> {
     in_flight: Mutex<HashMap<RequestId, Lane>>,
     /// A request was answered.
     answered: Notify,
-    /// Nobody reads the answers any more.
+    /// The replies have no reader any more.
     broken: CancellationToken,
 }
 
@@ -210,7 +210,8 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
         let write = async {
             let mut writer = self.writer.lock().await;
             let Some(writer) = &mut *writer else { return Err(io::ErrorKind::NotConnected.into()) };
-            // Before its answer can be seen, and in its turn: those that wait to be written are bounded.
+            // Before its reply is visible, and in order: replies that wait to be written are
+            // bounded.
             if let Some(id) = answers {
                 self.end(id);
             }
@@ -241,8 +242,8 @@ fn error_message(id: Option<&Value>, error: &ErrorData) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }
 
-/// A message with a method, and the id null: a request that could not be answered. It would be read as
-/// a notification, and nobody would say so.
+/// A message with a method, and the id null: a request without a possible reply. It would silently
+/// be read as a notification.
 fn is_without_id(text: &[u8]) -> bool {
     fn is_null<'de, D: Deserializer<'de>>(id: D) -> Result<bool, D::Error> {
         Option::<IgnoredAny>::deserialize(id).map(|id| id.is_none())
@@ -293,7 +294,7 @@ pub(super) fn answered_id(message: &ServerJsonRpcMessage) -> Option<&RequestId> 
     }
 }
 
-/// What a message of the protocol says, or how a text is answered that is none.
+/// A message of the protocol, or the reply to an invalid text.
 pub(crate) fn message_of(text: &[u8]) -> Result<Box<ClientJsonRpcMessage>, Value> {
     let (id, error) = match parse(text) {
         Line::Message(message, _) => return Ok(message),

@@ -55,7 +55,7 @@ impl Progress {
         self.due = Some(self.due.unwrap_or_else(earliest));
     }
 
-    /// Waits until lines may be sent; for ever if there are none.
+    /// Waits until lines may be sent; for ever without lines.
     pub async fn due(progress: &Option<Self>) {
         match progress.as_ref().and_then(|progress| progress.due) {
             Some(due) => tokio::time::sleep_until(due).await,
@@ -118,7 +118,7 @@ mod tests {
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
         let mut progress =
             Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
-        // Nobody reads what is longer than the stream.
+        // Lines longer than the stream are not read.
         progress.push_line(&"x".repeat(MAX_BYTES));
         let (before, cancelled) = (Instant::now(), CancellationToken::new());
         cancelled.cancel();
@@ -131,7 +131,7 @@ mod tests {
         drop(theirs);
     }
 
-    /// A client, and what it is told.
+    /// A client, and the notifications that it receives.
     fn told() -> (Progress, impl AsyncFnMut() -> Value) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);

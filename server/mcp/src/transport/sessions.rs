@@ -4,8 +4,8 @@
 //! stream of the answer. It has [`RESUME_WAIT`] for that; then its call is cancelled, as if it had said
 //! so itself.
 //!
-//! There is a most of sessions, and none of one subject takes the room of another's: a session that
-//! would, ends the one that its subject has not used for the longest time.
+//! The number of sessions is bounded, per subject too: a session over the bound evicts its
+//! subject's least recently used one.
 
 use std::collections::{HashMap, HashSet};
 use std::future::ready;
@@ -31,7 +31,7 @@ use super::lines::{answered_id, id_in_progress};
 
 /// The most sessions.
 const MAX_SESSIONS: usize = 1024;
-/// How long a client may take to resume a stream. It is told to do so after 3 s.
+/// How long a client may take to resume a stream. It is asked to do so after 3 s.
 const RESUME_WAIT: Duration = Duration::from_secs(10);
 /// How much longer than any call a session lives in which nothing happens.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub(crate) struct Sessions {
     in_progress: Arc<InProgress>,
 }
 
-/// What is known of a session beside itself.
+/// Further facts about a session.
 #[derive(Debug)]
 struct Owned {
     subject: Option<Subject>,
@@ -126,7 +126,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the ids of the events of one stream have in common; none for those of no call.
+/// The common prefix of the event ids of one stream; `None` for events outside of a call.
 fn stream_of(event: &str) -> Option<&str> {
     event.split_once('/').map(|(_, stream)| stream)
 }

@@ -25,7 +25,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Begins a use, and starts a container if there is none.
+    /// Begins a use, and starts a container if it is missing.
     pub async fn use_kept(
         self: &Arc<Self>,
         subject: &Subject,
@@ -136,13 +136,13 @@ impl Core {
         if container.is_some() || kept.info().uses > 0 {
             return Ok(());
         }
-        // Whoever waits for it does not start it any more.
+        // Waiting uses do not start it any more.
         kept.is_deleted.store(true, Ordering::Release);
         drop(container);
         self.delete_kept(kept).await
     }
 
-    /// Removes a sandbox with its files, whatever uses it.
+    /// Removes a sandbox with its files, even if it is in use.
     pub async fn delete_kept(self: &Arc<Self>, kept: Arc<KeptSandbox>) -> Result<(), ServiceError> {
         self.records.remove_sandbox(&kept.record.id).await?;
         kept.is_deleted.store(true, Ordering::Release);
@@ -161,8 +161,8 @@ impl Core {
         crate::blocking(move || core.files.remove(&id).map_err(ServiceError::files)).await
     }
 
-    /// Ends the executions in a sandbox that is being removed. What waits in the queue does not run; what
-    /// has had its turn is cancelled before the container is gone, which would look like a failure.
+    /// Ends the executions in a sandbox that is being removed. Queued ones do not run; started ones
+    /// are cancelled before the container is gone, which would look like a failure.
     async fn end_executions_in(self: &Arc<Self>, kept: &KeptSandbox) {
         let mut begun = Vec::new();
         let is_in = |live: &Arc<Live>| live.sandbox.as_ref() == Some(&kept.record.id);
@@ -188,7 +188,7 @@ impl Core {
     }
 }
 
-/// Stops sandboxes that nobody uses, and removes those whose time is over.
+/// Stops idle sandboxes, and removes expired ones.
 pub(crate) async fn end_unused(core: Weak<Core>) {
     loop {
         let Some(strong) = core.upgrade() else { return };

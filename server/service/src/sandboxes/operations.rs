@@ -111,8 +111,8 @@ pub struct InSandbox<T> {
     pub value: T,
     /// The generation that did it.
     pub generation: u64,
-    /// Whether that generation was started in place of an earlier one and nobody was told before:
-    /// earlier processes are gone.
+    /// Whether that generation replaced an earlier one, and this is the first report of it: earlier
+    /// processes are gone.
     pub restarted: bool,
 }
 

@@ -101,13 +101,13 @@ impl Use {
         self.is_new
     }
 
-    /// Whether its generation is not the first, and nobody was told of it before this use: whoever
-    /// started it may have gone away.
+    /// Whether its generation is not the first, and no caller was notified before this use: the use
+    /// that started it may have been dropped.
     pub const fn is_restart(&self) -> bool {
         self.is_restart
     }
 
-    /// Why whatever fails in it fails, if its sandbox was removed meanwhile.
+    /// The error of everything in it, if its sandbox was removed meanwhile.
     pub fn gone(&self) -> Option<ServiceError> {
         self.kept.is_deleted.load(Ordering::Acquire).then(|| self.kept.gone())
     }
@@ -129,7 +129,7 @@ impl Use {
         self.kept.size.grew(bytes);
     }
 
-    /// Its caller is told whether it [is a restart](Self::is_restart).
+    /// Its caller learns whether it [is a restart](Self::is_restart).
     pub fn told(&self) {
         let mut info = self.kept.info();
         info.is_untold &= info.generation != self.generation;

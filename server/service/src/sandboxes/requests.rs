@@ -26,7 +26,7 @@ pub struct CreatedSandbox {
     pub sandbox: SandboxView,
     /// Whether it was created now.
     pub is_new: bool,
-    /// Whether a generation was started in place of an earlier one and nobody was told before.
+    /// Whether a generation replaced an earlier one, and no caller was notified before.
     pub restarted: bool,
 }
 
@@ -190,7 +190,7 @@ impl Core {
     ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
         let kept = Arc::new(KeptSandbox::new(record, Ok(spec)));
-        // Whoever finds it meanwhile waits.
+        // Others that find it meanwhile wait.
         let container = kept.container.lock().await;
         let most = self.config.kept.sandboxes;
         let (registered, is_new) = self.kept.register(&kept, quota, most)?;

@@ -444,7 +444,7 @@ fn waiting_requests_have_a_bound_of_bytes_together() {
     };
     is_refused(&world, 4000);
     assert_eq!(world.service().counters().refused_full, 1);
-    // Nothing of another subject waits.
+    // Other subjects have an empty queue.
     world.submit_as(other(), &long("return 1", 1500)).unwrap();
     // After a restart it is what waits still.
     world.restart();
@@ -594,7 +594,7 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     let reason = "the server was stopped while it ran".to_owned();
     assert_eq!(failure(&killed), (ErrorKind::Killed, reason));
     assert_eq!(world.events(&running, 0).last().unwrap().1, "end");
-    // Whoever saw more of it than was stored sees the end too.
+    // A reader who saw more of it than was stored sees the end too.
     for seen in 0..10 {
         assert_eq!(world.events(&running, seen).last().unwrap().1, "end", "{seen}");
     }
@@ -604,7 +604,7 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     let lost = world.wait(&with_secret);
     assert_eq!(lost.summary.status, ExecutionState::Ended(Status::Error));
     assert!(failure(&lost).1.contains("secrets"), "{lost:?}");
-    // Whoever has seen at once that it is queued sees the end too.
+    // A reader who has seen at once that it is queued sees the end too.
     assert_eq!(world.events(&with_secret, 0), [(1, "queued"), (2, "end")]);
     assert_eq!(world.events(&with_secret, 1), [(2, "end")]);
     assert_eq!(world.launcher.runs.load(Ordering::SeqCst), 2 + waiting.len());
@@ -648,7 +648,7 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     };
     for id in [&script, &command, &in_sandbox] {
         let stored = || world.block_on(world.service().core.records.events(me(), id, 0, 10));
-        // Queued, started, and what it told.
+        // Queued, started, and its output.
         world.until_true(|| stored().unwrap().len() == 4);
     }
     // The one had ended, and its files were kept already.
@@ -687,7 +687,7 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     );
     let files = world.block_on(world.service().files(me(), &script)).unwrap();
     assert_eq!(files.files[0].path, "out.txt");
-    // The engine and the limits were known before; nobody measured what it used.
+    // The engine and the limits were known before; its usage was not measured.
     for (id, limit, value) in [
         (&script, "pids", 20),
         (&command, "timeout_ms", 600_000),

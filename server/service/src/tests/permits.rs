@@ -33,10 +33,10 @@ fn permit_to_run_waits_and_counts_as_an_execution_of_its_subject() {
     world.wait(&execution);
     drop(theirs);
     let usage = || world.block_on(world.service().usage(me())).unwrap();
-    // Its place is free a moment after its end is told.
+    // Its place is free a moment after its end is published.
     world.until_true(|| usage().running == 0);
     assert_eq!((usage().executions, usage().cpu_ms), (2, 5 + 7));
-    // One that was given up without an end has used nothing.
+    // One that was dropped without an end has used nothing.
     assert_eq!(world.block_on(world.service().usage(other())).unwrap().executions, 0);
 
     let running = world.submit("wait");

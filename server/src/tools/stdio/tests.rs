@@ -531,7 +531,7 @@ async fn calls_that_wait_for_others_keep_nothing_from_these() {
         running.send(format!("{{\"chunk\": \"{id}\", \"end\": true}}\n")).await;
         assert_eq!(running.next().await["data"]["content"], "0");
     }
-    // The last one has its turn now.
+    // The last one runs now.
     running.send(format!("{{\"chunk\": \"{MAX_CALLS}\", \"end\": true}}\n")).await;
     assert_eq!(running.next().await["data"]["content"], "0");
 

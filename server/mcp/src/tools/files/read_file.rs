@@ -25,7 +25,7 @@ impl FileTool for ReadFile {
     const HINTS: Hints = Hints::READ_ONLY;
     type Data = ViewData;
 
-    /// The fields of `view`, and beside them those of `read` that it has not.
+    /// The fields of `view`, and the other fields of `read`.
     fn input() -> JsonObject {
         let mut view = schema::operation("view");
         let mut read = schema::operation("read");
