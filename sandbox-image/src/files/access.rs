@@ -22,7 +22,7 @@ pub trait Flush: Send {
     ///
     /// # Errors
     ///
-    /// OS errors that nobody has been given before.
+    /// OS errors that were not returned before.
     fn flush_best_effort(&mut self) -> Result<(), FileError>;
 }
 

@@ -72,7 +72,7 @@ pub struct Handle {
     touch: Option<Touch>,
     /// A byte has reached the file.
     changed: bool,
-    /// The last attempt to write failed. Whoever made it has the error.
+    /// The last attempt to write failed. Its caller has the error.
     failed: bool,
 }
 

@@ -44,7 +44,7 @@ impl Counter {
     }
 }
 
-/// The disk reserve: what stays free on the file system, whoever fills it.
+/// The disk reserve: what stays free on the file system, even if other processes fill it.
 #[derive(Debug)]
 struct Reserve {
     bytes: u64,

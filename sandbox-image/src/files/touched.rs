@@ -23,7 +23,7 @@ pub trait Announce: Send + Sync {
     fn refuse(&self, refused: Refused);
 }
 
-/// The announcements of this run. A file operation has none: its answer tells its caller what it did.
+/// The announcements of this run. A file operation has none: its reply reports what it did.
 pub(super) struct TouchedPaths {
     out: Option<Arc<dyn Announce>>,
     /// The request that causes the changes.
