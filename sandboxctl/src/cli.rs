@@ -682,7 +682,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Args)]
 pub struct PsArgs {
     /// Print only the ids
-    // It takes the place of the flag of all commands, which reads its value too.
+    // It replaces the global flag, and also reads its value.
     #[arg(short, long)]
     pub quiet: bool,
 

@@ -139,7 +139,7 @@ impl FilePlace {
     }
 }
 
-/// A temporary file beside the file that it is to replace. Dropping it removes it.
+/// A temporary file next to the file that it is to replace. Dropping it removes it.
 #[derive(Debug)]
 pub struct Temporary {
     directory: Arc<OwnedFd>,
@@ -272,7 +272,7 @@ pub fn refuse_own(flag: &str, path: &Path, config: &Config) -> Result<(), Error>
     })
 }
 
-/// Refuses what a service makes itself, such as its data directory, in that of another one that runs.
+/// Refuses what a service creates, such as its data directory, inside that of another running one.
 ///
 /// # Errors
 ///

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// Writes a file beside its place, where [`put`](NewFile::put) brings it. Dropped, it is removed.
+/// Writes a file next to its final place, to which [`put`](NewFile::put) renames it. Dropping it
+/// removes it.
 pub struct NewFile(NamedTempFile);
 
 impl NewFile {

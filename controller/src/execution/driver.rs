@@ -1,6 +1,6 @@
 //! Drives a script or a command from its request to its result.
 //!
-//! A separate task does it, so that the deadline applies whatever the caller does.
+//! A separate task does it, so that the deadline applies even if the caller is blocked or gone.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -87,12 +87,12 @@ impl Evidence {
             Some(KillReason::Breach(detail)) => {
                 return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
             }
-            // Whatever the agent reports: it may have worked on files that nobody checks.
+            // The agent's report does not count: it may have worked on unchecked files.
             Some(KillReason::MountLost(lost)) => return Error::from(lost.clone()).into(),
             _ => {}
         }
         if let Some(limit) = self.limit.take() {
-            // Whatever the agent reports: the limit was exceeded.
+            // The agent's report does not count: the limit was exceeded.
             return Outcome::Limit(limit);
         }
         match self.answer.take() {

@@ -45,8 +45,8 @@ impl CancelHandle {
         Self::default()
     }
 
-    /// Cancels it: the processes of a command get SIGTERM, and are killed after the
-    /// [stop timeout](Limits::stop_timeout). A second call waits for nobody: it kills the container at once.
+    /// Cancels it: the processes of a command get SIGTERM, and are killed after the [stop
+    /// timeout](Limits::stop_timeout). A second call does not wait: it kills the container at once.
     pub fn cancel(&self, cause: CancelCause) {
         self.0.send_modify(|cancelled| match cancelled.cause {
             None => cancelled.cause = Some(cause),
@@ -235,7 +235,7 @@ impl Supervisor {
         }
     }
 
-    /// Records that the container may go on for a while. Its removal tells whether it does.
+    /// Records that the container may go on for a while. Its removal shows whether it does.
     fn leave_unproven(&mut self, error: &Error) {
         let why = error.full_message();
         tracing::warn!(why, "a container that was killed may not have ended");

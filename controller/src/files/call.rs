@@ -1,4 +1,4 @@
-//! A file operation in progress: its deadline, its end, and its cancellation if nobody waits.
+//! A file operation in progress: its deadline, its end, and its cancellation when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -12,7 +12,7 @@ use crate::config::{Allow, Flags, Key, Value};
 pub struct AllowArgs {
     /// Let programs reach HOST[:PORT], *.DOMAIN[:PORT] or @PRESET; repeatable
     ///
-    /// Without a port that is 80 and 443. It takes the place of what the configuration allows.
+    /// Without a port that is 80 and 443. It replaces what the configuration allows.
     #[arg(long, value_name = "RULE", value_hint = ValueHint::Hostname, value_parser = rule())]
     allow: Vec<Allow>,
 }

@@ -45,7 +45,7 @@ pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
     Ok(if fails { 125 } else { 0 })
 }
 
-/// What a job needs beside what every sandbox needs.
+/// What a job needs in addition to what every sandbox needs.
 fn ci_checks(context: &Context<'_>) -> Vec<Check> {
     let check = |id, status, detail: &str, fix: Option<&str>| Check {
         id,

@@ -197,7 +197,7 @@ fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
                 (None, _) => "-".to_owned(),
             };
             let title = it.metadata.get("title").and_then(|title| title.as_str());
-            // Whoever submitted it wrote it.
+            // Its submitter chose it.
             let title = title.map_or("-".into(), |title| render::escaped_line(title).into_owned());
             let sandbox = it.sandbox.as_deref().unwrap_or("-");
             [

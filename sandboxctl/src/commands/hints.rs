@@ -29,7 +29,7 @@ pub fn other_language(name: &str, source: &[u8]) -> Option<String> {
     Some(format!("it looks like {}, not Luau: {}", language.name, line_for(name, language)))
 }
 
-/// The command line that runs a file of another language.
+/// The command line that runs a file in another language.
 fn line_for(name: &str, Language { image, program, .. }: &Language) -> String {
     let file = Path::new(name);
     let line = match Input::default_name(file).filter(|_| file.is_file()) {
@@ -40,7 +40,7 @@ fn line_for(name: &str, Language { image, program, .. }: &Language) -> String {
     format!("sandboxctl exec {line}")
 }
 
-/// Refuses a script whose name says that it is of another language: it may compile as Luau, and do
+/// Refuses a script whose name says that it is in another language: it may compile as Luau, and do
 /// something else.
 ///
 /// # Errors

@@ -227,7 +227,7 @@ pub async fn launch(
     }
 }
 
-/// An error of the controller, with the flag or key of ours that caused it.
+/// An error of the controller, with the flag or key that caused it.
 fn named(error: ControllerError, settings: &Settings) -> Error {
     let what = match &error {
         ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),

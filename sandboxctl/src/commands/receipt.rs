@@ -352,7 +352,7 @@ impl Issuer {
             let tests = TestStatement::new(receipt, tests);
             text.extend(self.line(&tests).map_err(|error| unwritten(error.into()))?);
         }
-        // Whoever takes it can verify it.
+        // Its recipient can verify it.
         receipts::open(&text).map_err(|error| Error::usage("--receipt", error.to_string()))?;
         let target = self.place.target().map_err(unwritten)?;
         target.write(&text).map_err(unwritten)

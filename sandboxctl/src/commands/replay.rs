@@ -155,7 +155,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
         config,
         spec,
         async |sandbox, signals| {
-            // The engine's word for what it started, beside what it was asked for.
+            // The image that the engine reports, and the requested one.
             let started = sandbox.image_id().map(|id| id.trim_start_matches(IMAGE_PREFIX));
             if started != image {
                 let why = "the engine started another image than the receipt's";
@@ -500,8 +500,8 @@ fn material_differences(
         differences.push(difference.with_digests(known, Some(digest)));
     }
     for it in &predicate.build_definition.resolved_dependencies {
-        // The image is compared with the one that the engine starts, and what runs beside the script
-        // is this version's.
+        // The image is compared with the one that the engine starts, and the agent is this
+        // version's.
         let is_known = [Dependency::AGENT, Dependency::IMAGE].contains(&&*it.name)
             || materials.iter().any(|(name, _)| *name == it.name);
         if !is_known {
@@ -523,7 +523,7 @@ async fn compare(
 ) -> Result<Comparison, Error> {
     let mut line = None;
     let parameters = &receipt.predicate.build_definition.external_parameters;
-    // A run tells of files only where artifacts were asked for, or its io dir was staged.
+    // A run reports files only if artifacts were requested, or its io dir was staged.
     let tells_of_files = !parameters.artifacts.is_empty() || parameters.commit.is_some();
     let found = match (parameters.artifacts.is_empty(), sandbox.io_dir()) {
         _ if !tells_of_files => Vec::new(),

@@ -45,7 +45,7 @@ pub fn command(line: &CommandLine, secrets: &Secrets) -> Subject {
 ///
 /// # Errors
 ///
-/// If the runner cannot be told.
+/// If the runner cannot be determined.
 pub fn begin_ci(
     context: &Context<'_>,
     mode: CiMode,
@@ -143,8 +143,8 @@ pub fn named_files(
     Ok(files)
 }
 
-/// From here on errors are told in the files of the runner, unless one is in the io dir that is set, or
-/// in a directory of sandboxctl's own.
+/// From here on errors are reported in the files of the runner, unless one is in the configured io
+/// dir, or in a directory of sandboxctl's own.
 pub fn begin_files(context: &Context<'_>, settings: &Settings) {
     if let (Some(ci), Ok(io_dir)) =
         (context.output.ci(), settings.io_dir(&context.environment.working_directory))

@@ -82,12 +82,12 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
     Ok(0)
 }
 
-/// The store of the data directory, beside the service that may have it.
+/// The store of the data directory, which a service may have open.
 pub fn store(context: &Context<'_>, args: &DataDirArgs) -> Result<Store, Error> {
     Ok(Store::attach(&directory(context, args)?.0)?)
 }
 
-/// The data directory, and the configuration of a controller beside it.
+/// The data directory, and the configuration of a controller.
 pub fn directory(context: &Context<'_>, args: &DataDirArgs) -> Result<(PathBuf, Config), Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let Some(Value::Path(data_dir)) = &settings.setting(Key::ServerDataDir).value else {
@@ -148,7 +148,7 @@ fn new(subject: Subject, scopes: Vec<String>, now: Time, expires: Expiry) -> (To
     (record, new.token)
 }
 
-/// A token in the place of another one.
+/// A token that replaces another one.
 fn rotate(
     store: &Store,
     id: &TokenId,
@@ -197,7 +197,7 @@ fn print(
     Ok(())
 }
 
-/// Revokes all of them, or says which is none.
+/// Revokes all of them, or reports the invalid one.
 fn revoke(store: &Store, ids: &[TokenId]) -> Result<(), Error> {
     for id in ids {
         // Revoked before is revoked.

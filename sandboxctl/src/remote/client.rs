@@ -24,7 +24,7 @@ use super::token::Token;
 const RETRY_FOR: Duration = Duration::from_secs(60);
 /// The waits between attempts grow from the one to the other.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-/// How long a service may think about a request, beside what the request asks it to wait.
+/// How long a service may take for a request, in addition to the wait that the request asks for.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a body may pause.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -153,7 +153,7 @@ pub struct Client {
     trusted: Option<Vec<CertificateDer<'static>>>,
     /// The connection of the last request, if it can serve another.
     idle: Mutex<Option<Connection>>,
-    /// There has been a connection: whoever does not answer now is starting again.
+    /// There has been a connection: a service that does not reply now is restarting.
     was_reached: AtomicBool,
     /// It has answered a request.
     was_answered: AtomicBool,
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Sends a request once, and reads its response, whatever its status.
+    /// Sends a request once, and reads its response, with any status.
     ///
     /// # Errors
     ///
@@ -323,7 +323,7 @@ impl Client {
         let mut request = Request::new(Full::new(call.body.clone()));
         *request.method_mut() = call.method.clone();
         let path = format!("{}{}", self.address.prefix(), call.path);
-        // Paths are encoded by whoever makes a call.
+        // The callers have encoded the path.
         *request.uri_mut() = path.parse().unwrap_or_default();
         *request.headers_mut() = call.headers.clone();
         let headers = request.headers_mut();
@@ -338,7 +338,7 @@ impl Client {
         request
     }
 
-    /// Why a response is none of success.
+    /// Why a response is not a success.
     async fn refusal(&self, response: Response<Incoming>) -> Failed {
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER);

@@ -111,7 +111,7 @@ async fn transport(
     }
 }
 
-/// Whether what was answered to a handshake is none.
+/// Whether the reply to a handshake is not TLS.
 fn is_no_tls(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidMessage(_)))

@@ -70,7 +70,7 @@ pub enum Error {
         /// The next step.
         hint: Option<String>,
     },
-    /// The response is none of a service of ours.
+    /// The response is not from a sandboxctl service.
     #[error("unexpected response from {server}: {what}")]
     Unexpected {
         /// The service.
@@ -139,7 +139,7 @@ impl Error {
         }
     }
 
-    /// An answer of this service that is of another protocol than its scheme names.
+    /// A reply in another protocol than the scheme says.
     pub fn other_protocol(address: &ServerAddress) -> Self {
         let (expected, other) = match address {
             ServerAddress::Tcp { security: Security::Tls, .. } => ("TLS", "plain HTTP"),

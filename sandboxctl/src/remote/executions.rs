@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::client::{BufferedResponse, Call, Client, Stream};
 use super::error::Error;
 
-/// The longest that a service is asked to wait for an end; then it is asked again.
+/// The longest wait of one request for an end; then the request is repeated.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// Which executions are listed.
@@ -85,11 +85,11 @@ impl Client {
         self.call(&call).await.map(drop)
     }
 
-    /// Whether the service can do its work. One that does not answer is not asked again.
+    /// Whether the service can do its work. Not repeated if there is no reply.
     ///
     /// # Errors
     ///
-    /// [`Error`], and if the answer is none of a service.
+    /// [`Error`], and if the reply is not a service's.
     pub async fn health(&self) -> Result<Health, Error> {
         let answer = self.call_once(&Call::new(Method::GET, "/readyz")).await?;
         // It has one whether it is ready or not.
@@ -148,7 +148,7 @@ impl Client {
     }
 }
 
-/// A key for one submission, which nobody else has.
+/// A unique key for one submission.
 #[must_use]
 pub fn new_key() -> String {
     let random = |_| RandomState::new().hash_one(std::process::id());

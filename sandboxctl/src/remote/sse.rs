@@ -6,7 +6,7 @@ const MAX_EVENT_BYTES: usize = 64 << 20;
 /// An event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// Its number, for whoever resumes after it.
+    /// Its number, for resuming after it.
     pub id: Option<String>,
     /// Its content: the lines of `data`, with line breaks between them.
     pub data: String,

@@ -1,4 +1,4 @@
-//! The client, with services that answer as they are told.
+//! The client, with scripted services.
 
 use std::sync::{Arc, Mutex};
 
@@ -131,7 +131,7 @@ async fn refusal_and_an_id_that_is_none_are_final() {
     assert_eq!(refused.kind(), ErrorKind::Policy);
     let strange = service.client.submit(&request, "k").await.unwrap_err();
     assert!(strange.to_string().contains("an id that is none"), "{strange}");
-    // Whoever answers does not send scripts and tokens elsewhere.
+    // A service cannot redirect scripts and tokens elsewhere.
     let elsewhere = service.client.submit(&request, "k").await.unwrap_err();
     assert!(elsewhere.to_string().contains("302 Found"), "{elsewhere}");
     assert_eq!(service.requests().len(), 3);
@@ -154,7 +154,7 @@ async fn events_come_once_and_in_order_though_connections_are_lost() {
     };
     let service = Service::new(vec![
         Last(stream(&[log(1, "a"), ": a comment\n\n".to_owned()])),
-        // A part of an event is none.
+        // An incomplete event does not count.
         Last(stream(&[log(2, "b"), "id: 3\ndata: {\"seq\"".to_owned()])),
         Last(stream(&[log(2, "b"), log(3, "c"), end])),
     ])
@@ -202,7 +202,7 @@ async fn events_after_the_last_one_end_with_the_execution() {
         Answer(json("200 OK", "", &running)),
         nothing(),
         Answer(json("200 OK", "", &ended)),
-        // What was told between the two answers is asked for.
+        // Events between the two responses are requested.
         nothing(),
     ])
     .await;

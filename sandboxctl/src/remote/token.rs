@@ -18,7 +18,7 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// Why it is none. That does not have the text.
+    /// Why it is invalid. The reason does not contain the text.
     pub fn parse(text: &[u8]) -> Result<Self, &'static str> {
         match text.trim_ascii() {
             [] => Err("there is no token in it"),

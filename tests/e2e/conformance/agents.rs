@@ -148,7 +148,8 @@ fn changes_claimed_by_an_agent_are_verified() {
     symlink("/etc/passwd", actor.place.path("sandbox-files/link")).unwrap();
     let played = actor.play("lies-about-files", &[]);
     played.assert("ok", "", &honest);
-    // What is there is told by its own size, what is not there as gone, and a link is no file.
+    // An existing file is listed with its own size, a missing one as removed, and a link is not a
+    // file.
     let touched = &played.document["files_touched"];
     let of = |name: &str| touched.as_array().unwrap().iter().find(|file| file["name"] == name);
     assert_eq!(
@@ -248,7 +249,7 @@ fn an_agent_that_breaks_the_protocol_before_its_run_runs_nothing() {
     }
 }
 
-/// How a file operation went whose agent did what it was told.
+/// The outcome of a file operation with a scripted agent.
 struct Operated {
     play: String,
     error: Value,
@@ -390,7 +391,7 @@ fn impossible_metadata_from_an_agent_is_corrected() {
     assert_eq!(data["mode"], "7777");
 }
 
-/// A sandbox of the library whose agent does what it is told.
+/// A sandbox of the library with a scripted agent.
 struct ScriptedSandbox {
     // Dropped in this order.
     sandbox: Sandbox,
@@ -411,7 +412,7 @@ impl ScriptedSandbox {
         Self { sandbox, library, actor }
     }
 
-    /// Waits until its container is killed, though nobody asks anything of it.
+    /// Waits until its container is killed, without further requests.
     fn wait_for_its_end(&self) {
         let containers = self.actor.place.containers();
         eventually("its container ends", || {

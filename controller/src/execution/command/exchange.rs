@@ -177,8 +177,8 @@ fn check(
     if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
         return refuse("the reply's length does not match the data");
     }
-    // A stopped command need not have been killed: if it has ended and nobody reads its last
-    // output, `stopped` describes the end of that output.
+    // A stopped command need not have been killed: if it has ended and its last output is unread,
+    // `stopped` describes the end of that output.
     let is_possible = match reply.stopped {
         None => true,
         Some(ExecStop::Timeout) => elapsed + CLOCK_SKEW >= limits.timeout,

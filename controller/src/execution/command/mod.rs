@@ -1,6 +1,6 @@
 //! Commands in a sandbox whose root filesystem has programs: requests, streams and results.
 //!
-//! A command's output goes straight to its reader: if nobody reads, the command blocks, until its
+//! A command's output goes straight to its reader: if it is not read, the command blocks, until its
 //! deadline.
 
 mod exchange;

@@ -37,7 +37,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
     let terminate = Some(CancelCause::Terminate);
     let breach = Some(KillReason::Breach("an unknown id".into()));
     let table = [
-        // The agent's answer decides, whatever else happened.
+        // The agent's reply decides, regardless of other events.
         (Evidence { answer: returned(), ..evidence() }, Status::Ok, 0),
         (
             Evidence { answer: returned(), exit: exit(137, true), cancel: interrupt, ..evidence() },
@@ -62,7 +62,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
             Status::Cancelled,
             143,
         ),
-        // It may have worked on files that nobody checks.
+        // It may have worked on unchecked files.
         (
             Evidence {
                 answer: returned(),
@@ -73,7 +73,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
             Status::Error,
             121,
         ),
-        // It cannot claim a cancel that nobody requested, nor an error kind that no run ends with.
+        // It cannot claim an unrequested cancel, nor an error kind that no run ends with.
         (Evidence { answer: failed(ErrorKind::Cancelled), ..evidence() }, Status::AgentLost, 122),
         (Evidence { answer: failed(ErrorKind::Usage), ..evidence() }, Status::AgentLost, 122),
         // No answer: what the controller did decides.

@@ -2,7 +2,7 @@
 
 /// How much is kept.
 const TAIL_BYTES: usize = 16 << 10;
-/// How much of it stands beside an error.
+/// How much of it is shown with an error.
 const LAST_LINES: usize = 10;
 const LAST_LINES_BYTES: usize = 3 << 10;
 

@@ -72,7 +72,7 @@ pub(super) async fn fill(
     Ok(())
 }
 
-/// Whether there is still a reader. If there is none, that is not an error: the rest is not written.
+/// Whether there is still a reader. A missing reader is not an error: the rest is not written.
 pub(super) fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
     match put {
         Ok(()) => Ok(true),

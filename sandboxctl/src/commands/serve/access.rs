@@ -89,7 +89,8 @@ impl Access {
             Some(token) => self.check_token(token).await,
             None => self.check_jwt(token),
         };
-        // A valid token is let in from any address: others there, as behind a proxy, may fail.
+        // A valid token is accepted from any address: other clients of that address, as behind a
+        // proxy, may fail.
         let Some(address) = address else { return checked };
         let (mut failures, now) = (self.failures(), Instant::now());
         match &checked {
@@ -111,8 +112,8 @@ impl Access {
             let now = Time::now();
             let stored = store.token(token.id())?.map(stored);
             let caller = token.check(stored.as_ref(), now);
-            // When it was last used is for its owner to know: that the disk is full is no reason to
-            // refuse whoever wants to read.
+            // The time of last use is information for its owner: a full disk is no reason to refuse
+            // a reader.
             if caller.is_ok()
                 && let Err(error) = store.use_token(token.id(), now)
             {
@@ -159,13 +160,13 @@ impl Authenticate for Access {
     }
 }
 
-/// Everybody, where nobody is asked.
+/// Every caller, without authentication.
 fn local() -> Option<Caller> {
     let subject = Subject::new(LOCAL_SUBJECT).ok()?;
     Some(Caller { subject, scopes: Scope::ALL.to_vec() })
 }
 
-/// The token of a request. Two are none: which of them counts would be a guess.
+/// The token of a request. Two tokens count as none: choosing one would be a guess.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let invalid = |reason: &str| Refused::Invalid { reason: reason.to_owned() };
     let mut all = headers.get_all(AUTHORIZATION).iter();

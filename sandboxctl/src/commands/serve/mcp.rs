@@ -1,4 +1,4 @@
-//! The tools of agents at `/mcp`, behind the same checks and quotas as the API.
+//! The MCP tools at `/mcp`, with the same checks and quotas as the API.
 
 use std::any::Any;
 use std::fs::DirBuilder;

@@ -209,7 +209,7 @@ impl Running<'_> {
     }
 }
 
-/// Says to the service manager how it is; nothing where there is none.
+/// Reports the state to the service manager, if there is one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager cannot be told");

@@ -28,7 +28,7 @@ pub struct Plan {
     pub http: HttpConfig,
     /// The files of its certificate and key.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Whose tokens are accepted, beside those of the store.
+    /// Whose tokens are accepted, in addition to those of the store.
     pub jwt: Option<JwtConfig>,
     /// The sandboxes that are started ahead.
     pub pool: PoolConfig,
