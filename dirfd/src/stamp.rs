@@ -2,7 +2,7 @@
 
 use rustix::fs::{FileType, Stat};
 
-/// What tells that a file changed: whoever writes to it, or changes its metadata, changes its ctime.
+/// Shows that a file changed: every write and every change of metadata changes its ctime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStamp {
     /// The device of its filesystem.

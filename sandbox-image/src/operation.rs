@@ -22,7 +22,7 @@ use crate::files::{
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
 use crate::stream::{Stream, Streams};
-use crate::threads::Work;
+use crate::threads::ThreadJob;
 
 /// The operations in progress.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Operations {
         stream: Option<u32>,
         files: Files,
         time: Duration,
-    ) -> Result<Work, WireError> {
+    ) -> Result<ThreadJob, WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.closing {
             return Err(WireError::new(ErrorKind::Busy, "the session ends"));

@@ -35,7 +35,7 @@ use crate::proxy::Proxy;
 use crate::run::{Job, Runner};
 use crate::stop::no_thread;
 use crate::stream::Streams;
-use crate::threads::{Reader, Threads, Work};
+use crate::threads::{Reader, ThreadJob, Threads};
 use crate::{Exit, die};
 
 /// Size of one read of stdin.
@@ -102,7 +102,7 @@ struct Requests {
 }
 
 impl Reader for Requests {
-    fn read(&mut self) -> VecDeque<Work> {
+    fn read(&mut self) -> VecDeque<ThreadJob> {
         while self.session.accepted.is_empty() {
             // Both ends mean that the controller is gone.
             let length = match read_stdin(&mut self.buffer, self.timeout) {
@@ -175,7 +175,7 @@ struct Session {
     operations: Operations,
     threads: Arc<Threads>,
     /// What was accepted and is not performed by a thread yet.
-    accepted: VecDeque<Work>,
+    accepted: VecDeque<ThreadJob>,
     proxy: Option<Arc<Proxy>>,
     /// Runs the commands of the image, in a sandbox that supports them.
     programs: Option<Arc<Programs>>,

@@ -26,12 +26,12 @@ const MAX_THREADS: usize = MAX_IN_FLIGHT + 1;
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// A job for one thread.
-pub type Work = Box<dyn FnOnce() + Send>;
+pub type ThreadJob = Box<dyn FnOnce() + Send>;
 
 /// Reads requests.
 pub trait Reader: Send {
     /// Waits until there is work, and returns it. It never waits for anything else.
-    fn read(&mut self) -> VecDeque<Work>;
+    fn read(&mut self) -> VecDeque<ThreadJob>;
 }
 
 /// The threads.
@@ -47,7 +47,7 @@ pub struct Threads {
 struct State {
     /// While no thread reads. The next one that is free takes it.
     reader: Option<Box<dyn Reader>>,
-    waiting: VecDeque<Work>,
+    waiting: VecDeque<ThreadJob>,
     threads: usize,
     /// Threads that neither read nor work. They wait, or are about to look here.
     free: usize,
@@ -160,7 +160,7 @@ impl Threads {
     }
 
     /// Reads until another thread can take over, and returns work for this one.
-    fn read(&self, mut reader: Box<dyn Reader>) -> Work {
+    fn read(&self, mut reader: Box<dyn Reader>) -> ThreadJob {
         loop {
             let more = reader.read();
             let mut state = self.state.lock().unwrap();
@@ -189,12 +189,12 @@ mod tests {
 
     /// Reads batches of work, and starts threads for it if it may.
     struct Batches {
-        batches: Receiver<VecDeque<Work>>,
+        batches: Receiver<VecDeque<ThreadJob>>,
         threads: Option<Arc<Threads>>,
     }
 
     impl Reader for Batches {
-        fn read(&mut self) -> VecDeque<Work> {
+        fn read(&mut self) -> VecDeque<ThreadJob> {
             // The sender is gone after the test.
             let batch = self.batches.recv().unwrap_or_else(|_| {
                 loop {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    fn serve(may_start: bool) -> (Arc<Threads>, Sender<VecDeque<Work>>) {
+    fn serve(may_start: bool) -> (Arc<Threads>, Sender<VecDeque<ThreadJob>>) {
         let (sender, batches) = channel();
         let threads = Threads::new().unwrap();
         let reader = Batches { batches, threads: may_start.then(|| threads.clone()) };
@@ -225,7 +225,7 @@ mod tests {
             let (wake, woken) = channel::<()>();
             wakers.push(wake);
             let done = done.clone();
-            let work: Work = Box::new(move || {
+            let work: ThreadJob = Box::new(move || {
                 _ = woken.recv();
                 done.send(round).unwrap();
             });
@@ -246,7 +246,7 @@ mod tests {
         for _ in 0..10 {
             let work = || {
                 let meeting = meeting.clone();
-                Box::new(move || _ = meeting.wait()) as Work
+                Box::new(move || _ = meeting.wait()) as ThreadJob
             };
             requests.send((0..MAX_IN_FLIGHT).map(|_| work()).collect()).unwrap();
             meeting.wait();
@@ -261,7 +261,7 @@ mod tests {
         let (done, all_done) = channel();
         for at in 0..100 {
             let done = done.clone();
-            let work: Work = Box::new(move || done.send(at).unwrap());
+            let work: ThreadJob = Box::new(move || done.send(at).unwrap());
             requests.send(VecDeque::from([work])).unwrap();
         }
         let mut order: Vec<usize> = (0..100).map(|_| all_done.recv().unwrap()).collect();

@@ -24,7 +24,7 @@ use crate::copy;
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::text;
 use crate::verify::{ArtifactsDir, Compare};
-use crate::{Error, Proceed};
+use crate::{ContinueFn, Error};
 
 /// The time of every file: 1980-01-01, the earliest that each format has.
 const TIME: u64 = 315_532_800;
@@ -71,7 +71,7 @@ impl ArtifactsDir {
         &self,
         format: ArchiveFormat,
         to: File,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<(), Error> {
         self.require(Compare::Names, proceed)?;
         match format {
@@ -85,7 +85,7 @@ impl ArtifactsDir {
         }
     }
 
-    fn zip(&self, to: File, proceed: Proceed<'_>) -> Result<(), Error> {
+    fn zip(&self, to: File, proceed: ContinueFn<'_>) -> Result<(), Error> {
         // Other names are other paths for some programs, or none.
         let is_plain = |path: &str| !path.contains(|it: char| it.is_control() || it == '\\');
         let odd =
@@ -103,7 +103,7 @@ impl ArtifactsDir {
         written.and_then(|mut to| to.flush()).map_err(failed)
     }
 
-    fn write_to(&self, archive: &mut dyn Archive, proceed: Proceed<'_>) -> Result<(), Error> {
+    fn write_to(&self, archive: &mut dyn Archive, proceed: ContinueFn<'_>) -> Result<(), Error> {
         for (name, content) in &self.records {
             let size = content.len() as u64;
             let added = archive.add(name.as_bytes(), ArtifactMode::Plain, size, &mut &content[..]);
@@ -215,7 +215,7 @@ struct Hashed<'a> {
     content: io::Take<SparseReader<'a>>,
     hasher: Sha256,
     bytes: u64,
-    proceed: Proceed<'a>,
+    proceed: ContinueFn<'a>,
     is_cancelled: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::cursor::{Cursor, MissingDir};
 use crate::destination::{Destination, Staging};
 use crate::error::{Error, text};
 use crate::lines::Reference;
-use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed, Selection, is_reserved, manifest, sums};
+use crate::{CHECKSUMS, ContinueFn, MANIFEST, MAX_DEPTH, Selection, is_reserved, manifest, sums};
 
 /// How much of an io dir is scanned.
 const SCAN: WalkBounds =
@@ -87,7 +87,7 @@ pub fn collect(
     request: &Request,
     bounds: Bounds,
     shown: Shown<'_>,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<Collected, Error> {
     let Request { selection, destination, unmatched, reference } = request;
     // Its descriptor may be one that only names it.
@@ -284,7 +284,7 @@ pub mod tests {
             &self,
             globs: &[&str],
             to: &str,
-            proceed: Proceed<'_>,
+            proceed: ContinueFn<'_>,
         ) -> Result<Collected, Error> {
             let io_dir = File::open(self.at("io")).unwrap();
             let request = Request {

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cursor::Cursor;
 use crate::error::{Error, text};
-use crate::{PIECE, Proceed, manifest};
+use crate::{ContinueFn, PIECE, manifest};
 
 /// How often a file is copied that changes meanwhile.
 const TRIES: usize = 4;
@@ -83,7 +83,7 @@ pub fn copy(
     to: &mut Cursor<'_>,
     path: &[u8],
     progress: &mut Progress,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<Artifact, Error> {
     let source = open(from, path)?;
     let failed = Error::io::<Errno>("copy", path);
@@ -124,7 +124,7 @@ pub fn describe(
     from: &mut Cursor<'_>,
     path: &[u8],
     progress: &mut Progress,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<Artifact, Error> {
     let source = open(from, path)?;
     let failed = Error::io::<io::Error>("read", path);
@@ -161,7 +161,7 @@ fn transfer(
     source: &File,
     target: &mut File,
     before: &Stat,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> io::Result<Option<Content>> {
     // Such as a file of one hole, which the guest made as large as it liked.
     let space = rustix::fs::fstatvfs(&*target)?;
@@ -197,7 +197,7 @@ pub struct Content {
 }
 
 /// Reads at most `most` bytes from the beginning. `None` if it was cancelled.
-pub fn hash(file: &File, most: u64, proceed: Proceed<'_>) -> io::Result<Option<Content>> {
+pub fn hash(file: &File, most: u64, proceed: ContinueFn<'_>) -> io::Result<Option<Content>> {
     digest(SparseReader::new(file)?, most, proceed, |_| Ok(()))
 }
 
@@ -205,7 +205,7 @@ pub fn hash(file: &File, most: u64, proceed: Proceed<'_>) -> io::Result<Option<C
 pub fn digest(
     file: impl Read,
     most: u64,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
     mut pass_on: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<Option<Content>> {
     let mut buffer = vec![0; PIECE];
@@ -245,14 +245,14 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn copy_of(dir: &Path, proceed: Proceed<'_>) -> Result<Artifact, Error> {
+    fn copy_of(dir: &Path, proceed: ContinueFn<'_>) -> Result<Artifact, Error> {
         copy_in(dir, &mut Progress::default(), proceed)
     }
 
     fn copy_in(
         dir: &Path,
         progress: &mut Progress,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<Artifact, Error> {
         fs::create_dir_all(dir.join("to")).unwrap();
         let [from, to] = ["from", "to"].map(|name| File::open(dir.join(name)).unwrap());

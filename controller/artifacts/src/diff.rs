@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sandbox_api::artifacts::{Artifact, ArtifactsDiff, DiffChange, PathDifference};
 
 use crate::verify::Compare;
-use crate::{ArtifactsDir, Error, Proceed};
+use crate::{ArtifactsDir, ContinueFn, Error};
 
 /// Compares what two directories contain. Each must be as its manifest says.
 ///
@@ -15,7 +15,7 @@ use crate::{ArtifactsDir, Error, Proceed};
 pub fn diff(
     one: &ArtifactsDir,
     other: &ArtifactsDir,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<ArtifactsDiff, Error> {
     for dir in [one, other] {
         dir.require(Compare::Content, proceed)?;

@@ -17,7 +17,7 @@ use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
 use crate::copy::{Progress, describe, open};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::text;
-use crate::{Error, MAX_DEPTH, Proceed};
+use crate::{ContinueFn, Error, MAX_DEPTH};
 
 /// The files that a run left.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ impl<'a> KeptFiles<'a> {
     /// # Errors
     ///
     /// [`Error`] if something cannot be read or changes meanwhile, or if it was cancelled.
-    pub fn changes(&self, proceed: Proceed<'_>) -> Result<ChangeManifest, Error> {
+    pub fn changes(&self, proceed: ContinueFn<'_>) -> Result<ChangeManifest, Error> {
         let (entries, truncated) = self.entries();
         let mut from = Cursor::new(self.root, MissingDir::Fail);
         let mut progress = Progress::default();
@@ -83,7 +83,7 @@ impl<'a> KeptFiles<'a> {
         &self,
         format: ArchiveFormat,
         to: impl Write + Send,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<(), Error> {
         let (entries, truncated) = self.entries();
         if truncated {
@@ -103,7 +103,7 @@ impl<'a> KeptFiles<'a> {
         &self,
         entries: &[Entry],
         archive: &mut dyn Tar,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<(), Error> {
         let mut from = Cursor::new(self.root, MissingDir::Fail);
         let mut added = Added::default();
@@ -163,7 +163,7 @@ fn check_holes(entries: &[Entry]) -> Result<(), Error> {
 struct Exactly<'a> {
     inner: io::Take<SparseReader<'a>>,
     left: u64,
-    proceed: Proceed<'a>,
+    proceed: ContinueFn<'a>,
 }
 
 impl Read for Exactly<'_> {
@@ -193,7 +193,7 @@ fn change(
     path: &[u8],
     stat: &Stat,
     progress: &mut Progress,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<Change, Error> {
     let mode = Some(format!("{:04o}", stat.st_mode & 0o7777));
     let mut change = Change {

@@ -5,7 +5,7 @@
 //! artifacts directory may have passed through other hands: both are read by descriptors, without
 //! following a link, and within bounds.
 //!
-//! Long work asks its [`Proceed`] between two pieces, so that a caller can cancel it and wait until
+//! Long work asks its [`ContinueFn`] between two pieces, so that a caller can cancel it and wait until
 //! it has removed what it wrote.
 
 #![forbid(unsafe_code)]
@@ -38,7 +38,7 @@ pub use verify::ArtifactsDir;
 
 /// Whether to go on with long work. Called between pieces of it; `false` ends it with
 /// [`Error::Cancelled`].
-pub type Proceed<'a> = &'a (dyn Fn() -> bool + Sync);
+pub type ContinueFn<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// The name of the manifest in an artifacts directory.
 pub const MANIFEST: &str = "manifest.json";
@@ -47,7 +47,7 @@ pub const CHECKSUMS: &str = "SHA256SUMS";
 
 /// The maximum depth of an artifact's directories: as deep as an io dir is scanned.
 const MAX_DEPTH: usize = 128;
-/// How much is copied or read between two calls of [`Proceed`].
+/// How much is copied or read between two calls of [`ContinueFn`].
 const PIECE: usize = 256 << 10;
 
 /// Whether this path collides with the files of an artifacts directory itself.

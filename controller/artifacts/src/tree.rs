@@ -14,7 +14,7 @@ use crate::collect::complete;
 use crate::copy::{Progress, describe, hash};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::Error;
-use crate::{MAX_DEPTH, Proceed};
+use crate::{ContinueFn, MAX_DEPTH};
 
 const SCAN: WalkBounds =
     WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
@@ -56,7 +56,7 @@ impl InputDigest {
 /// # Errors
 ///
 /// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
-pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Error> {
+pub fn digest_input(path: &Path, proceed: ContinueFn<'_>) -> Result<InputDigest, Error> {
     let name = path.as_os_str().as_encoded_bytes();
     let failed = Error::io("read", name);
     let root = open(path)?;
@@ -135,7 +135,7 @@ pub struct FileDigest {
 pub fn digest_files(
     directory: &Path,
     is_known: impl Fn(&[u8]) -> bool,
-    proceed: Proceed<'_>,
+    proceed: ContinueFn<'_>,
 ) -> Result<Vec<FileDigest>, Error> {
     let root = open(directory)?;
     let Entries { below, .. } = Entries::of(&root, directory)?;

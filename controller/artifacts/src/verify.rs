@@ -17,7 +17,7 @@ use crate::collect::complete;
 use crate::copy::{self, hash};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::{Error, text};
-use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed, manifest, sums};
+use crate::{CHECKSUMS, ContinueFn, MANIFEST, MAX_DEPTH, manifest, sums};
 
 const SCAN: WalkBounds =
     WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
@@ -78,12 +78,12 @@ impl ArtifactsDir {
     /// # Errors
     ///
     /// If something cannot be read, or it was cancelled.
-    pub fn verify(&self, proceed: Proceed<'_>) -> Result<ArtifactsCheck, Error> {
+    pub fn verify(&self, proceed: ContinueFn<'_>) -> Result<ArtifactsCheck, Error> {
         self.compare(Compare::Content, proceed)
     }
 
     /// Fails with the first difference, if there is one.
-    pub(crate) fn require(&self, compare: Compare, proceed: Proceed<'_>) -> Result<(), Error> {
+    pub(crate) fn require(&self, compare: Compare, proceed: ContinueFn<'_>) -> Result<(), Error> {
         match self.compare(compare, proceed)?.differences.first() {
             Some(first) => Err(self.differs(first.change, first.path())),
             None => Ok(()),
@@ -98,7 +98,7 @@ impl ArtifactsDir {
     pub(crate) fn compare(
         &self,
         compare: Compare,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<ArtifactsCheck, Error> {
         let mut found = self.scan()?;
         let mut differences = Vec::new();
@@ -149,7 +149,11 @@ impl ArtifactsDir {
     }
 }
 
-fn is_same(cursor: &mut Cursor<'_>, file: &Artifact, proceed: Proceed<'_>) -> Result<bool, Error> {
+fn is_same(
+    cursor: &mut Cursor<'_>,
+    file: &Artifact,
+    proceed: ContinueFn<'_>,
+) -> Result<bool, Error> {
     let opened = copy::open(cursor, file.path())?;
     let failed = |error: std::io::Error| Error::io("read", file.path())(error);
     let stat = fstat(&opened).map_err(|errno| failed(errno.into()))?;

@@ -127,7 +127,7 @@ impl Reading {
                         read => hash.update(&buffer[..read]),
                     }
                 }
-                // Nobody wrote to it meanwhile.
+                // Unchanged while it was read.
                 let is_same = FileStamp::of(&fstat(&file).ok()?) == stamp;
                 let digest = is_same.then(|| hash.finalize().into())?;
                 if let Some(known) = &mut known {

@@ -18,7 +18,7 @@ use crate::changed::Changed;
 use crate::compare::Comparison;
 use crate::copy::Baseline;
 use crate::error::StageError;
-use crate::journal::{Below, DirectoryState, Journal, Move, OldEntry};
+use crate::journal::{DirectoryState, Journal, Move, OldEntry, RemovedChild};
 use crate::tree::{self, walk};
 
 /// What became of a commit.
@@ -35,7 +35,7 @@ pub enum Commit {
 
 /// What a commit did not move: in the io dir it is as it was found.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct SkippedPaths {
     /// The paths that something else changed since the journal was written.
     pub conflicts: Vec<Vec<u8>>,
     /// The paths that cannot be moved for as long as something is mounted there.
@@ -144,12 +144,12 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
 }
 
 /// What was below a directory.
-fn below(baseline: &Baseline, directory: &[u8]) -> Vec<Below> {
+fn below(baseline: &Baseline, directory: &[u8]) -> Vec<RemovedChild> {
     let prefix = [directory, b"/"].concat();
     let after_prefix = (Bound::Excluded(&*prefix), Bound::Unbounded);
     let entries = baseline.entries.range::<[u8], _>(after_prefix);
     let entries = entries.map_while(|(path, it)| Some((path.strip_prefix(&*prefix)?, it.original)));
-    let below = |(path, stamp): (&[u8], FileStamp)| Below {
+    let below = |(path, stamp): (&[u8], FileStamp)| RemovedChild {
         path: Base64(path.to_vec()),
         entry: OldEntry::below(stamp),
     };
@@ -164,8 +164,8 @@ pub(crate) fn apply(
     copy: &Root<'_>,
     trash: BorrowedFd<'_>,
     reached: &mut dyn FnMut(&'static str),
-) -> Result<Left> {
-    let mut left = Left::default();
+) -> Result<SkippedPaths> {
+    let mut left = SkippedPaths::default();
     for it in &journal.moves {
         reached("moving");
         let path = it.path();
@@ -197,7 +197,11 @@ pub(crate) fn apply(
 }
 
 /// Sets the modes and times of directories, after the moves. Adds what cannot be set.
-pub(crate) fn set_directories(journal: &Journal, io_dir: &Root<'_>, left: &mut Left) -> Result<()> {
+pub(crate) fn set_directories(
+    journal: &Journal,
+    io_dir: &Root<'_>,
+    left: &mut SkippedPaths,
+) -> Result<()> {
     for state in &journal.directories {
         let kept = match set_state(io_dir, state) {
             // It was removed or replaced since, by something else.
@@ -261,7 +265,7 @@ enum Moved {
 fn remove(
     io_dir: &Root<'_>,
     path: &[u8],
-    (before, below): (OldEntry, &[Below]),
+    (before, below): (OldEntry, &[RemovedChild]),
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     let (parent, name) = split(path);
@@ -278,7 +282,7 @@ fn remove(
 fn discard(
     parent: BorrowedFd<'_>,
     name: &[u8],
-    below: &[Below],
+    below: &[RemovedChild],
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     if !has_only(parent, name, below) {
@@ -302,7 +306,7 @@ fn discard(
 }
 
 /// Whether a directory has nothing in it but what was: nothing new, nothing changed, no mount.
-fn has_only(parent: BorrowedFd<'_>, name: &[u8], below: &[Below]) -> bool {
+fn has_only(parent: BorrowedFd<'_>, name: &[u8], below: &[RemovedChild]) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     let directory = match tree::open(parent, &name, OFlags::DIRECTORY) {
         // Not a directory.
@@ -327,7 +331,7 @@ fn put(
     io_dir: &Root<'_>,
     copy: &Root<'_>,
     path: &[u8],
-    (inode, before): (u64, Option<(OldEntry, &[Below])>),
+    (inode, before): (u64, Option<(OldEntry, &[RemovedChild])>),
     trash: BorrowedFd<'_>,
 ) -> Result<Moved> {
     let (parent, name) = split(path);

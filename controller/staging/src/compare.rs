@@ -11,7 +11,7 @@ use sandbox_dirfd::FileStamp;
 use crate::changed::{Changed, Digests, content_of};
 use crate::copy::Baseline;
 use crate::error::StageError;
-use crate::tree::{Born, Seen, born, kind_of, walk};
+use crate::tree::{BirthTime, WalkCount, birth_time, kind_of, walk};
 
 /// What a run changed in its io dir.
 #[derive(Debug)]
@@ -57,14 +57,14 @@ pub(crate) fn compare(
     copy: BorrowedFd<'_>,
     baseline: &Arc<Baseline>,
 ) -> Result<Comparison, StageError> {
-    let mut found: BTreeMap<Box<[u8]>, (FileStamp, Born)> = BTreeMap::new();
-    let mut seen = Seen::default();
+    let mut found: BTreeMap<Box<[u8]>, (FileStamp, BirthTime)> = BTreeMap::new();
+    let mut seen = WalkCount::default();
     walk(copy, &mut |visit| {
         seen.add(visit.path)?;
         let stamp = FileStamp::of(visit.stat);
         let is_known = baseline.entries.get(visit.path).is_some_and(|it| it.copy.ino == stamp.ino);
         // It is only needed to recognise a file that has another name now.
-        let born = if is_known { None } else { born(visit.parent, visit.name) };
+        let born = if is_known { None } else { birth_time(visit.parent, visit.name) };
         found.insert(visit.path.into(), (stamp, born));
         Ok(())
     })?;
@@ -137,10 +137,10 @@ fn is_change(change: &mut Changed) -> bool {
 /// at its old path, and was created when that copy was.
 fn name_origins(
     changed: &mut BTreeMap<Box<[u8]>, Changed>,
-    found: &BTreeMap<Box<[u8]>, (FileStamp, Born)>,
+    found: &BTreeMap<Box<[u8]>, (FileStamp, BirthTime)>,
     baseline: &Baseline,
 ) {
-    let moved: HashMap<u64, (&[u8], Born)> = baseline
+    let moved: HashMap<u64, (&[u8], BirthTime)> = baseline
         .entries
         .iter()
         .filter(|(path, it)| found.get(*path).is_none_or(|(now, _)| now.ino != it.copy.ino))

@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use sandbox_dirfd::{CopyAllowance, FileStamp, KnownFiles, link_below, next_data, remove_tree};
 
 use crate::error::StageError;
-use crate::tree::{Born, MAX_DEPTH, Seen, born, entries, join, open, wait_for_tick};
+use crate::tree::{
+    BirthTime, MAX_DEPTH, WalkCount, birth_time, entries, join, open, wait_for_tick,
+};
 
 /// How often to copy a file that changes meanwhile.
 const TRIES: usize = 4;
@@ -31,7 +33,7 @@ pub(crate) struct Copied {
     pub original: FileStamp,
     pub copy: FileStamp,
     /// When the inode of the copy was created.
-    pub born: Born,
+    pub born: BirthTime,
 }
 
 impl From<FileStamp> for Copied {
@@ -95,13 +97,13 @@ fn copy_with(
         reserve: bounds.reserve,
         copies: CopyAllowance::new(bounds.repeated),
         linked,
-        seen: Seen::default(),
+        seen: WalkCount::default(),
         copied: BTreeMap::new(),
     };
     copying.directory(from.as_fd(), to.as_fd(), b"", 0)?;
     finish(&from, &to, &original).map_err(&at)?;
     let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
-    let born = born(to.as_fd(), c".");
+    let born = birth_time(to.as_fd(), c".");
     let baseline = Baseline {
         root: Copied { original: FileStamp::of(&original), copy, born },
         entries: copying.copied,
@@ -182,7 +184,7 @@ struct Copying<'a> {
     copies: CopyAllowance,
     /// The paths of files that have several names, if these are to be names of one copy.
     linked: Option<KnownFiles<Box<[u8]>>>,
-    seen: Seen,
+    seen: WalkCount,
     copied: BTreeMap<Box<[u8]>, Copied>,
 }
 
@@ -214,7 +216,7 @@ impl Copying<'_> {
             let copied = Copied {
                 original: FileStamp::of(&original),
                 copy: FileStamp::of(&copy.map_err(StageError::at(&path))?),
-                born: born(to, &name),
+                born: birth_time(to, &name),
             };
             self.copied.insert(path, copied);
         }

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_belongs_to_whom_it_is_made_for_and_nothing_else_does() {
+    fn new_directories_and_nothing_else_get_the_requested_owner() {
         use std::os::unix::fs::MetadataExt as _;
         let place = Fixture::new();
         fs::create_dir(place.path("there")).unwrap();

@@ -37,7 +37,7 @@ pub(crate) enum Move {
         path: Base64,
         before: OldEntry,
         #[serde(default)]
-        below: Vec<Below>,
+        below: Vec<RemovedChild>,
     },
     /// What has this inode in the copy is put where nothing is.
     Create { path: Base64, inode: u64 },
@@ -47,7 +47,7 @@ pub(crate) enum Move {
         inode: u64,
         before: OldEntry,
         #[serde(default)]
-        below: Vec<Below>,
+        below: Vec<RemovedChild>,
     },
 }
 
@@ -74,7 +74,7 @@ impl OldEntry {
         Self { inode: stamp.ino, size: stamp.size, modified: stamp.modified }
     }
 
-    /// As it is in [`Below`]: of a directory only which one it is, because its entries are there too.
+    /// As it is in [`RemovedChild`]: of a directory only which one it is, because its entries are there too.
     pub fn below(stamp: FileStamp) -> Self {
         match stamp.is_directory() {
             true => Self { inode: stamp.ino, size: 0, modified: (0, 0) },
@@ -85,7 +85,7 @@ impl OldEntry {
 
 /// What was in a directory that goes: it does not go with anything else in it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Below {
+pub(crate) struct RemovedChild {
     /// Relative to the directory.
     pub path: Base64,
     pub entry: OldEntry,

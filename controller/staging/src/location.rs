@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, remove_opened_tree};
 
-use crate::commit::{self, Left};
+use crate::commit::{self, SkippedPaths};
 use crate::copy::times;
 use crate::error::StageError;
 use crate::journal::Journal;
@@ -50,7 +50,7 @@ impl Location {
         journal: &Journal,
         io_dir: &Root<'_>,
         reached: &mut dyn FnMut(&'static str),
-    ) -> Result<Left, StageError> {
+    ) -> Result<SkippedPaths, StageError> {
         let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
         let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
         let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
@@ -62,7 +62,7 @@ impl Location {
         &self,
         journal: &Journal,
         io_dir: &Root<'_>,
-        left: &mut Left,
+        left: &mut SkippedPaths,
     ) -> Result<(), StageError> {
         let set = commit::set_directories(journal, io_dir, left);
         set.map_err(|errno| StageError::stage(&self.path)(errno.into()))

@@ -19,7 +19,7 @@ use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, Seen, entries, join, kind_of, open};
+use crate::tree::{MAX_DEPTH, WalkCount, entries, join, kind_of, open};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
@@ -79,7 +79,7 @@ pub(crate) fn compare(
     let mut layers = Comparing {
         since,
         view,
-        seen: Seen::default(),
+        seen: WalkCount::default(),
         is_hidden: false,
         before: BTreeMap::new(),
         changed: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Depth {
 struct Comparing<'a> {
     since: (i64, u64),
     view: BorrowedFd<'a>,
-    seen: Seen,
+    seen: WalkCount,
     /// The directory that is compared hides that of the lower layer.
     is_hidden: bool,
     before: BTreeMap<Box<[u8]>, Copied>,

@@ -21,12 +21,12 @@ const MAX_PATH_BYTES: usize = 64 << 20;
 
 /// How much a walk has come to.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WalkCount {
     entries: usize,
     path_bytes: usize,
 }
 
-impl Seen {
+impl WalkCount {
     pub fn add(&mut self, path: &[u8]) -> std::result::Result<(), StageError> {
         self.entries += 1;
         self.path_bytes += path.len();
@@ -65,9 +65,9 @@ pub(crate) fn wait_for_tick(time: (i64, u64)) {
 }
 
 /// When an inode was created according to its filesystem: inode numbers are reused.
-pub(crate) type Born = Option<(i64, u32)>;
+pub(crate) type BirthTime = Option<(i64, u32)>;
 
-pub(crate) fn born(parent: BorrowedFd<'_>, name: &CStr) -> Born {
+pub(crate) fn birth_time(parent: BorrowedFd<'_>, name: &CStr) -> BirthTime {
     let found =
         rustix::fs::statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
     let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);

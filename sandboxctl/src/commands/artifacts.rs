@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sandbox_api::artifacts::{
     Artifact, ArtifactManifest, CheckDifference, DiffChange, PathDifference,
 };
-use sandbox_controller::artifacts::{self, ArchiveFormat, ArtifactsDir, Proceed};
+use sandbox_controller::artifacts::{self, ArchiveFormat, ArtifactsDir, ContinueFn};
 
 use super::{Context, block_on};
 use crate::cli::artifacts::ArtifactsCommand;
@@ -94,7 +94,7 @@ fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> 
 
 /// Works in a thread until it is done or a signal arrives.
 pub fn cancellable<T: Send + 'static, E: Into<Error> + Send + 'static>(
-    work: impl FnOnce(Proceed<'_>) -> Result<T, E> + Send + 'static,
+    work: impl FnOnce(ContinueFn<'_>) -> Result<T, E> + Send + 'static,
 ) -> Result<T, Error> {
     block_on(async {
         let mut signals = Signals::listen()?;

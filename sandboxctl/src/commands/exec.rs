@@ -170,7 +170,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     }
     reports::finish(context.output, reports, ended)
 }
-/// The title of the command's sandbox, which whoever lists sandboxes sees: without secrets.
+/// The title of the command's sandbox in listings: without secrets.
 fn title(line: &CommandLine, secrets: &Secrets) -> String {
     let CommandLine::Program(program, _) = line else { return "sh".to_owned() };
     let mut program = program.to_string_lossy().into_owned();

@@ -189,7 +189,7 @@ fn with_tools<T>(
         any_host: unrestricted,
         scripts,
         programs,
-        // Whoever starts this process for itself takes a name for the one sandbox that has it.
+        // A process for a single caller locks the name of its one sandbox.
         locked_names: unrestricted.then(|| config.state_dir.join(NAMES_DIR)),
     };
     block_on(async {

@@ -47,7 +47,7 @@ pub struct FakeLauncher {
     pub runs: AtomicUsize,
     /// Sandboxes that were closed.
     pub closed: Arc<AtomicUsize>,
-    /// Sandboxes that nobody has any more.
+    /// Sandboxes without an owner.
     pub dropped: AtomicUsize,
     /// How many launches fail because the engine does not answer.
     pub failing: AtomicUsize,
@@ -67,7 +67,7 @@ pub struct FakeLauncher {
     pub all_ended: Arc<AtomicBool>,
     /// What each execution leaves, by its path.
     pub files: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
-    /// What every file of a kept sandbox has; `None` if there is none.
+    /// The content of every file of a kept sandbox; `None` without files.
     pub content: Mutex<Option<&'static [u8]>>,
 }
 

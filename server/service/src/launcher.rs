@@ -110,7 +110,7 @@ fn failure_of(error: &Error) -> Failure {
     if !is_about_host_paths {
         return Failure::from(error);
     }
-    // Callers are told no path of the host; whoever operates it is.
+    // Paths of the host are for the operator, not for callers.
     tracing::error!(error = error.full_message(), hint = error.hint(), "a sandbox failed");
     Failure::new(error.kind(), "the server cannot make a sandbox with what it has", None)
 }

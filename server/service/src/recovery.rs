@@ -119,7 +119,7 @@ impl Core {
             used: OnceLock::new(),
             feed: match phase {
                 Phase::Running(_) => Feed::after_crash(last_event, max_event_bytes),
-                // It has told nothing but that it is queued, which was stored when it was accepted.
+                // Its only event is that it is queued, which was stored when it was accepted.
                 _ => Feed::new(last_event, max_event_bytes),
             },
             cancel: CancelHandle::new(),
@@ -148,8 +148,8 @@ impl Core {
     }
 
     /// The document of an execution that ran when its service was killed, and whether its files are
-    /// kept. What it told last is stored nowhere, and its files are, only if it had ended. What it used
-    /// is not known: nobody measured it to its end.
+    /// kept. Its last events are lost, and its files are stored only if it had ended. Its usage is
+    /// unknown, because it was not measured to its end.
     pub(crate) async fn killed_document(
         self: &Arc<Self>,
         live: &Live,

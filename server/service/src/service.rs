@@ -191,7 +191,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::invalid`] if the cursor is none of this list.
+    /// [`ServiceError::invalid`] if the cursor is invalid for this list.
     pub async fn list(
         &self,
         subject: &Subject,

@@ -296,11 +296,7 @@ impl Core {
                 match start().await {
                     Err(error) if error.is_transient() && Instant::now() + pause < give_up => {
                         let message = error.to_string();
-                        tracing::warn!(
-                            id = live.id,
-                            message,
-                            "the engine fails; it is asked again"
-                        );
+                        tracing::warn!(id = live.id, message, "engine error, retrying");
                     }
                     started => return Ok(started?),
                 }

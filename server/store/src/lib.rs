@@ -49,7 +49,7 @@ pub use tokens::{Rotated, TokenRecord};
 pub use usage::Usage;
 
 /// Whether to go on with long work; asked between pieces of it.
-pub type Proceed<'a> = &'a (dyn Fn() -> bool + Sync);
+pub type ContinueFn<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// How long a server that starts waits for the lock of one that ends.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -164,7 +164,7 @@ impl Store {
              PRAGMA journal_size_limit = 67108864;"
         );
         if let Err(error) = connection.execute_batch(&flags) {
-            // A file that is no database is told as such.
+            // Reports a file that is not a database.
             schema::check(&connection, &database)?;
             return Err(error.into());
         }
@@ -203,7 +203,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Backup`] if the file exists or cannot be written, or if `proceed` said no.
-    pub fn backup(&self, file: &Path, proceed: Proceed<'_>) -> Result<(), StoreError> {
+    pub fn backup(&self, file: &Path, proceed: ContinueFn<'_>) -> Result<(), StoreError> {
         let failed = |source: io::Error| StoreError::Backup {
             path: file.to_owned(),
             source: Arc::new(source),

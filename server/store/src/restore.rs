@@ -13,13 +13,13 @@ use sandbox_api::service::{DATABASE_FILE, Time};
 use sandbox_dirfd::{create_private_dir, random_hex};
 
 use crate::error::StoreError;
-use crate::{Proceed, Store, connect, directory, lock, private_file, schema};
+use crate::{ContinueFn, Store, connect, directory, lock, private_file, schema};
 
 /// What the name of a copy begins with, until it is in its place.
 const PART: &str = "restored-";
 /// How much is copied at a time.
 const PIECE: u64 = 8 << 20;
-/// The files beside a database while it is open.
+/// The suffixes of the files next to an open database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// What was restored.
@@ -33,8 +33,8 @@ pub struct Restored {
 }
 
 impl Store {
-    /// Puts a backup in the place of the store of a data directory, which no server may have. The store
-    /// that is there stays beside it, and a backup of an older version is migrated.
+    /// Replaces the store of a data directory, which must have no server, with a backup. The old
+    /// store is renamed and stays in the directory, and a backup of an older version is migrated.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Store {
     pub fn restore(
         data_dir: &Path,
         backup: &Path,
-        proceed: Proceed<'_>,
+        proceed: ContinueFn<'_>,
     ) -> Result<Restored, StoreError> {
         create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
         let _lock = lock(data_dir)?;
@@ -89,9 +89,9 @@ fn with(file: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Copies a backup, which is never opened as a database itself: that could change it.
-fn copy(backup: &Path, to: &Path, proceed: Proceed<'_>) -> Result<(), StoreError> {
+fn copy(backup: &Path, to: &Path, proceed: ContinueFn<'_>) -> Result<(), StoreError> {
     let failed = |source| unreadable(backup, source);
-    // A pipe that nobody writes to is not waited for.
+    // Do not wait for a writer of a pipe.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut from =
         OpenOptions::new().read(true).custom_flags(flags).open(backup).map_err(failed)?;
@@ -119,7 +119,7 @@ fn prepare(part: &Path, backup: &Path) -> Result<u64, StoreError> {
     schema::migrate(&mut connection, backup, schema::Migration::Allowed)?;
     let changes = "UPDATE executions SET status = 'running', request = NULL WHERE ended_at IS NULL";
     let interrupted = connection.execute(changes, [])?;
-    // One file, without a log beside it.
+    // A single file, without a log next to it.
     connection.pragma_update(None, "journal_mode", "DELETE")?;
     close(connection)?;
     File::open(part).and_then(|it| it.sync_all()).map_err(|error| directory(part, error))?;

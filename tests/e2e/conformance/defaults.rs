@@ -297,8 +297,8 @@ fn command_that_is_to_end_gets_sigterm_and_its_grace_before_it_is_killed() {
         (result.command_exit_code(), &*result.stdout().bytes),
         (Some(3), &b"ready\nclean\n"[..])
     );
-    // What ignores it is killed: at the end of its grace, at once where there is none, and with its
-    // container by a second cancel.
+    // A program that ignores it is killed: at the end of its grace period, at once without one, and
+    // with its container by a second cancel.
     let brief = Programs::limited(|limits| limits.stop_timeout = Duration::from_millis(100));
     let none = Programs::limited(|limits| limits.stop_timeout = Duration::ZERO);
     for programs in [&brief, &none] {

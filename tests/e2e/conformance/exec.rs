@@ -118,7 +118,7 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
     assert_eq!(result.engine.as_str(), engine().name());
     let killed = programs.exec(Command::shell("kill -TERM $$"));
     assert_eq!((status(&killed), killed.signal()), ((Status::Exit, 143), Some(15)));
-    // A kill that nobody of ours made, and memory did not.
+    // A kill that neither this project nor a lack of memory caused.
     let killed = programs.exec(Command::shell("kill -KILL $$"));
     assert_eq!((status(&killed), killed.signal()), ((Status::Exit, 137), Some(9)));
     for (command, code) in [

@@ -260,7 +260,7 @@ fn secret_of_one_command_is_not_a_variable_of_another() {
     let sandbox = Box::new();
     let own = sandbox.shell("env | grep -c '^TOKEN='", token());
     assert_eq!((own.command_exit_code(), &*own.stdout().bytes), (Some(0), &b"1\n"[..]));
-    // While one has it, another one that runs beside it does not.
+    // One run has it, and a concurrent one does not.
     let waiting = sandbox.guest.wait(async {
         let command = Command::shell("echo ready; sleep 1000").secrets(token());
         let mut execution =

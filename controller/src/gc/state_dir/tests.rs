@@ -87,7 +87,7 @@ fn names_of_processes_that_were_killed_go() {
 }
 
 #[test]
-fn caches_that_nobody_uses_and_files_half_written_go() {
+fn unused_caches_and_half_written_files_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     let kept = state.path.join("image-k");

@@ -52,7 +52,7 @@ impl RequestOptions<'_> {
     ///
     /// # Errors
     ///
-    /// If an input cannot be sent, or a host is none.
+    /// If an input cannot be sent, or a host is invalid.
     pub fn request(self) -> Result<ExecutionRequest, Error> {
         let Self { settings, .. } = self;
         let asks_for_hosts = settings.asks_for_hosts()

@@ -56,8 +56,8 @@ pub(super) async fn submit(
     let location = format!("/v1/executions/{id}");
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of an execution is not valid in a URL"))?;
-    // The key of an earlier request may be that of one that has ended. What is accepted is not refused
-    // any more, whatever can be read of it: who has no key would run it again.
+    // The key may be that of an ended execution. An accepted execution is not refused any more,
+    // even if its record cannot be read: a client without a key would run it again.
     let execution = wait_for(app, subject, &id, wait).await.ok();
     let status = execution.as_ref().map_or(ExecutionState::Queued, |it| it.summary.status);
     let accepted = AcceptedResponse { accepted: AcceptedExecution { id, status }, location };

@@ -1,4 +1,4 @@
-//! The API over a service whose sandboxes are none: every answer of these tests is checked against the
+//! The API over a service with fake sandboxes: every response of these tests is checked against the
 //! OpenAPI document.
 
 mod access;

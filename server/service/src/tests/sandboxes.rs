@@ -145,7 +145,7 @@ fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
         let timing = ended.document.as_ref().unwrap().common.timing.unwrap();
         (summary.generation, summary.restarted, timing.start_ms.is_some())
     };
-    // The start of a sandbox is that of whoever started it.
+    // The start of a sandbox is charged to its caller.
     assert_eq!(run(&world), (Some(1), Some(false), false));
     world.restart();
     assert_eq!(run(&world), (Some(2), Some(true), true));
