@@ -67,7 +67,6 @@ export function toContent(value: string | Uint8Array, name = ""): Content {
   return typeof value === "string" ? value : (textOf(value) ?? { b64: toBase64(value) });
 }
 
-
 /** Percent-encodes a path byte by byte as one segment, so that no URL parser resolves its dots. */
 export function pathSegment(path: Path): string {
   const bytes = typeof path === "string" ? toBytes(wellFormed(path)) : bytesOf(path);
