@@ -6,9 +6,10 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
 
 use crate::command::{Command, CommandLine, Stdin};
+use crate::execution::ExecutionKind;
 use crate::limits::{ByteSize, Limits};
 use crate::secrets::Secrets;
-use crate::service::{CommandRequest, Content, ExecutionKind, ExecutionRequest, RequestSecrets};
+use crate::service::{CommandRequest, Content, ExecutionRequest, RequestSecrets};
 use crate::spec::Script;
 
 /// What runs in a sandbox.

@@ -1,33 +1,7 @@
 //! What an execution prints, as far as its result has it.
 
-use sandbox_protocol::WireString;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::event::{ExecutionEvent, OutputStream};
-use crate::json::In;
-
-/// The beginning of an output stream.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Captured {
-    /// Its bytes.
-    #[serde(with = "In::<WireString>")]
-    pub bytes: Vec<u8>,
-    /// There was more.
-    pub truncated: bool,
-}
-
-impl Captured {
-    /// Nothing, and there was no more.
-    pub const NOTHING: &Self = &Self { bytes: Vec::new(), truncated: false };
-
-    fn push(&mut self, data: &[u8], limit: usize) {
-        let room = limit.saturating_sub(self.bytes.len()).min(data.len());
-        self.bytes.extend_from_slice(&data[..room]);
-        self.truncated |= room < data.len();
-    }
-}
+use super::result::Captured;
 
 /// Collects the beginnings of stdout and stderr from the events of an execution.
 #[derive(Debug, Clone)]

@@ -11,9 +11,10 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::capture::Captured;
+use super::kind::ExecutionKind;
 use super::result::{
-    ExecutionResult, LOG_FULL, LogEntry, LogLevel, ResultBody, TouchedFile, TouchedSource, Usage,
+    Captured, ExecutionResult, LOG_FULL, LogEntry, LogLevel, ResultBody, TouchedFile,
+    TouchedSource, Usage,
 };
 use crate::artifacts::ArtifactsReport;
 use crate::changes::{ChangeManifest, StagingMethod};
@@ -23,7 +24,6 @@ use crate::limits::Limits;
 use crate::network::Network;
 use crate::notes::Note;
 use crate::outcome::{Outcome, Status};
-use crate::service::ExecutionKind;
 use crate::timing::Timing;
 
 /// The document of `--json`, for every way a script or a command can end, including failures of
@@ -473,7 +473,7 @@ impl JsonSchema for ResultDocument {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let description = "The document of `--json`, for every way a run can end, including \
-            failures of sandboxctl itself;\nsee `failed` for those before the run began.";
+            failures of sandboxctl itself;\nsee [`failed`](Self::failed) for those before the run began.";
         let schema = ReadMembers::<ResultSchema, ScriptBody<'static>>::json_schema(generator);
         described(schema, description, "The run's id.")
     }
@@ -486,8 +486,8 @@ impl JsonSchema for ExecDocument {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let description = "The document of `exec --json`, for every way a command can end, \
-            including failures of sandboxctl\nitself; see `failed` for those before the command \
-            began.";
+            including failures of sandboxctl\nitself; see [`failed`](Self::failed) for those before \
+            the command began.";
         let schema = ReadMembers::<ExecSchema, CommandBody<'static>>::json_schema(generator);
         described(schema, description, "The command's id.")
     }

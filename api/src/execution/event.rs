@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::document::OutputEncoding;
 use super::result::{LogEntry, LogLevel};
 use crate::network::RefusedHost;
-use crate::service::Time;
+use crate::service::time::Time;
 
 /// What happens while something runs. What is shown of an execution is made of these, and of its
 /// document.

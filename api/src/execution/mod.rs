@@ -3,9 +3,10 @@
 mod capture;
 mod document;
 mod event;
+mod kind;
 mod result;
 
-pub use self::capture::{Captured, OutputCapture};
+pub use self::capture::OutputCapture;
 pub use self::document::{
     CommandBody, CommonMembers, DocumentBody, ExecDocument, ExecSchema, ExecutionDocument,
     OutputEncoding, ReceiptReport, ResultDocument, ResultSchema, ScriptBody,
@@ -13,7 +14,8 @@ pub use self::document::{
 pub use self::event::{
     EventRecord, EventsSchema, ExecutionEvent, OutputStream, Recorded, UnreadableEvent,
 };
+pub use self::kind::ExecutionKind;
 pub use self::result::{
-    ExecutionResult, FileOp, FilesTouched, LogEntry, LogLevel, ResultBody, TouchedFile,
+    Captured, ExecutionResult, FileOp, FilesTouched, LogEntry, LogLevel, ResultBody, TouchedFile,
     TouchedSource, UNMEASURED_PART, Usage,
 };

@@ -10,7 +10,6 @@ use sandbox_protocol::{ErrorKind, WireString, message};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::capture::Captured;
 use crate::changes::Changes;
 use crate::engine_kind::EngineKind;
 use crate::json::In;
@@ -93,6 +92,28 @@ pub enum ResultBody {
         /// The beginning of its stderr.
         stderr: Captured,
     },
+}
+
+/// The beginning of an output stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Captured {
+    /// Its bytes.
+    #[serde(with = "In::<WireString>")]
+    pub bytes: Vec<u8>,
+    /// There was more.
+    pub truncated: bool,
+}
+
+impl Captured {
+    /// Nothing, and there was no more.
+    pub const NOTHING: &Self = &Self { bytes: Vec::new(), truncated: false };
+
+    pub(super) fn push(&mut self, data: &[u8], limit: usize) {
+        let room = limit.saturating_sub(self.bytes.len()).min(data.len());
+        self.bytes.extend_from_slice(&data[..room]);
+        self.truncated |= room < data.len();
+    }
 }
 
 impl ExecutionResult {

@@ -12,7 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::time::Time;
-use crate::execution::{ExecDocument, ExecSchema, ExecutionDocument, ResultDocument, ResultSchema};
+use crate::execution::{
+    ExecDocument, ExecSchema, ExecutionDocument, ExecutionKind, ResultDocument, ResultSchema,
+};
 use crate::failure::Failure;
 use crate::outcome::Status;
 
@@ -114,16 +116,6 @@ impl JsonSchema for ExecutionState {
         let names: Vec<_> = Self::all().map(Self::as_str).collect();
         json_schema!({ "type": "string", "enum": names, "description": description })
     }
-}
-
-/// What an execution runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ExecutionKind {
-    /// A script: its result is a `sandboxctl.result/1`.
-    Script,
-    /// A command: its result is a `sandboxctl.exec/1`.
-    Command,
 }
 
 /// An execution without its result, as lists give it.

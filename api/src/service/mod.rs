@@ -6,10 +6,11 @@ mod report;
 mod request;
 mod sandbox;
 mod subject;
-mod time;
+pub(crate) mod time;
 
+pub use crate::execution::ExecutionKind;
 pub use execution::{
-    AcceptedExecution, Execution, ExecutionKind, ExecutionList, ExecutionState, ExecutionSummary,
+    AcceptedExecution, Execution, ExecutionList, ExecutionState, ExecutionSummary,
 };
 pub use report::{FileEntry, FileKind, FileList, Health, HealthCheck, ShutdownReport, UsageTotals};
 pub use request::{

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sandbox_api::{
     ExecutionResult, FilesTouched, KernelEvents, Limits, Network, NoteEvidence, Outcome,
-    ResultBody, Sign, Usage, millis,
+    RefusedHost, ResultBody, Sign, Usage, millis,
 };
 use sandbox_session::InFlightPermit;
 use tokio::sync::watch;
@@ -18,7 +18,6 @@ use tracing::Instrument as _;
 
 use crate::audit::{self, Event};
 use crate::error::Error;
-use crate::execution::RefusedHosts;
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
@@ -85,6 +84,45 @@ pub(crate) struct Call<'a> {
     pub kill_at: Instant,
 }
 
+/// The task that drives an execution.
+pub(super) type Driver = JoinHandle<Result<ExecutionResult, Error>>;
+
+/// An execution that is driven.
+pub(super) struct Driven {
+    pub id: String,
+    pub task: Driver,
+    pub refused: RefusedHosts,
+}
+
+/// The hosts that a script or a command is refused, as it happens: those of
+/// [`Network::refused`].
+pub(super) struct RefusedHosts {
+    network: Option<watch::Receiver<Network>>,
+    /// How many have been returned.
+    seen: usize,
+}
+
+impl RefusedHosts {
+    /// Waits for the next one; forever after the last one. Cancel-safe.
+    pub(super) async fn next(&mut self) -> RefusedHost {
+        let seen = self.seen;
+        if let Some(network) = &mut self.network {
+            let is_more = network.wait_for(|network| network.refused.len() > seen).await.is_ok();
+            if is_more && let Some(host) = self.seen_next() {
+                return host;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// The next one that is there already.
+    pub(super) fn seen_next(&mut self) -> Option<RefusedHost> {
+        let host = self.network.as_ref()?.borrow().refused.get(self.seen)?.clone();
+        self.seen += 1;
+        Some(host)
+    }
+}
+
 /// Drives a script or a command.
 pub(crate) struct ExecutionDriver<E> {
     execution: E,
@@ -106,14 +144,15 @@ impl<E: Execute> ExecutionDriver<E> {
         permit: InFlightPermit,
         active: Active,
         cancel: &CancelHandle,
-    ) -> (JoinHandle<Result<ExecutionResult, Error>>, RefusedHosts) {
+    ) -> Driven {
         let stop_timeout = E::stop_timeout(&limits);
         let supervisor = Supervisor::new(E::WHAT, inner.clone(), cancel, E::GRACE, stop_timeout);
         let network = inner.report_network();
         let watched = network.as_ref().map(|network| network.subscribe());
         let refused = RefusedHosts { network: watched, seen: 0 };
+        let of = id.clone();
         let driver = Self { execution, id, limits, inner, supervisor, network, _active: active };
-        (tokio::spawn(driver.drive(permit).in_current_span()), refused)
+        Driven { id: of, task: tokio::spawn(driver.drive(permit).in_current_span()), refused }
     }
 
     async fn drive(mut self, permit: InFlightPermit) -> Result<ExecutionResult, Error> {

@@ -9,13 +9,11 @@ mod supervisor;
 use std::sync::Arc;
 
 use sandbox_api::{
-    CancelCause, ExecutionEvent, ExecutionResult, Network, OutputCapture, RefusedHost, ResultBody,
-    Workload,
+    CancelCause, ExecutionEvent, ExecutionResult, OutputCapture, ResultBody, Workload,
 };
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use self::command::{CommandOutput, ExecStdin};
+use self::driver::{Driven, Driver, RefusedHosts};
 use self::script::ScriptEvents;
 pub use self::supervisor::CancelHandle;
 use crate::audit::{self, Event};
@@ -65,8 +63,18 @@ async fn begin(
         Workload::Command(command) => (command::OPERATION, Some(command.program().to_vec())),
     };
     let started = match workload {
-        Workload::Script(script) => script::begin(inner.clone(), script, cancel).await,
-        Workload::Command(command) => command::begin(inner.clone(), command, cancel).await,
+        Workload::Script(script) => script::begin(inner.clone(), script, cancel)
+            .await
+            .map(|(driven, events)| Execution::new(cancel, driven, EventSource::Script(events))),
+        Workload::Command(command) => {
+            let capture = OutputCapture::new(command.output_limit);
+            command::begin(inner.clone(), command, cancel).await.map(|(driven, output, stdin)| {
+                let source = EventSource::Command(Box::new(output));
+                let mut execution = Execution::new(cancel, driven, source);
+                (execution.stdin, execution.capture) = (stdin, capture);
+                execution
+            })
+        }
     };
     if started.is_err() {
         let outcome = audit::outcome(&started);
@@ -105,16 +113,9 @@ impl std::fmt::Debug for Execution {
     }
 }
 
-/// The task that drives an execution.
-type Driver = JoinHandle<Result<ExecutionResult, Error>>;
-
 impl Execution {
-    fn new(
-        id: String,
-        cancel: &CancelHandle,
-        source: EventSource,
-        (task, refused): (Driver, RefusedHosts),
-    ) -> Self {
+    fn new(cancel: &CancelHandle, driven: Driven, source: EventSource) -> Self {
+        let Driven { id, task, refused } = driven;
         Self {
             id,
             cancel: cancel.clone(),
@@ -234,33 +235,4 @@ async fn join(task: &mut Option<Driver>) -> Result<ExecutionResult, Error> {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
     })
-}
-
-/// The hosts that a script or a command is refused, as it happens: those of
-/// [`Network::refused`].
-struct RefusedHosts {
-    network: Option<watch::Receiver<Network>>,
-    /// How many have been returned.
-    seen: usize,
-}
-
-impl RefusedHosts {
-    /// Waits for the next one; forever after the last one. Cancel-safe.
-    async fn next(&mut self) -> RefusedHost {
-        let seen = self.seen;
-        if let Some(network) = &mut self.network {
-            let is_more = network.wait_for(|network| network.refused.len() > seen).await.is_ok();
-            if is_more && let Some(host) = self.seen_next() {
-                return host;
-            }
-        }
-        std::future::pending().await
-    }
-
-    /// The next one that is there already.
-    fn seen_next(&mut self) -> Option<RefusedHost> {
-        let host = self.network.as_ref()?.borrow().refused.get(self.seen)?.clone();
-        self.seen += 1;
-        Some(host)
-    }
 }

@@ -21,10 +21,9 @@ use sandbox_session::NotificationHandler;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
-use crate::execution::driver::{Call, Execute, ExecutionDriver, Requested};
+use crate::execution::driver::{Call, Driven, Execute, ExecutionDriver, Requested};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
-use crate::execution::{EventSource, Execution};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::touched::TouchedPaths;
 use crate::sandbox::{Inner, KernelBaseline};
@@ -43,7 +42,7 @@ pub(super) async fn begin(
     inner: Arc<Inner>,
     script: Script,
     cancel: &CancelHandle,
-) -> Result<Execution, Error> {
+) -> Result<(Driven, ScriptEvents), Error> {
     Script::check_args(&script.args)?;
     let timeout = script.timeout.unwrap_or(inner.limits.timeout);
     let limits = Limits { timeout, ..inner.limits };
@@ -55,10 +54,10 @@ pub(super) async fn begin(
     let id = inner.next_run_id();
     inner.redactions.add(&script.secrets);
     let record = Arc::new(Record::new(id.clone(), &inner));
-    let source = EventSource::Script(ScriptEvents { record: record.clone(), seen: 0 });
+    let events = ScriptEvents { record: record.clone(), seen: 0 };
     let execution = ScriptExecution { script, record, answered: false, _turn: turn };
-    let task = ExecutionDriver::spawn(execution, id.clone(), limits, inner, permit, active, cancel);
-    Ok(Execution::new(id, cancel, source, task))
+    let driven = ExecutionDriver::spawn(execution, id, limits, inner, permit, active, cancel);
+    Ok((driven, events))
 }
 
 /// The log and the test cases of a script, as they come.

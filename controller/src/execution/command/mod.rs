@@ -10,7 +10,7 @@ mod stdin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox_api::{Command, ExecutionEvent, Limits, OutputCapture, OutputStream, Stdin};
+use sandbox_api::{Command, ExecutionEvent, Limits, OutputStream, Stdin};
 use sandbox_protocol::message;
 use sandbox_redact::Console;
 use sandbox_session::Incoming;
@@ -22,9 +22,8 @@ use self::exchange::{CommandExecution, Request};
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
 use crate::error::Error;
-use crate::execution::driver::ExecutionDriver;
+use crate::execution::driver::{Driven, ExecutionDriver};
 use crate::execution::supervisor::CancelHandle;
-use crate::execution::{EventSource, Execution};
 use crate::sandbox::Inner;
 
 /// Starts a command when there is a free slot.
@@ -32,7 +31,7 @@ pub(super) async fn begin(
     inner: Arc<Inner>,
     mut command: Command,
     cancel: &CancelHandle,
-) -> Result<Execution, Error> {
+) -> Result<(Driven, CommandOutput, Option<ExecStdin>), Error> {
     if !inner.supports_exec() {
         return Err(Error::ExecUnsupported);
     }
@@ -40,7 +39,6 @@ pub(super) async fn begin(
     let limits = Limits { timeout, ..inner.limits };
     limits.check(inner.ceiling())?;
     let program = command.program().to_vec();
-    let capture = OutputCapture::new(command.output_limit);
     let (stdin, input) = match std::mem::take(&mut command.stdin) {
         Stdin::Null => (None, None),
         Stdin::Bytes(bytes) => (None, Some(Source::Bytes(bytes))),
@@ -57,12 +55,9 @@ pub(super) async fn begin(
     let id = inner.next_run_id();
     let (begin, begun) = oneshot::channel();
     let execution = CommandExecution::new(program, Request { params, input, begun: begin });
-    let task = ExecutionDriver::spawn(execution, id.clone(), limits, inner, permit, active, cancel);
+    let driven = ExecutionDriver::spawn(execution, id, limits, inner, permit, active, cancel);
     let output = CommandOutput { begun: Some(begun), stdout: None, stderr: None, console };
-    let source = EventSource::Command(Box::new(output));
-    let mut execution = Execution::new(id, cancel, source, task);
-    (execution.stdin, execution.capture) = (stdin, capture);
-    Ok(execution)
+    Ok((driven, output, stdin))
 }
 
 /// The output of a command, as it comes. Nothing is between it and the agent's credit: what is not

@@ -8,22 +8,20 @@ use sandbox_api::service::{
     Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, FileOp, InputSource, LimitKey,
-    LimitsRequest, Recorded, Secrets, TouchedFile,
+    DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, InputSource, LimitKey,
+    LimitsRequest, Recorded, Secrets,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::Context;
-use super::Job;
 use super::follow::{follow, in_order};
-use super::render::{Ended, Left, Renderer, View};
+use super::job::Job;
+use super::render::{Ended, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
 use crate::error::{Error, Signal, UNREAD};
 use crate::input::{self, InputArgument, open_file, reason};
-use crate::output::Output;
 use crate::remote::{self, Client, Events};
-use crate::render;
 use crate::report::Reports;
 use crate::signals::{self, Canceller, Signals};
 
@@ -157,7 +155,11 @@ impl<'a> Remote<'a> {
         if let DocumentBody::Script(body) = &mut document.body {
             body.exit_code = exit_code;
         }
-        let ended = Ended { document, exit_code, left: Left::Remote(execution) };
+        let ended = Ended {
+            document,
+            exit_code,
+            left: Left::Remote(RemoteFiles { id, has_gaps: execution.has_gaps }),
+        };
         renderer.end(&ended)?;
         Ok((renderer, ended))
     }
@@ -250,29 +252,6 @@ impl RemoteExecution {
 
     fn unexpected(&self, what: &str) -> Error {
         remote::Error::Unexpected { server: self.client.server(), what: what.to_owned() }.into()
-    }
-
-    /// Says what the service has that was not printed.
-    pub fn print_kept(&self, output: &Output, touched: &[TouchedFile]) {
-        if self.has_gaps {
-            output.caution(
-                "parts of the output are missing here: they came faster than they were kept",
-            );
-        }
-        let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
-        let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
-            (count + 1, bytes.saturating_add(file.bytes))
-        });
-        let files = match count {
-            0 => return,
-            1 => "1 file".to_owned(),
-            count => format!("{count} files"),
-        };
-        let id = &self.id;
-        output.notice(&format!(
-            "the service keeps {files} ({}): sandboxctl executions download {id} -o FILE",
-            render::size(bytes),
-        ));
     }
 }
 

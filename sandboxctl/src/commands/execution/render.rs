@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sandbox_api::{
     CancelCause, CommandBody, DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, Failure,
-    LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status, TestCase,
-    TestStatus,
+    FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
+    TestCase, TestStatus, TouchedFile,
 };
 
 use super::super::collect::Copied;
@@ -14,9 +14,8 @@ use super::super::receipt::Issued;
 use super::super::staging::Staged;
 use super::super::transfer::Sink;
 use super::super::{Context, hints, network, touched, truncation};
-use super::remote::RemoteExecution;
+use super::job::{Job, Program};
 use super::tail::Tail;
-use super::{Job, Program};
 use crate::ci::log_markers::MarkFilter;
 use crate::ci::{Ci, Stream};
 use crate::error::Error;
@@ -66,7 +65,7 @@ pub struct Ended {
 /// What it left.
 pub enum Left {
     Local(Box<LocalFiles>),
-    Remote(RemoteExecution),
+    Remote(RemoteFiles),
 }
 
 /// What became of the files of an execution here.
@@ -75,6 +74,39 @@ pub struct LocalFiles {
     pub copied: Copied,
     pub staged: Staged,
     pub issued: Issued,
+}
+
+/// What a service has of an execution.
+pub struct RemoteFiles {
+    /// The execution's id.
+    pub id: String,
+    /// Log entries or output are missing.
+    pub has_gaps: bool,
+}
+
+impl RemoteFiles {
+    /// Says what the service has that was not printed.
+    fn print(&self, output: &Output, touched: &[TouchedFile]) {
+        if self.has_gaps {
+            output.caution(
+                "parts of the output are missing here: they came faster than they were kept",
+            );
+        }
+        let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
+        let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
+            (count + 1, bytes.saturating_add(file.bytes))
+        });
+        let files = match count {
+            0 => return,
+            1 => "1 file".to_owned(),
+            count => format!("{count} files"),
+        };
+        let id = &self.id;
+        output.notice(&format!(
+            "the service keeps {files} ({}): sandboxctl executions download {id} -o FILE",
+            render::size(bytes),
+        ));
+    }
 }
 
 /// Shows one execution.
@@ -263,7 +295,7 @@ impl<'a> Renderer<'a> {
             self.outcome(document)?;
             match &ended.left {
                 Left::Local(left) => self.files(document, left),
-                Left::Remote(left) => left.print_kept(output, &document.common.files_touched),
+                Left::Remote(left) => left.print(output, &document.common.files_touched),
             }
         }
         truncation::warn(output, document, self.view.json);

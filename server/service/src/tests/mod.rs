@@ -219,7 +219,7 @@ fn result_whose_files_are_lost_is_no_success() {
     world.block_on(world.service().cancel(me(), &id)).unwrap();
     let execution = world.wait(&id);
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Cancelled));
-    assert_eq!(failure(&execution).1, "cancelled; its files could not be kept");
+    assert_eq!(failure(&execution).1, "cancelled by the caller; its files could not be kept");
 }
 
 #[test]
