@@ -253,7 +253,7 @@ mod tests {
         assert!(no(Encoding::Base64, "Zm9v\n").contains("base64: character 5 is not a digit"));
         assert!(no(Encoding::Base64, "ä").contains("character 1 is not a digit"));
         assert!(no(Encoding::Base64, "Zg").contains("padded"));
-        assert!(no(Encoding::Base64, "Zh==").contains("character 2 has bits"));
+        assert!(no(Encoding::Base64, "Zh==").contains("character 2 has trailing bits"));
     }
 
     #[test]

@@ -308,7 +308,7 @@ mod tests {
             r#"{"type":"image","path":"/io/a","content":"Yf8=","mime_type":"image/png","bytes":2}"#,
         );
         check::<ListData>(concat!(
-            r#"{"path":"/io","entries":[{"name":"a?","name_b64":"Yf8=","path":"/io/a?","#,
+            r#"{"path":"/io","entries":[{"name":"a�","name_b64":"Yf8=","path":"/io/a�","#,
             r#""path_b64":"L2lvL2H/","type":"file","size":1,"modified":"1969-12-31T23:59:59.25Z"},"#,
             r#"{"name":"b","path":"/io/b","type":"directory","size":0,"modified":null}],"#,
             r#""truncated":false}"#,

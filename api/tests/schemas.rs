@@ -135,7 +135,7 @@ fn result_documents_are_as_their_schemas_say() {
         "truncated": false
     });
     let common = json!({
-        "files_touched": [{"name": "a?", "name_b64": "Yf8=", "op": "write", "bytes": 3}],
+        "files_touched": [{"name": "a�", "name_b64": "Yf8=", "op": "write", "bytes": 3}],
         "files_touched_source": "observed", "files_touched_truncated": false,
         "error": {"kind": "runtime", "message": "m", "line": 3, "traceback": "t", "value": {"a": 1}},
         "engine": "docker", "io_dir": null, "network": network, "limits": limits,
@@ -187,7 +187,7 @@ fn manifests_and_results_of_operations_are_as_their_schemas_say() {
         "changes": [
             {"path": "a", "op": "created", "type": "file", "bytes": 1, "sha256": digest,
              "mode": "0644", "mime": "text/plain", "before": null},
-            {"path": "b?", "path_b64": "Yv8=", "op": "modified", "type": "symlink", "bytes": 1,
+            {"path": "b�", "path_b64": "Yv8=", "op": "modified", "type": "symlink", "bytes": 1,
              "sha256": digest, "mode": null, "mime": null, "target": "a", "from": "c",
              "before": {"bytes": 1, "sha256": null, "mode": "0755"}},
         ],

@@ -32,7 +32,8 @@ impl Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.path.to_string().as_str(), self.what()) {
-            (".", what) => formatter.write_str(&what),
+            // serde's paths: of the whole, and of what has no end.
+            ("." | "?", what) => formatter.write_str(&what),
             (path, what) => write!(formatter, "{path}: {what}"),
         }
     }

@@ -327,7 +327,8 @@ impl From<OverCeiling> for ServiceError {
         let OverCeiling { key, asked, ceiling } = over;
         let name = key.json_name();
         let problem = format!("more than {ceiling}, the most that is allowed here");
-        Self::new(Kind::Policy, format!("limits.{name}: {asked} is {problem}"))
+        Self::new(Kind::Invalid, format!("limits.{name}: {asked} is {problem}"))
+            .with_kind(ErrorKind::Policy)
             .at(format!("#/limits/{name}"), problem)
     }
 }

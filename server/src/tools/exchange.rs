@@ -166,7 +166,7 @@ mod tests {
         for _ in 0..WINDOW {
             assert_eq!(call.chunk().await, Ok(Some(Vec::new())));
         }
-        assert!(call.chunk().await.unwrap_err().unwrap().contains("more than"));
+        assert!(call.chunk().await.unwrap_err().unwrap().contains("more chunks than requested"));
         call_input.chunk(Ok(Vec::new()));
         assert_eq!(call.chunk().await, Err(None));
     }
