@@ -77,7 +77,7 @@ mod tests {
     fn discarded_files_are_counted_without_removed_ones() {
         let file = |name: &str, op, bytes| TouchedFile::new(name.as_bytes(), op, bytes);
         let removed = file("r", FileOp::Remove, 0);
-        assert_eq!(discarded(&[removed.clone()], false), None);
+        assert_eq!(discarded(std::slice::from_ref(&removed), false), None);
         let one = [removed, file("a", FileOp::Write, 5)];
         let text = "1 file (5 B) was discarded; --io-dir DIR keeps it";
         assert_eq!(discarded(&one, false).as_deref(), Some(text));

@@ -836,7 +836,7 @@ export type TestStatus = "passed" | "failed" | "skipped";
 
 /** How long the parts of an execution took, one after another. */
 export type Timing = {
-  /** The wait in a queue; null where there is none. It counts towards no time limit. */
+  /** The wait in a queue; null without a queue. It counts towards no time limit. */
   queued_ms: number | null;
   /** From the request in the sandbox to its answer. */
   run_ms: number;

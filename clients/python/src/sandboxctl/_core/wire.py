@@ -632,7 +632,7 @@ class TestCase(TypedDict):
 class Timing(TypedDict):
     """How long the parts of an execution took, one after another."""
     queued_ms: Union[int, None]
-    """The wait in a queue; null where there is none. It counts towards no time limit."""
+    """The wait in a queue; null without a queue. It counts towards no time limit."""
     run_ms: int
     """From the request in the sandbox to its answer."""
     start: Union[StartKind, None]
