@@ -7,7 +7,6 @@ import os
 import random
 import re
 import secrets
-import ssl
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -22,6 +21,7 @@ from .._core.answers import Answer, identifier, parsed, unexpected
 from .._core.limiter import Limiter, Slots
 from .._core.lines import Lines
 from .._core.requests import Path, Spec, encoded, path_bytes
+from .._core.trust import is_untrusted, trusted
 from .._core.waiting import Pieces, pieces, result
 from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import Json
@@ -301,7 +301,7 @@ class HttpTransport:
             headers=self._headers,
             timeout=_TIMEOUT,
             limits=limits,
-            verify=_trusted(self._base),
+            verify=trusted(self._base),
         )
         self._slots = Slots()
         self._pid = os.getpid()
@@ -310,7 +310,7 @@ class HttpTransport:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return error_of("timeout", "timed out waiting for the server's answer", retryable=True, owner="client")
         why = str(error) or type(error).__name__
-        if _is_untrusted(error):
+        if is_untrusted(error):
             hint = "SANDBOXCTL_CA_FILE names a file with the certificate of its authority"
             message = f"the certificate of {self._server} is not trusted: {why}"
             return error_of("unavailable", message, hint, retryable=False)
@@ -439,24 +439,6 @@ def _refusal(response: httpx.Response, body: bytes) -> SandboxError:
         retryable=status == 429 or status >= 502,
         status=status,
     )
-
-
-def _trusted(base: str) -> ssl.SSLContext | bool:
-    """What certificates are checked against: those of SANDBOXCTL_CA_FILE alone, or this machine's."""
-    file = os.environ.get("SANDBOXCTL_CA_FILE")
-    if not file or not base.startswith("https:"):
-        return True
-    try:
-        return ssl.create_default_context(cafile=file)
-    except OSError as error:
-        hint = "name a file of certificates in PEM"
-        raise error_of("config", f"SANDBOXCTL_CA_FILE: {file}: {error}", hint) from error
-
-
-def _is_untrusted(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _unreachable(server: str, why: str) -> SandboxError:

@@ -1,0 +1,29 @@
+"""The certificates that a server's is checked against."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from ..errors import error_of
+
+__all__ = ["is_untrusted", "trusted"]
+
+
+def trusted(base: str) -> ssl.SSLContext | bool:
+    """What certificates are checked against: those of SANDBOXCTL_CA_FILE alone, or this machine's."""
+    file = os.environ.get("SANDBOXCTL_CA_FILE")
+    if not file or not base.startswith("https:"):
+        return True
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        hint = "name a file of certificates in PEM"
+        raise error_of("config", f"SANDBOXCTL_CA_FILE: {file}: {error}", hint) from error
+
+
+def is_untrusted(error: BaseException | None) -> bool:
+    """Whether a server's certificate was refused."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
