@@ -13,7 +13,7 @@ from .._core.answers import Answer, base64_bytes
 from .._core.names import worded
 from .._core.requests import Path, path_of, text_bytes
 from .._core.waiting import Pieces
-from .._core.wire import Content, OperationName
+from .._core.wire import OperationName
 from ..errors import LimitExceeded, error_of
 from ..results import Copied, Created, Edited, Globbed, Grepped, Json, Listed, Moved, Removed, Stat, Written
 from .transport import Transport
@@ -215,5 +215,5 @@ def _globs(exclude: str | Sequence[str]) -> list[str]:
     return [exclude] if isinstance(exclude, str) else [*exclude]
 
 
-def _both(source: Path, target: Path) -> dict[str, Content]:
+def _both(source: Path, target: Path) -> Json:
     return {"from": path_of(source), "to": path_of(target)}
