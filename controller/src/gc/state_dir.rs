@@ -5,13 +5,12 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use sandbox_dirfd::create_private_dir;
+use sandbox_dirfd::{Identity, create_private_dir};
 use sandbox_engine::CACHE_PREFIX;
 use sandbox_staging::{Records, created, fresh};
 
@@ -242,14 +241,13 @@ fn try_lock(path: &Path) -> Lock {
     }
 }
 
-/// Removes the lock of a process that was killed. Whoever removes such a file has its lock, and sees that
-/// it is still the one of its name: another process may have made it anew.
+/// Removes the lock file of a dead process. A process that removes a lock file holds its lock and checks
+/// that the path still has this file, because another process may have created a new one.
 fn remove_if_free(path: &Path) {
-    let identity = |file: &fs::Metadata| (file.dev(), file.ino());
     let Ok(file) = fs::File::open(path) else { return };
     if file.try_lock().is_ok()
-        && let (Ok(opened), Ok(there)) = (file.metadata(), path.symlink_metadata())
-        && identity(&opened) == identity(&there)
+        && let (Ok(opened), Ok(there)) = (rustix::fs::fstat(&file), rustix::fs::lstat(path))
+        && Identity::of(&opened) == Identity::of(&there)
     {
         _ = fs::remove_file(path);
     }
