@@ -128,8 +128,8 @@ impl Evidence {
         }
         let detail = match self.exit.and_then(|exit| exit.code) {
             Some(KILLED) => {
-                let told = self.exit.is_some_and(|exit| exit.oom_killed.is_some());
-                let by = if told { KilledBy::Outside } else { KilledBy::OutsideOrMemory };
+                let is_known = self.exit.is_some_and(|exit| exit.oom_killed.is_some());
+                let by = if is_known { KilledBy::Outside } else { KilledBy::OutsideOrMemory };
                 return Outcome::Killed { by };
             }
             Some(BAD_SYSTEM_CALL) => {

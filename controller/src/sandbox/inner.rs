@@ -397,7 +397,8 @@ impl Inner {
     }
 
     /// The processor time that the kernel has counted since then, without that of commands which ended
-    /// meanwhile. It has what the agent cannot see: that of processes which nobody waited for.
+    /// meanwhile. It includes what the agent cannot see: the time of processes whose parent did not wait
+    /// for them. Read after every command, because each result shows it and quotas count it.
     pub async fn cpu_since(&self, since: &KernelBaseline) -> Option<u64> {
         let before = millis(since.counted?.cpu);
         let now = millis(self.counted().await?.1.cpu);

@@ -122,8 +122,8 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
                 // Pages of the image may be charged to others: no more than its own counts.
                 usage.peak_memory_bytes =
                     Some(peak_memory_bytes.min(limits.memory.as_u64())).filter(|&bytes| bytes > 0);
-                let told = Some(cpu_ms).filter(|&ms| ms <= millis(limits.most_cpu()));
-                usage.cpu_ms = told.max(inner.cpu_since(since).await);
+                let reported = Some(cpu_ms).filter(|&ms| ms <= millis(limits.most_cpu()));
+                usage.cpu_ms = reported.max(inner.cpu_since(since).await);
                 // Killed, but not by the agent: only the engine can know why.
                 let out_of_memory = stopped.is_none()
                     && end == ExecEnd::Signaled(SIGKILL)
