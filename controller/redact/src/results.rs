@@ -1,7 +1,10 @@
 //! Secrets in what is reported of a script or a command.
 
+use std::borrow::Cow;
+
 use sandbox_api::changes::Changes;
 use sandbox_api::{ExecutionResult, Failure, FilesTouched, Network, Note, Outcome, ScriptError};
+use sandbox_protocol::WireString;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -31,9 +34,7 @@ impl Redactions {
     /// Replaces the secrets in the names of files. Names that become equal stay apart.
     pub fn files(&self, touched: &mut FilesTouched) {
         let Some(patterns) = self.patterns() else { return };
-        for file in &mut touched.files {
-            file.name = patterns.bytes(file.name.as_bytes()).into_owned().into();
-        }
+        touched.files.iter_mut().for_each(|file| name(&patterns, &mut file.name));
     }
 
     /// Replaces the secrets in the names of what changed, and in where links lead.
@@ -41,7 +42,7 @@ impl Redactions {
         let Some(patterns) = self.patterns() else { return };
         changes.conflicts.iter_mut().for_each(|path| patterns.text(path));
         for change in &mut changes.manifest.changes {
-            change.path = patterns.bytes(change.path.as_bytes()).into_owned().into();
+            name(&patterns, &mut change.path);
             let texts = [&mut change.target, &mut change.from];
             texts.into_iter().flatten().for_each(|text| patterns.text(text));
         }
@@ -74,6 +75,12 @@ impl Redactions {
             patterns.text(&mut note.message);
             note.hint.iter_mut().for_each(|hint| patterns.text(hint));
         }
+    }
+}
+
+fn name(patterns: &Patterns, name: &mut WireString) {
+    if let Cow::Owned(replaced) = patterns.bytes(name.as_bytes()) {
+        *name = replaced.into();
     }
 }
 
