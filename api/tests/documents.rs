@@ -278,6 +278,45 @@ fn documents_of_what_did_not_run_are_byte_for_byte_what_they_were() {
 }
 
 #[test]
+fn execution_has_the_members_of_its_document_before_its_end_too() {
+    let schema = jsonschema::draft202012::new(&schema::answer::<Execution>()).unwrap();
+    for kind in [ExecutionKind::Script, ExecutionKind::Command] {
+        let error = Failure::new(ErrorKind::Engine, "gone", None);
+        let document = ExecutionDocument::ended(kind, "e1", Status::Error, error);
+        let plain = serde_json::to_value(&document).unwrap();
+        let ended = summary(kind, state(Some(Status::Error)));
+        let queued = summary(kind, state(None));
+        let [ended, queued] = [(ended, Some(document)), (queued, None)].map(|it| {
+            let (summary, document) = it;
+            serde_json::to_value(Execution { summary, document }).unwrap()
+        });
+        for (name, value) in plain.as_object().unwrap() {
+            assert_eq!(&ended[name], value, "{name}");
+            assert!(queued.get(name).is_some(), "{name}");
+        }
+        assert_eq!((&ended["id"], &ended["status"]), (&json!("e1"), &json!("error")));
+        assert_eq!(queued["status"], "queued");
+        assert!(queued["exit_code"].is_null() && queued["error"].is_null(), "{queued}");
+        for json in [ended, queued] {
+            let back: Execution = serde_json::from_value(json.clone()).unwrap();
+            assert_eq!(back.summary.kind, kind);
+            assert_eq!(serde_json::to_value(&back).unwrap(), json);
+            let errors: Vec<String> =
+                schema.iter_errors(&json).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{json}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn stored_document_that_is_no_object_is_an_error() {
+    let summary = summary(ExecutionKind::Script, state(Some(Status::Error)));
+    for broken in ["", "{}", "{\"a\":1", "[]"] {
+        assert!(summary.clone().to_json_with(Some(broken.to_owned())).is_err(), "{broken}");
+    }
+}
+
+#[test]
 fn schemas_of_the_documents_are_what_they_were() {
     let mut text = String::new();
     for (name, schema) in schemas() {
