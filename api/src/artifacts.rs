@@ -289,7 +289,8 @@ impl DiffChange {
 /// A path as documents have it.
 #[must_use]
 pub fn spelt(path: &[u8]) -> (String, Option<Base64>) {
-    WireString::new(path).into_parts()
+    let (text, bytes) = WireString::parts(path);
+    (text.into_owned(), bytes)
 }
 
 fn exact<'a>(path: &'a str, bytes: Option<&'a Base64>) -> &'a [u8] {

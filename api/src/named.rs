@@ -23,19 +23,20 @@ macro_rules! named {
             $(#[$doc])*
             #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
             #[serde(deny_unknown_fields)]
-            struct Form {
+            struct Form<'a> {
                 $(#[doc = $name_doc])*
-                $name: String,
+                $name: std::borrow::Cow<'a, str>,
                 #[doc = $bytes_doc]
                 #[serde(skip_serializing_if = "Option::is_none")]
                 $bytes: Option<sandbox_protocol::Base64>,
-                $($(#[doc = $member_doc])* $($(#[$attribute])+)? $member: $kind,)*
+                $($(#[doc = $member_doc])* $($(#[$attribute])+)? $member: std::borrow::Cow<'a, $kind>,)*
             }
 
             impl serde::Serialize for $document {
                 fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    let Self { $name, $($member),* } = self.clone();
-                    let ($name, $bytes) = $name.into_parts();
+                    let Self { $name, $($member),* } = self;
+                    let ($name, $bytes) = sandbox_protocol::WireString::parts($name.as_bytes());
+                    $(let $member = std::borrow::Cow::Borrowed($member);)*
                     Form { $name, $bytes, $($member),* }.serialize(serializer)
                 }
             }
@@ -43,8 +44,8 @@ macro_rules! named {
             impl<'de> serde::Deserialize<'de> for $document {
                 fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                     let Form { $name, $bytes, $($member),* } = Form::deserialize(from)?;
-                    let $name = sandbox_protocol::WireString::from_parts($name, $bytes);
-                    Ok(Self { $name, $($member),* })
+                    let $name = sandbox_protocol::WireString::from_parts($name.into_owned(), $bytes);
+                    Ok(Self { $name, $($member: $member.into_owned()),* })
                 }
             }
 

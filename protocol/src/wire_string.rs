@@ -25,16 +25,13 @@ impl WireString {
         Self(bytes.map_or_else(|| text.into_bytes(), |bytes| bytes.0))
     }
 
-    /// For a public document: the text, with U+FFFD where the bytes are not UTF-8, and then the bytes.
+    /// A name for a public document: the text, with U+FFFD where the bytes are not UTF-8, and then the
+    /// bytes.
     #[must_use]
-    pub fn into_parts(self) -> (String, Option<Base64>) {
-        match String::from_utf8(self.0) {
-            Ok(text) => (text, None),
-            Err(error) => {
-                let bytes = error.into_bytes();
-                (String::from_utf8_lossy(&bytes).into_owned(), Some(Base64(bytes)))
-            }
-        }
+    pub fn parts(name: &[u8]) -> (Cow<'_, str>, Option<Base64>) {
+        let text = String::from_utf8_lossy(name);
+        let exact = matches!(text, Cow::Owned(_)).then(|| Base64(name.to_vec()));
+        (text, exact)
     }
 
     /// Its bytes.
@@ -225,9 +222,9 @@ mod tests {
             let json = json(&string);
             prop_assert_eq!(json.len(), string.encoded_len());
             prop_assert_eq!(&serde_json::from_str::<WireString>(&json).unwrap(), &string);
-            let (text, exact) = string.clone().into_parts();
+            let (text, exact) = WireString::parts(&bytes);
             prop_assert_eq!(exact.is_some(), std::str::from_utf8(&bytes).is_err());
-            prop_assert_eq!(WireString::from_parts(text, exact), string);
+            prop_assert_eq!(WireString::from_parts(text.into_owned(), exact), string);
         }
     }
 }

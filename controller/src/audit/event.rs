@@ -1,5 +1,6 @@
 //! Audit events: one line each.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -100,15 +101,15 @@ pub(super) struct Line<'a> {
     run_id: &'a str,
     operation: &'a str,
     by: By,
-    path: Option<String>,
+    path: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<Base64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<String>,
+    to: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to_b64: Option<Base64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    program: Option<String>,
+    program: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     program_b64: Option<Base64>,
     outcome: &'a str,
@@ -166,8 +167,7 @@ impl<'a> Event<'a> {
         let names = [self.path, self.to, self.program];
         let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
             let Some(name) = name else { return (None, None) };
-            let name = WireString::new(&name[..name.len().min(MAX_PATH_BYTES)]);
-            let (text, bytes) = name.into_parts();
+            let (text, bytes) = WireString::parts(&name[..name.len().min(MAX_PATH_BYTES)]);
             (Some(text), bytes)
         });
         encode(&Line {
