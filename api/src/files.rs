@@ -113,7 +113,7 @@ pub struct Entry {
     /// Its size in bytes.
     pub size: u64,
     /// When its content was last modified; RFC 3339 in JSON.
-    #[serde(with = "time")]
+    #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub modified: Option<Timestamp>,
 }
@@ -143,15 +143,15 @@ pub struct StatData {
     /// The name of its group if the host knows one, otherwise the gid.
     pub group: String,
     /// When its content was last modified; RFC 3339 in JSON.
-    #[serde(with = "time")]
+    #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub modified: Option<Timestamp>,
     /// When it was last read, if the filesystem records that.
-    #[serde(with = "time")]
+    #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub accessed: Option<Timestamp>,
     /// When it was created, if the filesystem records that.
-    #[serde(with = "time")]
+    #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub created: Option<Timestamp>,
 }
@@ -229,30 +229,6 @@ pub struct GrepLine {
 #[must_use]
 pub fn time_text(time: Timestamp) -> Option<String> {
     rfc3339(time.seconds, time.nanoseconds)
-}
-
-/// A time in JSON.
-mod time {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    use super::{Timestamp, time_text};
-    use crate::time::parse_rfc3339;
-
-    pub fn serialize<S: Serializer>(
-        time: &Option<Timestamp>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        time.and_then(time_text).serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Timestamp>, D::Error> {
-        let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        let (seconds, nanoseconds) = parse_rfc3339(&text)
-            .ok_or_else(|| de::Error::custom(format!("'{text}' is not a time of RFC 3339")))?;
-        Ok(Some(Timestamp { seconds, nanoseconds }))
-    }
 }
 
 impl OperationStats for ReadData {

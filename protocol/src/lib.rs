@@ -30,6 +30,7 @@ pub mod path;
 pub mod protected;
 pub mod stream;
 pub mod syscalls;
+pub mod time;
 pub mod user;
 mod wire_string;
 

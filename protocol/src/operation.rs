@@ -16,11 +16,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::results::{
-    Cut, CutBy, Entry, EntryKind, GrepLine, ImageContent, Page, TextWindow, Timestamp, TruncatedBy,
+    Cut, CutBy, Entry, EntryKind, GrepLine, ImageContent, Page, TextWindow, TruncatedBy,
     ViewContent, WriteMode, permissions_text,
 };
 use crate::WireString;
 use crate::path::{join_written, split_glob};
+pub use crate::time::Timestamp;
 
 /// The direction of the stream that an operation opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::WireString;
 use crate::message::configure::Limits;
 use crate::path::MAX_PATH_BYTES;
+use crate::time::Timestamp;
 
 /// The content of a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,16 +124,6 @@ impl EntryKind {
             Self::Other => "other",
         }
     }
-}
-
-/// A timestamp of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Timestamp {
-    /// Seconds since 1970, UTC.
-    pub seconds: i64,
-    /// Additional nanoseconds.
-    pub nanoseconds: u32,
 }
 
 /// What a list or a search leaves out, and where.
