@@ -3,10 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-pub use sandbox_protocol::operation::{
-    Copy, Edit, Exists, FileOperation, Glob, Grep, List, Mkdir, Operation, Read, Remove, Rename,
-    Stat, View, ViewLines, Write,
-};
+pub use sandbox_protocol::operation::*;
 use sandbox_protocol::{ErrorKind, WireError, names, without_bom};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{DeserializeOwned, Deserializer};
@@ -15,7 +12,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::encoding::Encoding;
-use super::files::OperationStats;
 use crate::failure::Failure;
 use crate::json::strict;
 use crate::time::millis;

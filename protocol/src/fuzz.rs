@@ -10,10 +10,9 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, EditReply, ExecReply, ExistsReply, HelloReply, ListReply, MkdirReply, Operation,
-    ReadReply, RemoveReply, RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply,
-    WriteReply,
+    CancelReply, ExecReply, HelloReply, Operation, Request, RunReply, ShutdownReply,
 };
+use crate::operation::read_replies;
 use crate::{DecodeError, FromAgent, ToAgent};
 
 /// A stream of frames. The first byte is the number of bytes that follow which determine how the
@@ -94,16 +93,7 @@ pub fn messages(data: &[u8]) {
                 reply::<ExecReply>(raw);
                 reply::<CancelReply>(raw);
                 reply::<ShutdownReply>(raw);
-                reply::<ReadReply>(raw);
-                reply::<ViewReply>(raw);
-                reply::<WriteReply>(raw);
-                reply::<EditReply>(raw);
-                reply::<ListReply>(raw);
-                reply::<MkdirReply>(raw);
-                reply::<RemoveReply>(raw);
-                reply::<ExistsReply>(raw);
-                reply::<StatReply>(raw);
-                reply::<RenameReply>(raw);
+                read_replies(raw);
             }
         }
         Err(DecodeError::Params { method, id, .. }) => {
@@ -116,7 +106,7 @@ pub fn messages(data: &[u8]) {
 }
 
 /// Decodes an answer as the answer to some request; a decoded answer can be encoded again.
-fn reply<T: DeserializeOwned + serde::Serialize>(raw: &RawValue) {
+pub(crate) fn reply<T: DeserializeOwned + serde::Serialize>(raw: &RawValue) {
     let Ok(reply) = serde_json::from_str::<T>(raw.get()) else { return };
     let said = serde_json::to_string(&reply).expect("our own words");
     let again: T = serde_json::from_str(&said).expect("our own words");

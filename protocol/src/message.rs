@@ -23,15 +23,7 @@ pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, Variable};
 pub use secret::Secret;
 
-pub use crate::operation::{
-    Copy, CopyReply, Cut, CutBy, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob,
-    GlobReply, Grep, GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply,
-    Operation, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
-    TextWindow, Timestamp, TruncatedBy, View, ViewContent, ViewLines, ViewReply, Write, WriteMode,
-    WriteReply, permissions_text,
-};
-
-use crate::operation::FileOperation;
+pub use crate::operation::*;
 use crate::{Base64, ErrorKind, WireString};
 
 /// A request's parameters, with the method and the type of the answer.
@@ -442,58 +434,12 @@ pub struct Refused {
     /// The id of the run. It has not been answered yet.
     pub request: u64,
     /// What the script tried to do.
-    pub operation: ScriptOperation,
+    pub operation: OperationName,
     /// The normalised guest path, or what the script wrote if it has none; at most
     /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it.
     pub path: WireString,
     /// The rule: a kind for which [`ErrorKind::is_refusal`] holds.
     pub kind: ErrorKind,
-}
-
-macro_rules! script_operations {
-    ($($(#[$doc:meta])* $word:literal $variant:ident,)+) => {
-        /// What a script does with a path, named after the file operations.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum ScriptOperation {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
-        }
-
-        impl ScriptOperation {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The operation's name.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-        }
-    };
-}
-
-script_operations! {
-    /// `fs.read`, `io.lines`, `io.open` in mode `r`.
-    "read" Read,
-    /// `fs.write`, `io.open` in every other mode.
-    "write" Write,
-    /// `fs.list`, `io.list`.
-    "list" List,
-    /// `fs.mkdir`.
-    "mkdir" Mkdir,
-    /// `fs.remove`, `os.remove`.
-    "remove" Remove,
-    /// `fs.exists`.
-    "exists" Exists,
-    /// `fs.stat`.
-    "stat" Stat,
-    /// `fs.rename`, `os.rename`.
-    "rename" Rename,
-    /// `fs.copy`.
-    "copy" Copy,
-    /// `fs.glob`.
-    "glob" Glob,
-    /// `fs.grep`.
-    "grep" Grep,
 }
 
 /// How a path is about to change.

@@ -188,6 +188,29 @@ macro_rules! operations {
             $(#[doc = concat!("To `", $word, "`.")] $request($reply),)+
         }
 
+        /// The name of a file operation.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum OperationName {
+            $($(#[$doc])* #[serde(rename = $word)] $request,)+
+        }
+
+        impl OperationName {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$request),+];
+
+            /// As text.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$request => $word,)+ }
+            }
+        }
+
+        /// Reads an answer as the reply to each operation.
+        #[cfg(any(test, fuzzing))]
+        pub(crate) fn read_replies(raw: &RawValue) {
+            $(crate::fuzz::reply::<$reply>(raw);)+
+        }
+
         impl Operation {
             /// The names of all of them.
             pub const NAMES: &[&str] = &[$($word),+];

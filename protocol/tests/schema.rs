@@ -372,7 +372,7 @@ fn replies_of_the_agent_are_frozen() {
         FromAgent::Credit(credit()).encode(),
     ]
     .map(Result::unwrap);
-    let refused = ScriptOperation::ALL.iter().map(|&operation| {
+    let refused = OperationName::ALL.iter().map(|&operation| {
         let path = WireString::new(b"../\xff");
         let kind = ErrorKind::PathEscape;
         let refused = Refused { request: 2, operation, path, kind };

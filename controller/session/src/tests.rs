@@ -1,5 +1,5 @@
 use sandbox_protocol::limits::MAX_FRAME_BYTES;
-use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, ScriptOperation, Shutdown};
+use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, OperationName, Shutdown};
 use sandbox_protocol::{ErrorKind, message};
 
 use super::testing::{FakeAgent, pipe};
@@ -58,7 +58,7 @@ async fn protocol_breach_ends_the_session() {
     let refused = |request| {
         note(FromAgent::Refused(Refused {
             request,
-            operation: ScriptOperation::Read,
+            operation: OperationName::Read,
             path: "..".into(),
             kind: ErrorKind::PathEscape,
         }))

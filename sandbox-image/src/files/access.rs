@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
-use sandbox_protocol::message::{Access, Limits, ScriptOperation};
+use sandbox_protocol::message::{Access, Limits, OperationName};
 use sandbox_protocol::path::GuestPath;
 
 use super::error::{FileError, not_allowed, protected};
@@ -128,7 +128,7 @@ impl Files {
     /// The given error.
     pub fn report_refusal<T>(
         &self,
-        operation: ScriptOperation,
+        operation: OperationName,
         result: Result<T, FileError>,
     ) -> Result<T, FileError> {
         result.inspect_err(|error| {

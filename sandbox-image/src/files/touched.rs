@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::limits::MAX_REFUSALS;
-use sandbox_protocol::message::{Change, Refused, ScriptOperation, Touched};
+use sandbox_protocol::message::{Change, OperationName, Refused, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireString};
 
@@ -111,7 +111,7 @@ impl TouchedPaths {
     }
 
     /// Reports a refusal, if it was not reported before.
-    pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
+    pub fn refuse(&self, operation: OperationName, path: &[u8], kind: ErrorKind) {
         let Some(out) = &self.out else { return };
         let path = WireString::new(cut(path));
         let refused = Refused { request: self.request, operation, path, kind };
@@ -270,14 +270,14 @@ mod tests {
         let refuse =
             |operation, path: &str, kind| announced.refuse(operation, path.as_bytes(), kind);
         for _ in 0..2 {
-            refuse(ScriptOperation::Read, "../a", ErrorKind::PathEscape);
-            refuse(ScriptOperation::Write, "../a", ErrorKind::PathEscape);
-            refuse(ScriptOperation::Read, "/io/l", ErrorKind::Symlink);
+            refuse(OperationName::Read, "../a", ErrorKind::PathEscape);
+            refuse(OperationName::Write, "../a", ErrorKind::PathEscape);
+            refuse(OperationName::Read, "/io/l", ErrorKind::Symlink);
         }
         let told = |out: &Refusals| out.0.lock().unwrap().len();
         assert_eq!(told(&out), 3);
         for number in 0..2 * MAX_REFUSALS {
-            refuse(ScriptOperation::Read, &format!("../{number}"), ErrorKind::PathEscape);
+            refuse(OperationName::Read, &format!("../{number}"), ErrorKind::PathEscape);
         }
         assert_eq!(told(&out), MAX_REFUSALS);
         assert!(out.0.lock().unwrap().iter().all(|refused| refused.request == 7));
@@ -289,7 +289,7 @@ mod tests {
         let announced = TouchedPaths::new(Some(out.clone()), 1);
         let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
         for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
-            announced.refuse(ScriptOperation::Read, path, ErrorKind::PathEscape);
+            announced.refuse(OperationName::Read, path, ErrorKind::PathEscape);
         }
         let told = out.0.lock().unwrap();
         assert_eq!(told[0].path.as_bytes().len(), MAX_PATH_BYTES - 1);

@@ -9,7 +9,7 @@ mod fs;
 mod handles;
 mod read;
 
-use sandbox_protocol::message::ScriptOperation;
+use sandbox_protocol::message::OperationName;
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use crate::files::handle::Whence;
@@ -17,6 +17,7 @@ use crate::files::{FileError, OpenMode};
 
 use arguments::{audited, invalid, optional_text, path};
 use failure::{Failure, raised, settle};
+pub(super) use fs::NAMES as FS_NAMES;
 use handles::{close_handle, open_handle, push_open, shared_handle};
 use read::{io_lines, lines, read};
 
@@ -114,7 +115,7 @@ fn io_list(call: &mut Call<'_>) -> Results {
         true => b".".to_vec(),
         false => path(call, Slot::arg(1), "list")?,
     };
-    let names = audited(call, ScriptOperation::List, |files| files.list(&directory))?;
+    let names = audited(call, OperationName::List, |files| files.list(&directory))?;
     let names = names.map_err(|error| raised(&error))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {
@@ -126,7 +127,7 @@ fn io_list(call: &mut Call<'_>) -> Results {
 
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let removed = audited(call, ScriptOperation::Remove, |files| files.remove(&path))?;
+    let removed = audited(call, OperationName::Remove, |files| files.remove(&path))?;
     done(call, removed)
 }
 
@@ -134,7 +135,7 @@ fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
     let watch = fs::watch(call);
-    let renamed = audited(call, ScriptOperation::Rename, |files| files.rename(&from, &to, &watch))?;
+    let renamed = audited(call, OperationName::Rename, |files| files.rename(&from, &to, &watch))?;
     done(call, renamed)
 }
 

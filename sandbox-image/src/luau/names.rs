@@ -24,7 +24,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("coroutine", "close create isyieldable resume running status wrap yield"),
     ("debug", "info traceback"),
     ("error", ""),
-    ("fs", "copy exists glob grep list mkdir read remove rename stat write"),
+    ("fs", super::io::FS_NAMES),
     ("getmetatable", ""),
     ("io", "lines list open type"),
     ("ipairs", ""),

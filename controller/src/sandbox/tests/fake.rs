@@ -20,7 +20,7 @@ use sandbox_engine::{
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
     AgentUsage, CaseEnd, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel,
-    MountIdentity, Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply,
+    MountIdentity, OperationName, Refused, Request, Resolver, RunEnd, RunReply, ShutdownReply,
     TestCase, TestStatus, Touched, UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
@@ -448,7 +448,7 @@ impl Scripted {
     pub async fn refused(&mut self, path: &str, bytes: Option<Vec<u8>>, kind: ErrorKind) {
         let request = self.run;
         let path = bytes.map_or_else(|| path.into(), WireString::from);
-        let operation = ScriptOperation::Read;
+        let operation = OperationName::Read;
         let refused = Refused { request, operation, path, kind };
         self.notify(FromAgent::Refused(refused)).await;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbox_protocol::message::ScriptOperation;
+use sandbox_protocol::message::OperationName;
 
 use crate::files::{FileError, Files};
 use crate::luau::ffi::{Call, Kind, Raise, Slot};
@@ -15,7 +15,7 @@ pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
 /// Performs a file operation, and reports a refusal by a rule to the controller.
 pub(super) fn audited<T>(
     call: &Call<'_>,
-    operation: ScriptOperation,
+    operation: OperationName,
     act: impl FnOnce(&Files) -> Result<T, FileError>,
 ) -> Result<Result<T, FileError>, Raise> {
     let files = files(call)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, Glob, Grep, List, Mkdir, ScriptOperation, Timestamp, Write, WriteMode,
+    Cut, CutBy, Glob, Grep, List, Mkdir, OperationName, Timestamp, Write, WriteMode,
     permissions_text,
 };
 use sandbox_protocol::path::join_written;
@@ -18,6 +18,10 @@ use super::failure::{raise, raised};
 use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
+
+/// The functions of `fs`. A test holds that the VM has exactly these.
+pub(in crate::luau) const NAMES: &str =
+    "copy exists glob grep list mkdir read remove rename stat write";
 
 /// Sets `fs`.
 pub(super) fn install(call: &mut Call<'_>) {
@@ -48,7 +52,7 @@ pub(super) fn watch(call: &Call<'_>) -> Watch {
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, 0, None))?;
+    let reading = audited(call, OperationName::Read, |files| files.read(&path, 0, None))?;
     let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
         // Reserved at once: a string that is too large fails before it is read.
@@ -82,7 +86,7 @@ fn write(call: &mut Call<'_>) -> Results {
     };
     let request = Write { mode, ..Write::new(path) };
     let watch = watch(call);
-    let written = audited(call, ScriptOperation::Write, |files| {
+    let written = audited(call, OperationName::Write, |files| {
         let content = call.string(data).unwrap_or_default();
         files.write_all(request, content, &watch).map(drop)
     })?;
@@ -107,7 +111,7 @@ fn list(call: &mut Call<'_>) -> Results {
     let request = List { recursive, max_depth, ..List::new(&*directory) };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = audited(call, ScriptOperation::List, |files| {
+    let listed = audited(call, OperationName::List, |files| {
         files.list_entries(&request, &watch, |entry| {
             entries.push(entry);
             Ok(())
@@ -141,7 +145,7 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     options(call, table, "mkdir", &["parents"])?;
     let parents = flag(call, table, "parents")? != Some(false);
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let made = audited(call, ScriptOperation::Mkdir, |files| files.mkdir(&request))?;
+    let made = audited(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
     let (_, created) = made.map_err(|error| raised(&error))?;
     call.push_boolean(created);
     Ok(call.results(1))
@@ -156,7 +160,7 @@ fn remove(call: &mut Call<'_>) -> Results {
         Some(false) | None => RemoveScope::Entry,
     };
     let watch = watch(call);
-    let removed = audited(call, ScriptOperation::Remove, |files| {
+    let removed = audited(call, OperationName::Remove, |files| {
         files.remove_entry(&path, scope, Absent::Refuse, &watch)
     })?;
     removed.map_err(|error| raised(&error))?;
@@ -166,7 +170,7 @@ fn remove(call: &mut Call<'_>) -> Results {
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let found = audited(call, ScriptOperation::Exists, |files| files.exists(&path))?;
+    let found = audited(call, OperationName::Exists, |files| files.exists(&path))?;
     let (_, kind) = found.map_err(|error| raised(&error))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
@@ -177,7 +181,7 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = audited(call, ScriptOperation::Stat, |files| files.stat(&path))?;
+    let facts = audited(call, OperationName::Stat, |files| files.stat(&path))?;
     let facts = facts.map_err(|error| raised(&error))?;
     let table = call.push_table(0, 9);
     call.push_string(facts.path.as_bytes());
@@ -212,7 +216,7 @@ fn glob(call: &mut Call<'_>) -> Results {
         ..Glob::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, ScriptOperation::Glob, |files| files.glob(&request, &watch))?;
+    let found = audited(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
     let found = found.map_err(|error| raised(&error))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
@@ -249,7 +253,7 @@ fn grep(call: &mut Call<'_>) -> Results {
         ..Grep::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, ScriptOperation::Grep, |files| files.grep(&request, &watch))?;
+    let found = audited(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
     let found = found.map_err(|error| raised(&error))?;
     let note = part(call, found.cut, request.limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
@@ -284,7 +288,7 @@ fn copy(call: &mut Call<'_>) -> Results {
     };
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let copied = audited(call, ScriptOperation::Copy, |files| {
+    let copied = audited(call, OperationName::Copy, |files| {
         files.copy(&from, &to, scope, existing, &watch)
     })?;
     copied.map_err(|error| raised(&error))?;
@@ -299,7 +303,7 @@ fn rename(call: &mut Call<'_>) -> Results {
     options(call, table, "rename", &["overwrite"])?;
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let renamed = audited(call, ScriptOperation::Rename, |files| {
+    let renamed = audited(call, OperationName::Rename, |files| {
         files.rename_entry(&from, &to, existing, &watch).map(drop)
     })?;
     renamed.map_err(|error| raised(&error))?;

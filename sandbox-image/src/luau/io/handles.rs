@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::ScriptOperation;
+use sandbox_protocol::message::OperationName;
 
 use super::arguments::files;
 use super::failure::Failure;
@@ -49,12 +49,12 @@ pub(super) fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Res
     }
     let files = files(call)?;
     let operation = match mode {
-        OpenMode::Read => ScriptOperation::Read,
+        OpenMode::Read => OperationName::Read,
         OpenMode::Write
         | OpenMode::Append
         | OpenMode::ReadUpdate
         | OpenMode::WriteUpdate
-        | OpenMode::AppendUpdate => ScriptOperation::Write,
+        | OpenMode::AppendUpdate => OperationName::Write,
     };
     let file = files.report_refusal(operation, files.open(path, mode))?;
     let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
