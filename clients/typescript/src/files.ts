@@ -1,5 +1,5 @@
 /** The files of a sandbox. */
-import { DATA, ENVELOPE, fromBase64, type Shape, shaped, unexpected } from "./core/answers.js";
+import { ENVELOPE, fromBase64, type Shape, shaped, unexpected } from "./core/answers.js";
 import { type Path, toBase64, toContent } from "./core/bytes.js";
 import { errorOf } from "./core/errors.js";
 import { camel, snake } from "./core/names.js";
@@ -90,6 +90,44 @@ export type FileContent = string | Uint8Array | AsyncIterable<Uint8Array> | Iter
 interface Signal {
   signal?: AbortSignal | undefined;
 }
+
+const NAMED: Shape = { path: "text", "path_b64?": "text" };
+const FOUND: Shape = { ...NAMED, name: "text", "name_b64?": "text" };
+const TYPED: Shape = { type: "text", size: "integer", "modified?": "text" };
+
+/** What the operations give. */
+const DATA: Readonly<Record<string, Shape>> = {
+  read: { content: "text" },
+  write: { ...NAMED, bytes_written: "integer", created: "flag" },
+  edit: { ...NAMED, replacements: "integer" },
+  list: { ...NAMED, entries: [{ ...FOUND, ...TYPED }], truncated: "flag", "note?": "text" },
+  glob: { ...NAMED, matches: [FOUND], truncated: "flag", "note?": "text" },
+  grep: {
+    ...NAMED,
+    lines: [{ ...FOUND, line: "integer", text: "text", "context?": "flag", "cut?": "flag" }],
+    matches: "integer",
+    files: "integer",
+    truncated: "flag",
+    "note?": "text",
+  },
+  mkdir: { ...NAMED, created: "flag" },
+  remove: { ...NAMED, removed: "flag", entries: "integer" },
+  exists: { exists: "flag" },
+  stat: {
+    ...NAMED,
+    ...TYPED,
+    permissions: "text",
+    mode: "text",
+    uid: "integer",
+    gid: "integer",
+    owner: "text",
+    group: "text",
+    "accessed?": "text",
+    "created?": "text",
+  },
+  rename: { from: "text", to: "text" },
+  copy: { from: "text", to: "text", entries: "integer", bytes: "integer" },
+};
 
 /** Files below the io dir: `a.txt`, or `/io/a.txt`. A path is text, or the bytes of one that is not UTF-8. */
 export class Files {

@@ -64,49 +64,12 @@ export function fromBase64(text: string): Uint8Array {
   return new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength);
 }
 
-const NAMED: Shape = { path: "text", "path_b64?": "text" };
-const FOUND: Shape = { ...NAMED, name: "text", "name_b64?": "text" };
-const TYPED: Shape = { type: "text", size: "integer", "modified?": "text" };
 const FAILURE: Shape = { kind: "text", message: "text", "hint?": "text", "line?": "integer", "traceback?": "text" };
 const NOTE: Shape = { kind: "text", message: "text", "hint?": "text" };
 const HOST: Shape = { host: "text", port: "integer" };
 
 /** The envelope of an operation. */
 export const ENVELOPE: Shape = { success: "flag", "data?": "object", "error?": FAILURE };
-
-/** What the operations give. */
-export const DATA: Readonly<Record<string, Shape>> = {
-  read: { content: "text" },
-  write: { ...NAMED, bytes_written: "integer", created: "flag" },
-  edit: { ...NAMED, replacements: "integer" },
-  list: { ...NAMED, entries: [{ ...FOUND, ...TYPED }], truncated: "flag", "note?": "text" },
-  glob: { ...NAMED, matches: [FOUND], truncated: "flag", "note?": "text" },
-  grep: {
-    ...NAMED,
-    lines: [{ ...FOUND, line: "integer", text: "text", "context?": "flag", "cut?": "flag" }],
-    matches: "integer",
-    files: "integer",
-    truncated: "flag",
-    "note?": "text",
-  },
-  mkdir: { ...NAMED, created: "flag" },
-  remove: { ...NAMED, removed: "flag", entries: "integer" },
-  exists: { exists: "flag" },
-  stat: {
-    ...NAMED,
-    ...TYPED,
-    permissions: "text",
-    mode: "text",
-    uid: "integer",
-    gid: "integer",
-    owner: "text",
-    group: "text",
-    "accessed?": "text",
-    "created?": "text",
-  },
-  rename: { from: "text", to: "text" },
-  copy: { from: "text", to: "text", entries: "integer", bytes: "integer" },
-};
 
 const EXECUTION: Shape = {
   "id?": "text",
