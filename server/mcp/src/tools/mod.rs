@@ -12,10 +12,7 @@ use rmcp::model::{CallToolResult, ErrorData, Tool};
 
 use self::exec::Exec;
 use self::execute_script::ExecuteScript;
-use self::files::{
-    Copy, CreateDirectory, EditFile, Glob, Grep, ListDirectory, Move, ReadFile, Remove, Stat,
-    WriteFile,
-};
+use self::files::ReadFile;
 use self::tool::{Entry, McpTool as _, ServerTraits};
 use crate::settings::Settings;
 
@@ -28,20 +25,10 @@ pub const DEFAULT_CONCURRENCY: u32 = 8;
 pub(crate) const EXECUTE_SCRIPT: &str = ExecuteScript::NAME;
 
 /// Every tool, in the order of their list.
-static TOOLS: [Entry; 13] = [
-    Entry::of::<ExecuteScript>(),
-    Entry::of::<ReadFile>(),
-    Entry::of::<WriteFile>(),
-    Entry::of::<EditFile>(),
-    Entry::of::<ListDirectory>(),
-    Entry::of::<CreateDirectory>(),
-    Entry::of::<Remove>(),
-    Entry::of::<Move>(),
-    Entry::of::<Copy>(),
-    Entry::of::<Stat>(),
-    Entry::of::<Glob>(),
-    Entry::of::<Grep>(),
-    Entry::of::<Exec>(),
+static TOOLS: [&[Entry]; 3] = [
+    &[Entry::of::<ExecuteScript>(), Entry::of::<ReadFile>()],
+    files::TOOLS,
+    &[Entry::of::<Exec>()],
 ];
 
 /// The tools that a server offers, in their order.
@@ -50,15 +37,19 @@ pub(crate) struct Catalogue {
     tools: Vec<(&'static Entry, Tool)>,
 }
 
+fn tools() -> impl Iterator<Item = &'static Entry> {
+    TOOLS.into_iter().flatten()
+}
+
 /// The names of all tools, in their order.
 #[must_use]
 pub fn tool_names() -> Vec<&'static str> {
-    TOOLS.iter().map(|tool| tool.name).collect()
+    tools().map(|tool| tool.name).collect()
 }
 
 /// Whether a tool's calls have a container of their own each.
 pub(crate) fn runs_in_a_fresh_container(tool: &str) -> bool {
-    TOOLS.iter().any(|entry| entry.in_fresh_container && entry.name == tool)
+    tools().any(|entry| entry.in_fresh_container && entry.name == tool)
 }
 
 impl Catalogue {
@@ -69,7 +60,7 @@ impl Catalogue {
             Some(names) => names.iter().any(|it| it == name),
             None => true,
         };
-        let tools = TOOLS.iter().filter(|entry| is_selected(entry.name));
+        let tools = tools().filter(|entry| is_selected(entry.name));
         Self { tools: tools.filter_map(|it| Some((it, (it.offer)(server)?))).collect() }
     }
 

@@ -6,14 +6,14 @@ mod operation;
 mod read_file;
 
 use sandbox_api::Encoding;
-use sandbox_api::files::{
-    CopyReply, EditReply, GlobData, GrepData, ListData, MkdirReply, RemoveReply, RenameReply,
-    StatData, WriteReply,
+use sandbox_api::files::{GlobData, GrepData, ListData, StatData};
+use sandbox_api::operation::{
+    CopyReply, EditReply, MkdirReply, RemoveReply, RenameReply, WriteReply,
 };
 
 use self::operation::FileTool;
 pub(super) use self::read_file::ReadFile;
-use super::tool::Hints;
+use super::tool::{Entry, Hints};
 use crate::paths::name_of;
 
 /// A tool a row: its name, its name for people, its operation and what that gives; what a client may
@@ -23,21 +23,26 @@ macro_rules! file_tools {
         $tool:ident $name:literal $title:literal $operation:literal $data:ident
         $hints:expr, $changes_list:literal, $description:literal
         $({ $($more:item)* })?
-    )+) => {$(
-        #[derive(Debug)]
-        pub(super) struct $tool;
+    )+) => {
+        /// In the order of their list.
+        pub(super) const TOOLS: &[Entry] = &[$(Entry::of::<$tool>()),+];
 
-        impl FileTool for $tool {
-            const NAME: &'static str = $name;
-            const TITLE: &'static str = $title;
-            const DESCRIPTION: &'static str = $description;
-            const OPERATION: &'static str = $operation;
-            const HINTS: Hints = $hints;
-            const CHANGES_LIST: bool = $changes_list;
-            type Data = $data;
-            $($($more)*)?
-        }
-    )+};
+        $(
+            #[derive(Debug)]
+            pub(super) struct $tool;
+
+            impl FileTool for $tool {
+                const NAME: &'static str = $name;
+                const TITLE: &'static str = $title;
+                const DESCRIPTION: &'static str = $description;
+                const OPERATION: &'static str = $operation;
+                const HINTS: Hints = $hints;
+                const CHANGES_LIST: bool = $changes_list;
+                type Data = $data;
+                $($($more)*)?
+            }
+        )+
+    };
 }
 
 file_tools! {
