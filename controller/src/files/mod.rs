@@ -66,7 +66,7 @@ impl Sandbox {
         let started = Instant::now();
         let request = request.into();
         let (part, bytes) = (request.part_hint(), request.bytes_hint());
-        let result = self.output_of(request).await;
+        let result = self.output(request).await;
         let took = started.elapsed();
         match result {
             Ok(output) => output.envelope(took),
@@ -74,8 +74,16 @@ impl Sandbox {
         }
     }
 
-    async fn output_of(&self, request: OperationRequest) -> Result<OperationOutput, Error> {
-        let OperationRequest { operation, content, encoding } = request;
+    /// Performs an operation given as data, and returns its result as data.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation's own method.
+    pub async fn output(
+        &self,
+        request: impl Into<OperationRequest>,
+    ) -> Result<OperationOutput, Error> {
+        let OperationRequest { operation, content, encoding } = request.into();
         match operation {
             Operation::Read(read) => output(&self.read(read, encoding).await?),
             Operation::View(view) => output(&self.view(view).await?),

@@ -12,6 +12,8 @@ use clap::builder::{
 };
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::Encoding;
+use sandbox_api::operation::{Mkdir, Operation, Remove, Rename};
+use sandbox_protocol::WireString;
 
 use super::limits::{LimitArgs, OperationLimits};
 use super::sandbox::SandboxArgs;
@@ -119,38 +121,9 @@ Examples:
   sandboxctl fs grep '^import' main.py --json")]
     Grep(GrepArgs),
 
-    /// Create a directory and its missing parents
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl fs mkdir reports/2026")]
-    Mkdir {
-        /// The directory
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
-        path: OsString,
-        /// Do not create missing parents
-        #[arg(long)]
-        no_parents: bool,
-        // What fingers type.
-        #[arg(short = 'p', long, hide = true, overrides_with = "no_parents")]
-        parents: bool,
-    },
-
-    /// Remove a file or a directory
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl fs rm old.csv
-  sandboxctl fs rm -rf cache")]
-    Rm {
-        /// What to remove
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
-        path: OsString,
-        /// Remove a directory and its contents
-        #[arg(short, long)]
-        recursive: bool,
-        /// Ignore nonexistent files
-        #[arg(short, long)]
-        force: bool,
-    },
+    /// A change without a result to print.
+    #[command(flatten)]
+    Change(ChangeCommand),
 
     /// Test whether a path exists: exit code 0 if it does, 1 if not
     ///
@@ -174,23 +147,6 @@ Examples:
         /// The path
         #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
         path: OsString,
-    },
-
-    /// Move or rename
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl fs mv draft.csv report.csv
-  sandboxctl fs mv -f draft.csv report.csv")]
-    Mv {
-        /// The old name
-        #[arg(value_name = "FROM", value_hint = ValueHint::Other, value_parser = guest())]
-        from: OsString,
-        /// The new name
-        #[arg(value_name = "TO", value_hint = ValueHint::Other, value_parser = guest())]
-        to: OsString,
-        /// Replace an existing file
-        #[arg(short = 'f', long, visible_alias = "force")]
-        overwrite: bool,
     },
 
     /// Copy a file into, out of or within the sandbox
@@ -225,6 +181,84 @@ Examples:
   echo '{\"operation\":\"list\",\"path\":\".\"}' | sandboxctl fs batch
   sandboxctl fs batch --keep-going < operations.ndjson > results.ndjson")]
     Batch(BatchArgs),
+}
+
+/// A change that prints nothing. Its flags are the whole operation.
+#[derive(Debug, Subcommand)]
+pub enum ChangeCommand {
+    /// Create a directory and its missing parents
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs mkdir reports/2026")]
+    Mkdir {
+        /// The directory
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// Do not create missing parents
+        #[arg(long)]
+        no_parents: bool,
+        // What fingers type.
+        #[arg(short = 'p', long, hide = true, overrides_with = "no_parents")]
+        parents: bool,
+    },
+
+    /// Remove a file or a directory
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs rm old.csv
+  sandboxctl fs rm -rf cache")]
+    Rm {
+        /// What to remove
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// Remove a directory and its contents
+        #[arg(short, long)]
+        recursive: bool,
+        /// Ignore nonexistent files
+        #[arg(short, long)]
+        force: bool,
+    },
+
+    /// Move or rename
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs mv draft.csv report.csv
+  sandboxctl fs mv -f draft.csv report.csv")]
+    Mv {
+        /// The old name
+        #[arg(value_name = "FROM", value_hint = ValueHint::Other, value_parser = guest())]
+        from: OsString,
+        /// The new name
+        #[arg(value_name = "TO", value_hint = ValueHint::Other, value_parser = guest())]
+        to: OsString,
+        /// Replace an existing file
+        #[arg(short = 'f', long, visible_alias = "force")]
+        overwrite: bool,
+    },
+}
+
+impl ChangeCommand {
+    /// The operation.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        match *self {
+            Self::Mkdir { path: ref directory, no_parents, .. } => {
+                Mkdir { path: path(directory), parents: !no_parents }.into()
+            }
+            Self::Rm { path: ref removed, recursive, force } => {
+                Remove { path: path(removed), recursive, force }.into()
+            }
+            Self::Mv { ref from, ref to, overwrite } => {
+                Rename { from: path(from), to: path(to), overwrite }.into()
+            }
+        }
+    }
+}
+
+/// A guest path, of any bytes.
+#[must_use]
+pub fn path(written: &OsStr) -> WireString {
+    WireString::new(written.as_bytes())
 }
 
 /// `fs read`.

@@ -10,7 +10,6 @@ mod progress;
 mod report;
 mod stream;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::{IsTerminal, Read};
@@ -20,12 +19,11 @@ use std::time::Instant;
 
 use sandbox_api::files::WriteMode;
 use sandbox_api::operation::{
-    Edit, Envelope, Exists, Glob, Grep, List, Mkdir, Read as ReadFile, Remove, Rename, Stat, View,
-    ViewLines, Write,
+    Edit, Envelope, Exists, Glob, Grep, List, Operation, Read as ReadFile, Stat, View, ViewLines,
+    Write,
 };
 use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
 use sandbox_controller::{Config, Controller, Sandbox};
-use sandbox_protocol::WireString;
 
 use self::batch::Batch;
 use self::copy::Copy;
@@ -35,7 +33,9 @@ use self::stream::{failed, fill, piece, pour, poured, refused, stdout, still_rea
 use super::text::LineCut;
 use super::transfer::Source;
 use super::{Context, block_on, launch};
-use crate::cli::fs::{BatchArgs, FsArgs, FsCommand, ReadArgs, Side, WriteArgs};
+use crate::cli::fs::{
+    BatchArgs, ChangeCommand, FsArgs, FsCommand, ReadArgs, Side, WriteArgs, path,
+};
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
@@ -82,16 +82,14 @@ fn stdin(command: &FsCommand) -> Option<&'static str> {
 enum Work<'a> {
     Read(&'a ReadArgs),
     Write(Write, Content),
-    Edit(Edit),
+    /// What has no result to print.
+    Change(Operation),
     /// With types, sizes and times.
     List(List, bool),
     Glob(Glob),
     Grep(Grep),
-    Mkdir(Mkdir),
-    Remove(Remove),
     Exists(Exists),
     Stat(Stat),
-    Rename(Rename),
     Copy(Copy<'a>),
     Batch(Batch),
 }
@@ -120,12 +118,15 @@ impl<'a> Work<'a> {
                 let (path, parents, atomic) = (path(&args.path), !args.no_parents, !args.in_place);
                 Self::Write(Write { path, mode, parents, atomic }, Content::of(args)?)
             }
-            FsCommand::Edit(args) => Self::Edit(Edit {
-                path: path(&args.path),
-                old: edited(args.old.as_deref(), args.old_file.as_deref(), "--old-file")?,
-                new: edited(args.new.as_deref(), args.new_file.as_deref(), "--new-file")?,
-                count: args.count,
-            }),
+            FsCommand::Edit(args) => {
+                let edit = Edit {
+                    path: path(&args.path),
+                    old: edited(args.old.as_deref(), args.old_file.as_deref(), "--old-file")?,
+                    new: edited(args.new.as_deref(), args.new_file.as_deref(), "--new-file")?,
+                    count: args.count,
+                };
+                Self::Change(edit.into())
+            }
             FsCommand::Ls(args) => {
                 let (recursive, limit) = (args.recursive, args.limit.map(Into::into));
                 let max_depth = args.max_depth.map(Into::into);
@@ -146,17 +147,9 @@ impl<'a> Work<'a> {
                 limit: args.limit.map(Into::into),
                 ..Grep::new(&*args.pattern)
             }),
-            FsCommand::Mkdir { path: directory, no_parents, .. } => {
-                Self::Mkdir(Mkdir { path: path(directory), parents: !no_parents })
-            }
-            &FsCommand::Rm { path: ref removed, recursive, force } => {
-                Self::Remove(Remove { path: path(removed), recursive, force })
-            }
+            FsCommand::Change(change) => Self::Change(change.operation()),
             FsCommand::Exists { path: it } => Self::Exists(Exists { path: path(it) }),
             FsCommand::Stat { path: it } => Self::Stat(Stat { path: path(it) }),
-            &FsCommand::Mv { ref from, ref to, overwrite } => {
-                Self::Rename(Rename { from: path(from), to: path(to), overwrite })
-            }
             FsCommand::Cp { to: Side::Stdio, .. } if args.json => {
                 return Err(Error::usage("--json", "stdout is taken by the file"));
             }
@@ -166,11 +159,6 @@ impl<'a> Work<'a> {
             FsCommand::Batch(args) => Self::Batch(Batch::prepare(args)?),
         })
     }
-}
-
-/// A guest path, of any bytes.
-fn path(written: &OsStr) -> WireString {
-    WireString::new(written.as_bytes())
 }
 
 impl Content {
@@ -282,18 +270,18 @@ impl Session<'_> {
         match work {
             Work::Read(args) => self.read(sandbox, args).await,
             Work::Write(write, content) => self.write(sandbox, write, content).await,
-            Work::Edit(edit) => Report::silent(&sandbox.call(edit).await?),
+            Work::Change(operation) => {
+                let data = Some(sandbox.output(operation).await?);
+                Ok(Report { data, ..Report::default() })
+            }
             Work::List(list, long) => report::list(&sandbox.list(list).await?, long, output),
             Work::Glob(glob) => report::glob(&sandbox.glob(glob).await?, output),
             Work::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
-            Work::Mkdir(mkdir) => Report::silent(&sandbox.call(mkdir).await?),
-            Work::Remove(remove) => Report::silent(&sandbox.call(remove).await?),
             Work::Exists(exists) => {
                 let found = sandbox.call(exists).await?;
                 Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
             }
             Work::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
-            Work::Rename(rename) => Report::silent(&sandbox.call(rename).await?),
             Work::Copy(copy) => copy.perform(sandbox, output).await,
             Work::Batch(batch) => batch.perform(sandbox, output).await,
         }
@@ -374,7 +362,10 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
     let Error::Controller(error) = error else { return None };
     let hint = match (error.kind(), command) {
         (ErrorKind::TooLarge | ErrorKind::Encoding, _) if error.hint().is_none() => return None,
-        (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
+        (
+            ErrorKind::IsDirectory | ErrorKind::NotEmpty,
+            FsCommand::Change(ChangeCommand::Rm { .. }),
+        ) => "-r removes it with all that is in it",
         (ErrorKind::IsDirectory, FsCommand::Write(_)) => {
             "name the file: neither a directory can be written, nor what ends with a slash"
         }
@@ -384,8 +375,9 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
         ) => "-r copies it with all that is in it",
         (ErrorKind::IsDirectory, FsCommand::Cp { .. }) => "cp copies one file: name it",
         (ErrorKind::IsDirectory, _) => "`sandboxctl fs ls` lists a directory",
-        (ErrorKind::NotEmpty, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
-        (ErrorKind::AlreadyExists, FsCommand::Mv { .. }) => "-f replaces what has the new name",
+        (ErrorKind::AlreadyExists, FsCommand::Change(ChangeCommand::Mv { .. })) => {
+            "-f replaces what has the new name"
+        }
         (ErrorKind::TooLarge, FsCommand::Read(_)) => {
             "--offset and --limit read a part of a file; --max-file-size raises what one may have"
         }
