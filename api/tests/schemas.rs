@@ -279,6 +279,9 @@ fn operations_are_read_as_their_schema_says() {
         json!({"operation": "glob", "pattern": "*"}),
         json!({"operation": "grep", "pattern": "a", "context": 2, "ignore_case": true}),
         json!({"operation": "mkdir", "path": "a", "parents": 1}),
+        json!({"operation": "touch", "path": "a", "mtime": "2026-11-22T06:11:28.5+01:00"}),
+        json!({"operation": "touch", "path": "a", "mtime": null}),
+        json!({"operation": "touch", "path": "a", "mtime": 7}),
         json!({"operation": "remove", "path": "a", "recursive": true}),
         json!({"operation": "exists", "path": "a"}),
         json!({"operation": "stat", "path": 1}),
@@ -289,6 +292,15 @@ fn operations_are_read_as_their_schema_says() {
         json!({"path": "a"}),
         json!([]),
     ]);
+}
+
+#[test]
+fn time_that_is_not_rfc_3339_is_refused_by_its_name() {
+    for mtime in ["", "now", "2026-11-22", "-000001-01-01T00:00:00Z"] {
+        let request = json!({"operation": "touch", "path": "a", "mtime": mtime});
+        let error = OperationRequest::from_json(&request.to_string()).unwrap_err().to_string();
+        assert_eq!(error, format!("touch: mtime: '{mtime}' is not a time of RFC 3339"));
+    }
 }
 
 #[test]

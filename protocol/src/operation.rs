@@ -424,6 +424,25 @@ operations! {
         created: bool,
     }
 
+    /// Creates an empty file if there is none, and sets when a file or a directory was last modified.
+    "touch" Touch [Changes] (path) DirectOperation {
+        /// The file or directory.
+        path: WireString;
+        /// When it was last modified, in RFC 3339; now if it is absent.
+        #[serde(
+            serialize_with = "crate::time::serialize_exactly",
+            deserialize_with = "crate::time::deserialize"
+        )]
+        #[cfg_attr(feature = "schema", schemars(with = "Option<crate::time::Rfc3339>", !default))]
+        mtime: Option<Timestamp> = None => "Option::<Timestamp>::default",
+    }
+    TouchReply as "TouchData" (path) {
+        /// The file or directory.
+        path: WireString,
+        /// Whether the file was created; false if the path existed.
+        created: bool,
+    }
+
     /// Removes a file or a directory.
     "remove" Remove [Changes] (path) DirectOperation {
         /// The path to remove.

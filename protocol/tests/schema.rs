@@ -58,6 +58,7 @@ fn configure() -> Configure {
 }
 
 fn requests() -> Vec<Request> {
+    let timestamp = Timestamp { seconds: -1, nanoseconds: 250_000_000 };
     vec![
         Hello { protocol: PROTOCOL_VERSION, nonce: Some("token".into()) }.into(),
         configure().into(),
@@ -101,6 +102,7 @@ fn requests() -> Vec<Request> {
         }
         .into(),
         Mkdir::new(path()).into(),
+        Touch { mtime: Some(timestamp), ..Touch::new(path()) }.into(),
         Remove { recursive: true, ..Remove::new(path()) }.into(),
         Exists::new(path()).into(),
         Stat::new(path()).into(),
@@ -201,6 +203,7 @@ fn answers() -> Vec<Vec<u8>> {
         FromAgent::encode_reply(8, Ok(EditReply { path: path(), replacements: 1 })),
         FromAgent::encode_reply(9, Ok(ListReply { path: path(), entries: 1, cut: None })),
         FromAgent::encode_reply(10, Ok(MkdirReply { path: path(), created: true })),
+        FromAgent::encode_reply(10, Ok(TouchReply { path: path(), created: false })),
         FromAgent::encode_reply(11, Ok(RemoveReply { path: path(), removed: true, entries: 1 })),
         FromAgent::encode_reply(
             12,

@@ -11,7 +11,7 @@ use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
     Copy, CopyReply, EditReply, Entry, Exists, ExistsReply, GlobReply, GrepReply, ImageContent,
     List, ListReply, MkdirReply, Operation, Page, Read, ReadReply, Remove, RemoveReply, Rename,
-    RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write, WriteReply,
+    RenameReply, Stat, StatReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
@@ -193,6 +193,10 @@ impl Task<'_> {
             Operation::Mkdir(request) => {
                 let (path, created) = self.files.mkdir(&request)?;
                 MkdirReply { path: (&path).into(), created }.into()
+            }
+            Operation::Touch(request) => {
+                let (path, created) = self.files.touch(&request)?;
+                TouchReply { path: (&path).into(), created }.into()
             }
             Operation::Remove(Remove { path, recursive, force }) => {
                 let absent = if force { Absent::Accept } else { Absent::Refuse };

@@ -45,6 +45,8 @@ def test_files_are_written_read_and_found(sandbox: Sandbox) -> None:
     assert not files.exists("e/a.txt")
     assert files.remove("e", recursive=True).removed
     assert files.mkdir("e").created
+    assert files.touch("e/f", mtime="2026-11-22T06:11:28Z").created
+    assert files.stat("e/f").modified == "2026-11-22T06:11:28Z"
     with files.stream("d/b.bin") as parts:
         assert b"".join(parts) == bytes(range(256))
 

@@ -111,6 +111,7 @@ const DATA: Readonly<Record<string, Shape>> = {
     "note?": "text",
   },
   mkdir: { ...NAMED, created: "flag" },
+  touch: { ...NAMED, created: "flag" },
   remove: { ...NAMED, removed: "flag", entries: "integer" },
   exists: { exists: "flag" },
   stat: {
@@ -222,6 +223,13 @@ export class Files {
     expectOptions(arguments, 2, ["parents", "signal"]);
     const { signal, ...rest } = options;
     return (await this.#do("mkdir", path, rest, signal)) as unknown as Named & { created: boolean };
+  }
+
+  /** Creates an empty file if there is none, and sets when a file or a directory was last modified: now without `mtime`. */
+  async touch(path: Path, options: { mtime?: string | Date } & Signal = {}): Promise<Named & { created: boolean }> {
+    expectOptions(arguments, 2, ["mtime", "signal"]);
+    const { signal, ...rest } = options;
+    return (await this.#do("touch", path, rest, signal)) as unknown as Named & { created: boolean };
   }
 
   /** Removes a file, or a directory with `recursive`. */

@@ -135,6 +135,7 @@ test("every operation has a method, but the one for people", async () => {
   await files.glob("*");
   await files.grep("a");
   await files.mkdir("a");
+  await files.touch("a");
   await files.remove("a");
   await files.exists("a");
   await files.stat("a");

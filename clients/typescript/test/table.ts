@@ -63,6 +63,7 @@ export async function call(s: Sandbox, step: Call, more: object = {}): Promise<u
     case "files.read":
     case "files.read_bytes":
     case "files.mkdir":
+    case "files.touch":
     case "files.remove":
     case "files.exists":
     case "files.stat": {

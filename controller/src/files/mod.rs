@@ -44,8 +44,8 @@ use crate::sandbox::Sandbox;
 /// sandbox, which changes nothing unless documented otherwise; and with [`Error::Ended`] if the
 /// sandbox has ended.
 impl Sandbox {
-    /// Performs an operation whose reply is its result: `edit`, `mkdir`, `remove`, `exists`, `rename` or
-    /// `copy`.
+    /// Performs an operation whose reply is its result: `edit`, `mkdir`, `touch`, `remove`, `exists`,
+    /// `rename` or `copy`.
     ///
     /// They change nothing on an error, but for what an error partway
     /// through a directory leaves: a removal the entries that were not yet removed, a copy whole files, and
@@ -95,6 +95,7 @@ impl Sandbox {
             Operation::Glob(glob) => output(&self.glob(glob).await?),
             Operation::Grep(grep) => output(&self.grep(grep).await?),
             Operation::Mkdir(mkdir) => output(&self.call(mkdir).await?),
+            Operation::Touch(touch) => output(&self.call(touch).await?),
             Operation::Remove(remove) => output(&self.call(remove).await?),
             Operation::Exists(exists) => output(&self.call(exists).await?),
             Operation::Stat(stat) => output(&self.stat(stat).await?),

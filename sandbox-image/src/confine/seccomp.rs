@@ -163,6 +163,8 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     only(libc::SYS_openat, vec![argument(3, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_mkdirat, vec![argument(2, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_fchmod, vec![argument(1, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
+    // The times of a file that is open: Landlock does not restrict those of a path.
+    only(libc::SYS_utimensat, vec![argument(1, Qword, Eq, 0)?])?;
     // Reserving space for a write; no holes, and no other way to change content.
     only(libc::SYS_fallocate, vec![argument(1, Dword, Eq, bits(libc::FALLOC_FL_KEEP_SIZE))?])?;
     // A complete file is given its new name: by a rename, or by a link, for a file without a name

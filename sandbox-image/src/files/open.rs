@@ -2,16 +2,20 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, ftruncate, mkdirat, openat};
+use rustix::fs::{
+    FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, ftruncate,
+    futimens, mkdirat, openat,
+};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::Access;
+use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::{FileError, beneath, not_allowed};
 use super::mounts::{LocatedPath, MountTarget};
 use super::open_mode::OpenMode;
+use super::touched::Pending;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open is retried because the file appeared or vanished in between.
@@ -105,6 +109,61 @@ impl Files {
                 }
                 Err(errno) => return Err(explain(errno, root, relative, written)),
             }
+        }
+        Err(FileError::system(Errno::AGAIN, written))
+    }
+
+    /// Creates an empty file if there is none, with its parents, and sets when a file or a directory was
+    /// last modified. Returns whether the file was created.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and nothing has changed, except that a file or parents may have been created.
+    pub fn touch(&self, request: &Touch) -> Result<(GuestPath, bool), FileError> {
+        let written = request.path.as_bytes();
+        let located = self.locate_to_write(written)?;
+        // Enough to set times, of directories too.
+        let flags = OpenMode::Read.flags();
+        for _ in 0..RACES {
+            let fd = match &located.target {
+                MountTarget::File => {
+                    located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
+                }
+                MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
+                    Ok(fd) => fd,
+                    Err(Errno::NOENT) if located.wants_directory => {
+                        return Err(no_file(root, relative, Absent::Accept, written));
+                    }
+                    Err(Errno::NOENT) => {
+                        let created =
+                            self.create(&located, root, relative, OpenMode::Write, written)?;
+                        let Some(fd) = created else { continue };
+                        if request.mtime.is_some() {
+                            set_modified(&fd, request.mtime)
+                                .map_err(|errno| FileError::system(errno, written))?;
+                        }
+                        return Ok((located.path, true));
+                    }
+                    Err(errno) => return Err(explain(errno, root, relative, written)),
+                },
+            };
+            let stat = fstat(&fd).map_err(|errno| FileError::system(errno, written))?;
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            located.expect_directory(kind, written)?;
+            // Directories are no files that a run leaves. The content of a file is kept.
+            let pending = match kind {
+                FileType::RegularFile => {
+                    Some(self.announced.announce(&located.path, true, Change::Append))
+                }
+                FileType::Directory => None,
+                _ => return Err(special(written)),
+            };
+            if let Err(errno) = set_modified(&fd, request.mtime) {
+                pending.into_iter().for_each(Pending::failed);
+                return Err(FileError::system(errno, written));
+            }
+            pending.into_iter().for_each(Pending::done);
+            return Ok((located.path, false));
         }
         Err(FileError::system(Errno::AGAIN, written))
     }
@@ -203,6 +262,21 @@ impl Files {
         }
         Ok(ParentDir { directory, missing: parents[depth..].to_vec(), name })
     }
+}
+
+/// Sets when a file was last modified; `None` for now, which is also when it was last read.
+fn set_modified(file: &OwnedFd, time: Option<Timestamp>) -> rustix::io::Result<()> {
+    let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let times = match time {
+        None => {
+            Timestamps { last_access: special(UTIME_NOW), last_modification: special(UTIME_NOW) }
+        }
+        Some(Timestamp { seconds, nanoseconds }) => Timestamps {
+            last_access: special(UTIME_OMIT),
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() },
+        },
+    };
+    retry(|| futimens(file, &times))
 }
 
 /// Where a new entry is created.

@@ -4,8 +4,8 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    Chunk, Credit, Edit, EntryKind, Exists, List, Mkdir, Read, Remove, Rename, Stat, View,
-    ViewContent, ViewLines, Write, WriteMode, WriteReply,
+    Chunk, Credit, Edit, EntryKind, Exists, List, Mkdir, Read, Remove, Rename, Stat, Timestamp,
+    Touch, View, ViewContent, ViewLines, Write, WriteMode, WriteReply,
 };
 use sandbox_protocol::{Base64, WireString};
 
@@ -89,6 +89,11 @@ fn each_operation_is_answered_with_its_data() {
     let made = agent.call(Mkdir::new("sub")).unwrap();
     assert_eq!((made.path, made.created), (at("sub"), true));
     assert!(!agent.call(Mkdir::new("sub")).unwrap().created);
+    let mtime = Some(Timestamp { seconds: -7, nanoseconds: 500_000_000 });
+    let touched = agent.call(Touch { mtime, ..Touch::new("sub/empty") }).unwrap();
+    assert_eq!((touched.path, touched.created), (at("sub/empty"), true));
+    assert_eq!(agent.call(Stat::new("sub/empty")).unwrap().modified, mtime);
+    agent.call(Remove::new("sub/empty")).unwrap();
     let written = agent.put("sub/./a.txt", b"one\ntwo\nthree\n").unwrap();
     assert_eq!((written.path, written.bytes_written, written.created), (at("sub/a.txt"), 14, true));
     assert_eq!(agent.content("sub/a.txt").unwrap(), b"one\ntwo\nthree\n");

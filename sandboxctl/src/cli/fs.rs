@@ -12,7 +12,9 @@ use clap::builder::{
 };
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::Encoding;
-use sandbox_api::operation::{Mkdir, Operation, Remove, Rename};
+use sandbox_api::files::Timestamp;
+use sandbox_api::operation::{Mkdir, Operation, Remove, Rename, Touch};
+use sandbox_api::time::parse_rfc3339;
 use sandbox_protocol::WireString;
 
 use super::limits::{LimitArgs, OperationLimits};
@@ -202,6 +204,20 @@ Examples:
         parents: bool,
     },
 
+    /// Create an empty file, or set when a file or directory was last modified
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs touch done
+  sandboxctl fs touch report.csv --mtime 2026-11-22T06:11:28Z")]
+    Touch {
+        /// The file or directory
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// The time in RFC 3339, in place of now
+        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = time())]
+        mtime: Option<Timestamp>,
+    },
+
     /// Remove a file or a directory
     #[command(after_long_help = "\
 Examples:
@@ -245,6 +261,7 @@ impl ChangeCommand {
             Self::Mkdir { path: ref directory, no_parents, .. } => {
                 Mkdir { path: path(directory), parents: !no_parents }.into()
             }
+            Self::Touch { path: ref touched, mtime } => Touch { path: path(touched), mtime }.into(),
             Self::Rm { path: ref removed, recursive, force } => {
                 Remove { path: path(removed), recursive, force }.into()
             }
@@ -460,6 +477,14 @@ fn guest() -> impl TypedValueParser<Value = OsString> {
         true => Err("it is empty"),
         false => Ok(path),
     })
+}
+
+/// Reads a time.
+fn time() -> impl TypedValueParser<Value = Timestamp> {
+    Utf8(StringValueParser::new().try_map(|text| match parse_rfc3339(&text) {
+        Some((seconds, nanoseconds)) => Ok(Timestamp { seconds, nanoseconds }),
+        None => Err("expected a time in RFC 3339, such as 2026-11-22T06:11:28Z"),
+    }))
 }
 
 /// Reads a number from 1 on.

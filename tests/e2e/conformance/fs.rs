@@ -128,6 +128,10 @@ fn every_command_does_what_it_says() {
     assert!(table.contains("\nfile  6     20") && table.ends_with("Z  a.txt\n"), "{table}");
     assert_eq!(done(&place, &["mkdir", "e/f"]), "");
     assert_eq!(done(&place, &["mkdir", "-p", "e/f"]), "");
+    assert_eq!(done(&place, &["touch", "e/f/new"]), "");
+    assert_eq!(done(&place, &["touch", "d/a.txt", "--mtime", "2001-02-03T04:05:06Z"]), "");
+    assert!(done(&place, &["stat", "d/a.txt"]).contains("2001-02-03T04:05:06Z"));
+    assert_eq!(place.read("sandbox-files/d/a.txt"), "one\n2\n");
     assert_eq!(done(&place, &["mv", "d/a.txt", "e/b.txt"]), "");
     assert_eq!(done(&place, &["exists", "~/e/b.txt"]), "");
     let stat = done(&place, &["stat", "e/b.txt"]);

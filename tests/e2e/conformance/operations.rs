@@ -70,6 +70,7 @@ fn each_change_of(path: &str) -> Vec<Value> {
         json!({"operation": "write", "path": path, "content": "x", "atomic": false}),
         json!({"operation": "edit", "path": path, "old": "x", "new": "y"}),
         json!({"operation": "mkdir", "path": path}),
+        json!({"operation": "touch", "path": path}),
         json!({"operation": "remove", "path": path}),
         json!({"operation": "remove", "path": path, "recursive": true, "force": true}),
         json!({"operation": "rename", "from": path, "to": "elsewhere"}),
@@ -149,6 +150,7 @@ fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
             "fs.stat",
             "fs.list",
             "fs.mkdir",
+            "fs.touch",
             "fs.remove",
             "io.open",
             "io.lines",
@@ -260,6 +262,7 @@ fn links_are_never_followed_and_special_files_never_opened() {
             json!({"operation": "grep", "pattern": "x", "path": path}),
             json!({"operation": "copy", "from": path, "to": "elsewhere"}),
             json!({"operation": "copy", "from": "file", "to": path, "overwrite": true}),
+            json!({"operation": "touch", "path": path}),
             json!({"operation": "remove", "path": path}),
             json!({"operation": "rename", "from": path, "to": "elsewhere"}),
         ] {
@@ -398,6 +401,7 @@ fn write_and_entry_limits_leave_the_old_file_whole() {
             "write_limit",
         ),
         (json!({"operation": "mkdir", "path": "a/b/c/d"}), "too_many_files"),
+        (json!({"operation": "touch", "path": "a/b/c/d"}), "too_many_files"),
         (json!({"operation": "write", "path": "a/b/c/d", "content": ""}), "too_many_files"),
     ] {
         let envelope = guest.perform(&operation);
@@ -445,6 +449,7 @@ fn os_errors_are_named() {
         json!({"operation": "write", "path": "secret", "content": "", "mode": "append"}),
         json!({"operation": "write", "path": "fixed/new", "content": ""}),
         json!({"operation": "mkdir", "path": "fixed/new"}),
+        json!({"operation": "touch", "path": "fixed/new"}),
         json!({"operation": "remove", "path": "fixed/f"}),
         json!({"operation": "rename", "from": "fixed/f", "to": "f"}),
         // A mount's root is not in the sandbox's gift.
@@ -464,7 +469,7 @@ fn os_errors_are_named() {
     }
     for operation in each_on("none/at/all") {
         let operation_name = operation["operation"].as_str().unwrap();
-        let succeeds = ["mkdir", "write", "exists", "glob"].contains(&operation_name)
+        let succeeds = ["mkdir", "touch", "write", "exists", "glob"].contains(&operation_name)
             || operation["force"] == true
             || operation["from"] == "file";
         if !succeeds {

@@ -394,6 +394,7 @@ fn rules_hold_for_operations_as_they_do_for_scripts() {
         (write("keep/a"), "not_allowed"),
         (edit("keep/a"), "not_allowed"),
         (on("mkdir", "keep/b"), "not_allowed"),
+        (on("touch", "keep/a"), "not_allowed"),
         (tree("keep"), "not_allowed"),
         (rename("keep", "kept"), "not_allowed"),
         (rename("x", "keep/x"), "not_allowed"),

@@ -62,6 +62,7 @@ fn every_operation_has_its_data_in_an_envelope() {
     let modified = entry["modified"].as_str().unwrap();
     assert!(modified.starts_with("20") && modified.ends_with('Z'), "{modified}");
     assert_eq!(data(&place, &["mkdir", "d"]), json!({"path": "/io/d", "created": false}));
+    assert_eq!(data(&place, &["touch", "d"]), json!({"path": "/io/d", "created": false}));
     let stat = data(&place, &["stat", "d/a.txt"]);
     assert_eq!(stat["type"], "file");
     assert_eq!((&stat["permissions"], &stat["mode"]), (&json!("rw-r--r--"), &json!("0644")));

@@ -1,7 +1,7 @@
 /** The types of the wire. Written by `npm run wire` from docs/src/reference/openapi.json; do not edit. */
 
 /** The operations on files. */
-export const OPERATIONS = ["read","view","write","edit","list","glob","grep","mkdir","remove","exists","stat","rename","copy"] as const;
+export const OPERATIONS = ["read","view","write","edit","list","glob","grep","mkdir","touch","remove","exists","stat","rename","copy"] as const;
 
 /** What was copied out of the io dir after a run: the member `artifacts` of its document. */
 export type ArtifactsReport = {
@@ -596,6 +596,12 @@ export type Operation = {
   /** Whether to create missing parent directories. */
   parents?: boolean;
   /** The directory. */
+  path: Content;
+} | {
+  /** When it was last modified, in RFC 3339; now if it is absent. */
+  mtime?: string | null;
+  operation: "touch";
+  /** The file or directory. */
   path: Content;
 } | {
   /** Whether to ignore a nonexistent path. */

@@ -6,7 +6,8 @@ use std::time::Duration;
 use sandbox_protocol::WireString;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{
-    Cut, CutBy, Edit, EntryKind, List, Mkdir, TextWindow, View, ViewLines, Write, WriteMode,
+    Cut, CutBy, Edit, EntryKind, List, Mkdir, TextWindow, Timestamp, Touch, View, ViewLines, Write,
+    WriteMode,
 };
 
 use super::super::{Absent, Existing, ListedEntry, RemoveScope, Viewed, Watch};
@@ -831,6 +832,40 @@ fn a_directory_is_made_once() {
 }
 
 #[test]
+fn a_touch_makes_an_empty_file_or_sets_times_and_keeps_content() {
+    on_both(|io, setup| {
+        let limits = Limits { entries: 3, ..LIMITS };
+        let (files, announced) = Setup { limits, ..setup() }.open();
+        let time = |seconds| Some(Timestamp { seconds, nanoseconds: 250_000_000 });
+        let touch = |path: &str, mtime| {
+            files.touch(&Touch { mtime, ..Touch::new(path) }).map(|touched| touched.1)
+        };
+        let modified = |path: &str| files.stat(path.as_bytes()).unwrap().modified;
+        fs::write(io.join("f"), b"kept").unwrap();
+        fs::create_dir(io.join("d")).unwrap();
+        symlink("f", io.join("link")).unwrap();
+        mknodat(CWD, io.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+        for (path, seconds) in [("f", 7), ("f", -1), ("d", 8), ("d/", 9), (".", 10)] {
+            assert_eq!(touch(path, time(seconds)), Ok(false), "{path}");
+            assert_eq!(modified(path), time(seconds), "{path}");
+        }
+        assert_eq!(announced.take(), [("/io/f".into(), true, Change::Append)]);
+        assert_eq!(touch("a/b", time(11)), Ok(true));
+        assert_eq!((modified("a/b"), files.stat(b"a/b").unwrap().size), (time(11), 0));
+        assert_eq!(announced.take(), [("/io/a/b".into(), false, Change::Write)]);
+        for path in ["f", "d", "c"] {
+            assert_eq!(touch(path, None), Ok(path == "c"));
+            assert!(modified(path) > time(1_700_000_000), "{path}");
+        }
+        assert_eq!(kind(touch("more", None)), ErrorKind::TooManyFiles);
+        assert_eq!(kind(touch("link", None)), ErrorKind::Symlink);
+        assert_eq!(kind(touch("fifo", None)), ErrorKind::SpecialFile);
+        assert_eq!(fs::read(io.join("f")).unwrap(), b"kept");
+        assert_eq!(names(io), ["a", "c", "d", "f", "fifo", "link"]);
+    });
+}
+
+#[test]
 fn a_remove_takes_what_it_is_asked_to_and_no_more() {
     on_both(|io, setup| {
         let outside = io.parent().unwrap().join("outside");
@@ -934,7 +969,7 @@ fn a_name_is_known_for_what_it_is() {
         assert_eq!((facts.size, facts.permissions), (3, 0o2640));
         assert_eq!((facts.uid, facts.gid), (real.uid(), real.gid()));
         assert_eq!(facts.path.to_string(), "/io/f");
-        let seconds = |time: Option<sandbox_protocol::message::Timestamp>| time.unwrap().seconds;
+        let seconds = |time: Option<Timestamp>| time.unwrap().seconds;
         assert_eq!(seconds(facts.modified), real.mtime());
         assert_eq!(seconds(facts.accessed), real.atime());
         if let Ok(made) = real.created() {
@@ -1011,6 +1046,7 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 put(&files, path, APPEND, b"x").map(drop),
                 edit(&files, path, "kept", "x", 1),
                 files.mkdir(&Mkdir::new(path)).map(drop),
+                files.touch(&Touch::new(path)).map(drop),
                 remove(&files, path, RemoveScope::Tree).map(drop),
                 files
                     .rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse, &watch())

@@ -1,6 +1,6 @@
 //! A trailing slash: the same rule for every operation.
 
-use sandbox_protocol::message::{EntryKind, Mkdir};
+use sandbox_protocol::message::{EntryKind, Mkdir, Touch};
 
 use super::operations::{
     APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, view, watch,
@@ -32,7 +32,7 @@ fn open(files: &Files, path: &str, mode: OpenMode) -> Result<(), FileError> {
 #[test]
 fn a_slash_at_the_end_means_a_directory_to_every_operation() {
     // The results of each operation for `dir/` and `none/`; all of them fail for the others.
-    let table: [(&str, Operation, Option<ErrorKind>, Option<ErrorKind>); 21] = [
+    let table: [(&str, Operation, Option<ErrorKind>, Option<ErrorKind>); 22] = [
         ("read", |files, path| get(files, path, 0, None).map(drop), IS_DIRECTORY, NOT_FOUND),
         ("view", |files, path| view(files, path).map(drop), IS_DIRECTORY, NOT_FOUND),
         ("edit", |files, path| edit(files, path, "x", "y", 1), IS_DIRECTORY, NOT_FOUND),
@@ -75,6 +75,7 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
         ("exists", |files, path| files.exists(path.as_bytes()).map(drop), None, None),
         ("stat", |files, path| files.stat(path.as_bytes()).map(drop), None, NOT_FOUND),
         ("mkdir", |files, path| files.mkdir(&Mkdir::new(path)).map(drop), None, None),
+        ("touch", |files, path| files.touch(&Touch::new(path)).map(drop), None, IS_DIRECTORY),
         (
             "remove",
             |files, path| remove(files, path, RemoveScope::Entry).map(drop),

@@ -8,10 +8,11 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, Glob, Grep, List, Mkdir, OperationName, Timestamp, Write, WriteMode,
+    Cut, CutBy, Glob, Grep, List, Mkdir, OperationName, Timestamp, Touch, Write, WriteMode,
     permissions_text,
 };
 use sandbox_protocol::path::join_written;
+use sandbox_protocol::time::parse_rfc3339;
 
 use super::arguments::{audited, path};
 use super::failure::{raise, raised};
@@ -21,15 +22,16 @@ use crate::luau::options::{count, flag, option, options};
 
 /// The functions of `fs`. A test holds that the VM has exactly these.
 pub(in crate::luau) const NAMES: &str =
-    "copy exists glob grep list mkdir read remove rename stat write";
+    "copy exists glob grep list mkdir read remove rename stat touch write";
 
 /// Sets `fs`.
 pub(super) fn install(call: &mut Call<'_>) {
-    let fs = call.push_table(0, 11);
+    let fs = call.push_table(0, 12);
     call.set_function(fs, c"read", read);
     call.set_function(fs, c"write", write);
     call.set_function(fs, c"list", list);
     call.set_function(fs, c"mkdir", mkdir);
+    call.set_function(fs, c"touch", touch);
     call.set_function(fs, c"remove", remove);
     call.set_function(fs, c"exists", exists);
     call.set_function(fs, c"stat", stat);
@@ -147,6 +149,24 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     let request = Mkdir { parents, ..Mkdir::new(path) };
     let made = audited(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
     let (_, created) = made.map_err(|error| raised(&error))?;
+    call.push_boolean(created);
+    Ok(call.results(1))
+}
+
+fn touch(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "touch")?;
+    let table = Slot::arg(2);
+    options(call, table, "touch", &["mtime"])?;
+    let mtime = option(call, table, "mtime", "seconds or RFC 3339", |call, value| {
+        if let Some(seconds) = call.number(value) {
+            return timestamp(seconds);
+        }
+        let (seconds, nanoseconds) = parse_rfc3339(std::str::from_utf8(call.string(value)?).ok()?)?;
+        Some(Timestamp { seconds, nanoseconds })
+    })?;
+    let request = Touch { mtime, ..Touch::new(path) };
+    let touched = audited(call, OperationName::Touch, |files| files.touch(&request))?;
+    let (_, created) = touched.map_err(|error| raised(&error))?;
     call.push_boolean(created);
     Ok(call.results(1))
 }
@@ -400,6 +420,17 @@ fn push_part(call: &mut Call<'_>, note: Option<String>) {
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
 fn push_integer(call: &mut Call<'_>, value: u64) {
     call.push_number(value as f64);
+}
+
+/// A time that RFC 3339 can represent, from seconds as `os.time` counts them.
+fn timestamp(seconds: f64) -> Option<Timestamp> {
+    let whole = seconds.floor();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+    let (whole, nanoseconds) = (
+        (-62_167_219_200.0..253_402_300_800.0).contains(&whole).then_some(whole as i64)?,
+        ((seconds - whole) * 1e9).min(999_999_999.0) as u32,
+    );
+    Some(Timestamp { seconds: whole, nanoseconds })
 }
 
 /// Seconds, as `os.time` counts them, or nil.

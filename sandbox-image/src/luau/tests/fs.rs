@@ -55,6 +55,39 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
+fn touch_takes_seconds_and_rfc_3339() {
+    let sandbox = Sandbox::new();
+    let source = "local r = {fs.touch('d/f'), fs.read('d/f')} \
+                  for _, time in {1.5, -0.25, '2026-11-21T22:00:00.5Z', '2026-11-22T00:00:00+02:00'} do \
+                      table.insert(r, fs.touch('d/f', {mtime = time})) \
+                      table.insert(r, fs.stat('d/f').modified) end \
+                  fs.touch('d', {mtime = fs.stat('d/f').modified}) \
+                  table.insert(r, fs.stat('d').modified) return r";
+    assert_eq!(
+        sandbox.value(source),
+        json!([
+            true,
+            "",
+            false,
+            1.5,
+            false,
+            -0.25,
+            false,
+            1_795_298_400.5,
+            false,
+            1_795_298_400,
+            1_795_298_400
+        ])
+    );
+    let expected = "invalid option 'mtime' (seconds or RFC 3339 expected, got";
+    for (time, got) in [("0/0", "number"), ("1e18", "number"), ("'now'", "string")] {
+        let message = raises(&sandbox, &format!("fs.touch('f', {{mtime = {time}}})"));
+        assert_eq!(message, format!("{expected} {got})"), "{time}");
+    }
+    assert_eq!(sandbox.value("return fs.exists('f')"), json!(false));
+}
+
+#[test]
 fn grep_takes_its_default_context_as_an_option() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path().join("f"), "one\ntwo\nthree\n").unwrap();
@@ -123,6 +156,7 @@ fn failures_raise_in_both_modes() {
             ("fs.remove('no')", "no: No such file or directory"),
             ("fs.mkdir('f')", "f: File exists"),
             ("fs.mkdir('n/n', {parents = false})", "n/n: No such file or directory"),
+            ("fs.touch('f/x')", "f/x: Not a directory"),
             ("fs.list('f')", "f: Not a directory"),
             ("fs.stat('no')", "no: No such file or directory"),
             ("fs.exists('/etc')", "/etc: outside the sandbox's directories"),

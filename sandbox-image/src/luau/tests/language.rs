@@ -23,7 +23,7 @@ fn libraries_hold_only_what_is_documented() {
     let all = json!([
         "clock date difftime remove rename time",
         "lines list open type",
-        "copy exists glob grep list mkdir read remove rename stat write",
+        "copy exists glob grep list mkdir read remove rename stat touch write",
         "array decode encode null",
         "info traceback",
     ]);

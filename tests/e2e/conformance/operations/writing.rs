@@ -1,8 +1,9 @@
-//! `write` and `edit`.
+//! `write`, `edit` and `touch`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use sandbox_api::{FileOp, Outcome, Script};
 use serde_json::json;
 
 use crate::library::Guest;
@@ -96,6 +97,31 @@ fn missing_directories_are_made_or_are_an_error() {
         assert_eq!(guest.data(write(true))["created"], true, "{mode}");
         assert_eq!(guest.place.read(&format!("sandbox-files/{path}")), "x");
     }
+}
+
+#[test]
+fn a_touch_makes_an_empty_file_or_sets_times() {
+    let guest = Guest::new();
+    guest.place.write("sandbox-files/f", "kept");
+    let touch =
+        |path: &str, mtime: &str| json!({"operation": "touch", "path": path, "mtime": mtime});
+    let modified =
+        |path: &str| guest.data(json!({"operation": "stat", "path": path}))["modified"].clone();
+    for (path, created) in [("f", false), ("deep/new", true), ("deep", false), (".", false)] {
+        let data = guest.data(touch(path, "2026-11-22T06:11:28.5+01:00"));
+        assert_eq!(data["created"], created, "{path}");
+        assert_eq!(modified(path), "2026-11-22T05:11:28.5Z", "{path}");
+        guest.data(json!({"operation": "touch", "path": path}));
+        assert_ne!(modified(path), "2026-11-22T05:11:28.5Z", "{path}");
+    }
+    assert_eq!(guest.place.read("sandbox-files/f"), "kept");
+    assert_eq!(guest.place.read("sandbox-files/deep/new"), "");
+    let source = "fs.touch('f', {mtime = 1.5}) fs.touch('g') return fs.stat('f').modified";
+    let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();
+    assert!(matches!(&run.outcome, Outcome::Ok { result } if result.get() == "1.5"), "{run:?}");
+    let touched: Vec<_> =
+        run.files_touched.files.iter().map(|it| (it.name.to_string(), it.op)).collect();
+    assert_eq!(touched, [("f".to_owned(), FileOp::Append), ("g".to_owned(), FileOp::Write)]);
 }
 
 #[test]

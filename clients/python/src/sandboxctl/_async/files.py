@@ -160,6 +160,12 @@ class AsyncFiles:
         data = await self._do("mkdir", path, parents=parents)
         return Created(data.text("path"), data.flag("created"))
 
+    async def touch(self, path: Path, *, mtime: str | None = None) -> Created:
+        """Creates an empty file if there is none, and sets when a file or a directory was last modified: at `mtime`, in
+        RFC 3339, or now."""
+        data = await self._do("touch", path, mtime=mtime)
+        return Created(data.text("path"), data.flag("created"))
+
     async def remove(self, path: Path, *, recursive: bool = False, force: bool = False) -> Removed:
         """Removes a file, or with `recursive` a directory. With `force` there may be none."""
         data = await self._do("remove", path, recursive=recursive, force=force)

@@ -867,6 +867,15 @@ class OperationMkdir(TypedDict):
     """The directory."""
 
 
+class OperationTouch(TypedDict):
+    """Creates an empty file if there is none, and sets when a file or a directory was last modified."""
+    mtime: NotRequired[Union[str, None]]
+    """When it was last modified, in RFC 3339; now if it is absent."""
+    operation: Literal["touch"]
+    path: Content
+    """The file or directory."""
+
+
 class OperationRemove(TypedDict):
     """Removes a file or a directory."""
     force: NotRequired[bool]
@@ -917,7 +926,7 @@ OperationCopy = TypedDict(
 """Copies a file or a directory."""
 
 
-Operation = Union[OperationRead, OperationView, OperationWrite, OperationEdit, OperationList, OperationGlob, OperationGrep, OperationMkdir, OperationRemove, OperationExists, OperationStat, OperationRename, OperationCopy]
+Operation = Union[OperationRead, OperationView, OperationWrite, OperationEdit, OperationList, OperationGlob, OperationGrep, OperationMkdir, OperationTouch, OperationRemove, OperationExists, OperationStat, OperationRename, OperationCopy]
 """A file operation with all of its options, read from `{"operation": "read", "path": "a.txt", …}`."""
 
 
@@ -978,6 +987,7 @@ OperationName = Literal[
     "glob",
     "grep",
     "mkdir",
+    "touch",
     "remove",
     "exists",
     "stat",
@@ -996,6 +1006,7 @@ OPERATIONS = (
     "glob",
     "grep",
     "mkdir",
+    "touch",
     "remove",
     "exists",
     "stat",

@@ -8,7 +8,7 @@ mod read_file;
 use sandbox_api::Encoding;
 use sandbox_api::files::{GlobData, GrepData, ListData, StatData};
 use sandbox_api::operation::{
-    CopyReply, EditReply, MkdirReply, RemoveReply, RenameReply, WriteReply,
+    CopyReply, EditReply, MkdirReply, RemoveReply, RenameReply, TouchReply, WriteReply,
 };
 
 use self::operation::FileTool;
@@ -69,6 +69,9 @@ file_tools! {
     CreateDirectory "create_directory" "Create a directory" "mkdir" MkdirReply
         Hints { is_destructive: false, is_idempotent: true, ..Hints::DESTRUCTIVE }, false,
         "Create a directory, and its missing parents. An existing one is not an error."
+    Touch "touch" "Touch a file" "touch" TouchReply
+        Hints { is_destructive: false, is_idempotent: true, ..Hints::DESTRUCTIVE }, true,
+        "Create an empty file if there is none, and set when a file or directory was last modified."
     Remove "remove" "Remove a file or directory" "remove" RemoveReply
         Hints::DESTRUCTIVE, true,
         "Remove a file, or a directory: an empty one, or with `recursive` one with all that is in it."
