@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Confinement, TestCase};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -412,7 +412,7 @@ impl CommandBody<'_> {
 /// A document as it is written and read.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Members<S, I, B, C> {
+pub(super) struct Members<S, I, B, C> {
     /// Its name and version.
     schema: S,
     /// Its id.
@@ -425,7 +425,8 @@ struct Members<S, I, B, C> {
     common: C,
 }
 
-type ReadMembers<S, B> = Members<S, Option<Cow<'static, str>>, B, CommonMembers<'static>>;
+pub(super) type ReadMembers<S, B> =
+    Members<S, Option<Cow<'static, str>>, B, CommonMembers<'static>>;
 
 /// A flattened member cannot be read as it is written: [`ExecutionDocument::from_json`] does it.
 fn read_apart<'de, 'a, D: Deserializer<'de>>(
@@ -455,61 +456,6 @@ impl<'de> Deserialize<'de> for ExecutionDocument<'static> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = Box::<RawValue>::deserialize(deserializer)?;
         ExecutionDocument::from_json(json.get()).map_err(D::Error::custom)
-    }
-}
-
-/// The schema of `sandboxctl.result/1`.
-#[derive(Debug)]
-pub struct ResultDocument;
-
-/// The schema of `sandboxctl.exec/1`.
-#[derive(Debug)]
-pub struct ExecDocument;
-
-impl JsonSchema for ResultDocument {
-    fn schema_name() -> Cow<'static, str> {
-        "ResultDocument".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let description = "The document of `--json`, for every way a run can end, including \
-            failures of sandboxctl itself;\nsee [`failed`](Self::failed) for those before the run began.";
-        let schema = ReadMembers::<ResultSchema, ScriptBody<'static>>::json_schema(generator);
-        described(schema, description, "The run's id.")
-    }
-}
-
-impl JsonSchema for ExecDocument {
-    fn schema_name() -> Cow<'static, str> {
-        "ExecDocument".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let description = "The document of `exec --json`, for every way a command can end, \
-            including failures of sandboxctl\nitself; see [`failed`](Self::failed) for those before \
-            the command began.";
-        let schema = ReadMembers::<ExecSchema, CommandBody<'static>>::json_schema(generator);
-        described(schema, description, "The command's id.")
-    }
-}
-
-fn described(mut schema: Schema, description: &str, id: &str) -> Schema {
-    schema.insert("description".to_owned(), description.into());
-    if let Some(member) = schema.pointer_mut("/properties/id/description") {
-        *member = id.into();
-    }
-    schema
-}
-
-impl JsonSchema for ExecutionDocument<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "ExecutionDocument".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let script = generator.subschema_for::<ResultDocument>();
-        let command = generator.subschema_for::<ExecDocument>();
-        json_schema!({ "type": "object", "anyOf": [script, command] })
     }
 }
 

@@ -2,15 +2,17 @@
 
 mod capture;
 mod document;
+mod document_schema;
 mod event;
 mod kind;
 mod result;
 
 pub use self::capture::OutputCapture;
 pub use self::document::{
-    CommandBody, CommonMembers, DocumentBody, ExecDocument, ExecSchema, ExecutionDocument,
-    OutputEncoding, ReceiptReport, ResultDocument, ResultSchema, ScriptBody,
+    CommandBody, CommonMembers, DocumentBody, ExecSchema, ExecutionDocument, OutputEncoding,
+    ReceiptReport, ResultSchema, ScriptBody,
 };
+pub use self::document_schema::{ExecDocument, ResultDocument};
 pub use self::event::{
     EventRecord, EventsSchema, ExecutionEvent, OutputStream, Recorded, UnreadableEvent,
 };
