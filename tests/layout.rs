@@ -155,6 +155,8 @@ const MODULES: &[Row] = &[
 
 /// Lines of the controller, its tests apart.
 const MAX_LINES: usize = 15_000;
+/// Lines of code in one file, its tests apart.
+const MAX_FILE_LINES: usize = 700;
 /// Source files side by side in one folder.
 const MAX_FILES: usize = 12;
 
@@ -296,8 +298,8 @@ impl Sources {
     }
 }
 
-/// The paths in the code, without those of its tests.
-fn paths(source: &str) -> Vec<String> {
+/// The code, without its tests and comments.
+fn code(source: &str) -> String {
     let mut code = String::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
@@ -314,11 +316,16 @@ fn paths(source: &str) -> Vec<String> {
             }
             continue;
         }
-        let text = line.split("//").next().unwrap_or_default();
-        // Who may see an item is not an import.
-        code.push_str(&text.replace("pub(in crate", "pub("));
+        code.push_str(line.split("//").next().unwrap_or_default());
         code.push('\n');
     }
+    code
+}
+
+/// The paths in the code.
+fn paths(source: &str) -> Vec<String> {
+    // Who may see an item is not an import.
+    let code = code(source).replace("pub(in crate", "pub(");
     let mut found = Vec::new();
     let (uses, rest): (Vec<&str>, Vec<&str>) = code.split(';').partition(|statement| {
         let last = statement.trim_start().lines().last().unwrap_or_default();
@@ -426,6 +433,24 @@ fn files_do_not_import_each_other() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_are_short_enough_to_be_read() {
+    let mut long = Vec::new();
+    for (name, folder) in crate_folders() {
+        for (module, source) in Sources::read(&folder).0 {
+            let lines = code(&source).lines().filter(|line| !line.trim().is_empty()).count();
+            if lines > MAX_FILE_LINES {
+                long.push(format!("{name}: {module} has {lines} lines of code"));
+            }
+        }
+    }
+    assert!(
+        long.is_empty(),
+        "{}: a file has one concept, and at most {MAX_FILE_LINES}",
+        long.join("\n")
+    );
 }
 
 /// The crates that are shipped, with their sources.
