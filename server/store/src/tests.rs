@@ -86,8 +86,13 @@ pub(crate) fn count_steps(
     Ok(connection)
 }
 
+/// A store in a file system in memory, where there is one: a write to a busy disk takes seconds.
 fn data_dir() -> (tempfile::TempDir, Store) {
-    let parent = tempfile::tempdir().unwrap();
+    let memory = Path::new("/dev/shm");
+    let parent = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    };
     let store = Store::open(&parent.path().join("data"), Durability::Disk).unwrap();
     (parent, store)
 }
