@@ -75,9 +75,10 @@ fn parameters_and_events_are_what_openapi_3_1_and_generators_of_clients_know() {
         }
     });
     let events = DOCUMENT["paths"]["/v1/executions/{id}/events"]["get"]["responses"].clone();
-    // They give a stream of what this is, read from JSON.
-    let schema = &events["200"]["content"]["text/event-stream"]["schema"];
-    assert_eq!(schema["$ref"], "#/components/schemas/ExecutionEvent");
+    // OpenAPI 3.1 has one schema for a stream: that of an event, whose data is JSON.
+    let data = &events["200"]["content"]["text/event-stream"]["schema"]["properties"]["data"];
+    assert_eq!(data["contentMediaType"], "application/json");
+    assert_eq!(data["contentSchema"]["$ref"], "#/components/schemas/ExecutionEvent");
 }
 
 #[test]
