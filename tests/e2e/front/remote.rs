@@ -90,7 +90,7 @@ fn log_and_tests_of_a_script_whose_service_was_killed_are_printed_and_its_head_o
 #[test]
 fn output_that_was_printed_as_it_came_is_not_cut_off() {
     let place = Fixture::new();
-    let provided = Rootfs::busybox().directory();
+    let provided = Rootfs::busybox().provide();
     let root = provided.args();
     let local = [&*root[0], &*root[1], "--json", "--", "sh", "-c", "yes | head -c 1500000"];
     let local = place.sandboxctl([&["exec"][..], &local].concat());
@@ -117,7 +117,7 @@ fn reported(place: &Fixture) -> Vec<Value> {
 #[test]
 fn command_prints_on_a_service_what_it_prints_here() {
     let place = Fixture::new();
-    let provided = Rootfs::busybox().directory();
+    let provided = Rootfs::busybox().provide();
     let root = provided.args();
     let here = ["exec", "--no-io", "--report", "ndjson=events", &*root[0], &*root[1]];
     for (command, flags) in [
