@@ -21,6 +21,7 @@ const TOOLS: &[&str] = &[
     "python3",
     "python3-pip",
     "redis-server",
+    "sed",
     "tar",
     "util-linux",
 ];
