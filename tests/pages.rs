@@ -1,5 +1,5 @@
 //! The pages of the docs are whole: every link leads to a file and a heading, every example is the
-//! file that it shows, every promise names a test. No engine is needed; `tests/e2e/docs.rs` runs the
+//! file that it shows, every promise has tests. No engine is needed; `tests/e2e/docs.rs` runs the
 //! commands that the pages show.
 
 mod markdown;
@@ -266,7 +266,7 @@ fn test_names(folder: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_promise_names_tests_by_their_files() {
+fn every_promise_has_tests_that_exist() {
     let crates = [
         "protocol",
         "dirfd",
@@ -279,8 +279,8 @@ fn every_promise_names_tests_by_their_files() {
         "tests",
     ];
     let all: BTreeSet<_> = crates.iter().flat_map(|folder| test_names(folder)).collect();
-    let text = read(&workspace().join("docs/src/guarantees.md"));
-    let (table, promises) = text.split_once("\n## ").unwrap();
+    let tests = read(&workspace().join("docs/src/reference/guarantee-tests.md"));
+    let (table, lists) = tests.split_once("\n## ").unwrap();
     let rows: BTreeMap<&str, &str> = table
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
@@ -306,20 +306,21 @@ fn every_promise_names_tests_by_their_files() {
         };
         assert_eq!(is, expected, "the lanes of {module}: both, Docker, embedded, embedded alone");
     }
-    let mut count = 0;
-    for promise in promises.split("\n## ") {
-        count += 1;
-        let title = promise.lines().next().unwrap();
-        let tests = promise
-            .lines()
-            .find_map(|line| line.strip_prefix("Held by: "))
-            .unwrap_or_else(|| panic!("promise '{title}' names no test"));
-        for test in tests.split('`').skip(1).step_by(2) {
-            assert!(all.contains(test), "'{title}' names {test}: no such test");
+    let promises = read(&workspace().join("docs/src/guarantees.md"));
+    let promises: Vec<&str> = promises.split("\n## ").skip(1).collect();
+    assert!(promises.len() >= 10, "only {} promises were found", promises.len());
+    let lists: Vec<(&str, &str)> =
+        lists.lines().filter_map(|line| line.split_once(". `")).collect();
+    assert_eq!(lists.len(), promises.len(), "guarantee-tests.md has a list for each promise");
+    for (index, (promise, (number, tests))) in promises.iter().zip(lists).enumerate() {
+        let expected = format!("{}. ", index + 1);
+        assert!(promise.starts_with(&expected), "'{promise}' is not number {expected}");
+        assert_eq!(format!("{number}. "), expected, "the lists are in the order of the promises");
+        for test in tests.split('`').step_by(2) {
+            assert!(all.contains(test), "promise {number} names {test}: no such test");
             let first = test.split("::").next().unwrap();
             let is_known = crates.contains(&first) || rows.contains_key(first);
-            assert!(is_known, "'{title}' names {test}: the table does not say where it runs");
+            assert!(is_known, "{number} names {test}: the table does not say where it runs");
         }
     }
-    assert!(count >= 10, "only {count} promises were found");
 }
