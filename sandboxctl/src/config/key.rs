@@ -116,16 +116,16 @@ settings! {
         default: || Some(Value::Path("./sandbox-files".into())),
     }
     IoPrivate "io.private"
-    "Where programs have their fresh io dir if none is named: on disk, or in memory (embedded engine only)" {
+    "Where a fresh io dir is: on disk, or in memory (embedded engine only)" {
         kind: Kind::Word,
         default: || text("disk"),
         words: &["disk", "tmpfs"],
     }
     IoScratchDir "io.scratch_dir"
-    "Directory for fresh io dirs on disk; /var/tmp/sandboxctl-UID if not set" {
+    "Directory for fresh io dirs; /var/tmp/sandboxctl-UID if not set" {
         kind: Kind::AbsolutePath,
     }
-    IoEnabled "io.enabled" "Whether scripts have files at all" {
+    IoEnabled "io.enabled" "Whether scripts have files" {
         kind: Kind::Switch,
         flag: Some("--no-io"),
         default: || Some(Value::Switch(true)),
@@ -160,7 +160,7 @@ settings! {
         expects: "an array of names such as \".bashrc\" or \".git/hooks\"",
     }
     DiskReserve "limits.disk_reserve"
-    "Space that stays free on disks of io dirs and unpacked images; auto: 1 GiB or 5 %, the smaller" {
+    "Space that stays free on disks of io dirs and images; auto: 1 GiB or 5 %, the smaller" {
         kind: Kind::DiskReserve,
         default: || text(DiskReserve::AUTO),
         expects: "a size such as \"1GiB\", or \"auto\"",
@@ -235,7 +235,7 @@ settings! {
         flag: Some("--pool"),
         default: || count(0),
     }
-    PoolMaxAge "pool.max_age" "How long one that is started ahead waits until another takes its place" {
+    PoolMaxAge "pool.max_age" "Age at which a sandbox that is started ahead is replaced" {
         kind: TIME,
         default: || Some(Value::Limit(minutes(30))),
     }
@@ -243,7 +243,7 @@ settings! {
         kind: COUNT,
         default: || count(4),
     }
-    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them, `serve` knows scripts without" {
+    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them, `serve` starts with scripts" {
         kind: Kind::Switch,
         default: || Some(Value::Switch(false)),
     }
@@ -252,7 +252,7 @@ settings! {
         default: || text("127.0.0.1:8470"),
     }
     ServerDataDir "server.data_dir"
-    "Directory of the service: its database, and the files of executions" {
+    "Database of the service, and files of executions" {
         flag: Some("--data-dir"),
         kind: Kind::AbsolutePath,
     }
@@ -264,7 +264,7 @@ settings! {
         expects: "an array of images' names such as \"python:*\"",
     }
     ServerAllowedHosts "server.allowed_hosts"
-    "Names that callers may use for the service, in addition to the one it listens at" {
+    "Further host names of the service" {
         kind: Kind::Names,
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of names such as \"sandbox.example.org\"",
@@ -286,16 +286,16 @@ settings! {
         flag: Some("--tls-key"),
         kind: Kind::AbsolutePath,
     }
-    ServerConcurrency "server.concurrency" "Executions that run at one time" {
+    ServerConcurrency "server.concurrency" "Concurrent executions" {
         kind: COUNT,
         default: || count(16),
     }
     ServerSubjectConcurrency "server.subject_concurrency"
-    "Executions of one caller that run at one time" {
+    "Concurrent executions of one caller" {
         kind: COUNT,
         default: || count(4),
     }
-    ServerMaxQueued "server.max_queued" "Executions that wait at one time" {
+    ServerMaxQueued "server.max_queued" "Queued executions" {
         kind: COUNT,
         default: || count(1000),
     }
@@ -303,12 +303,12 @@ settings! {
         kind: TIME,
         default: || hours(24),
     }
-    ServerMaxConnections "server.max_connections" "Connections that are open at one time" {
+    ServerMaxConnections "server.max_connections" "Open connections" {
         kind: COUNT,
         default: || count(1000),
     }
     ServerMaxConnectionsOfAnAddress "server.max_connections_of_an_address"
-    "Connections from one address that are open at one time; a reverse proxy is one" {
+    "Open connections from one address; a reverse proxy is one" {
         kind: COUNT,
         default: || count(256),
     }
@@ -316,7 +316,7 @@ settings! {
         kind: TIME,
         default: || hours(7 * 24),
     }
-    ServerMaxStored "server.max_stored_bytes" "Bytes of results and files that are kept" {
+    ServerMaxStored "server.max_stored_bytes" "Bytes of kept results and files" {
         kind: SIZE,
         default: || Some(Value::Limit(gib(10))),
     }
@@ -327,25 +327,25 @@ settings! {
         default: || Some(Value::Limit(LimitValue::Time(Duration::from_secs(30)))),
     }
     ServerMetricsBySubject "server.metrics_by_subject"
-    "Whether the times in /metrics are those of each caller: of the first thousand" {
+    "Whether /metrics has times by caller, of the first thousand" {
         kind: Kind::Switch,
         default: || Some(Value::Switch(false)),
     }
-    QuotaStored "server.quota.stored_bytes" "Bytes of results and files that are kept of one caller" {
+    QuotaStored "server.quota.stored_bytes" "Bytes of kept results and files of one caller" {
         kind: SIZE,
     }
-    QuotaCpu "server.quota.cpu_time" "Processor time of one caller, in a day" {
+    QuotaCpu "server.quota.cpu_time" "Processor time of one caller a day" {
         kind: TIME,
     }
-    QuotaRate "server.quota.rate" "Executions that one caller may submit, in a minute" {
+    QuotaRate "server.quota.rate" "Submissions of one caller a minute" {
         kind: COUNT,
     }
-    JwtIssuer "server.jwt.issuer" "The `iss` of tokens that are accepted" {}
-    JwtAudience "server.jwt.audience" "The `aud` of tokens that are accepted" {}
+    JwtIssuer "server.jwt.issuer" "`iss` of accepted tokens" {}
+    JwtAudience "server.jwt.audience" "`aud` of accepted tokens" {}
     JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set" {
         kind: Kind::AbsolutePath,
     }
-    JwtSecretFile "server.jwt.secret_file" "Secret that is shared with the issuer, for HS256" {
+    JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256" {
         kind: Kind::AbsolutePath,
     }
 }
@@ -379,13 +379,9 @@ const EXEC: &[ExecRow] = &[
     ExecRow {
         limit: LimitKey::Timeout,
         name: "timeout",
-        description: "Time that a script or command may take, with programs",
+        description: "Time of a script or command, with programs",
     },
-    ExecRow {
-        limit: LimitKey::Memory,
-        name: "memory",
-        description: "Memory of a container with programs",
-    },
+    ExecRow { limit: LimitKey::Memory, name: "memory", description: "Memory, with programs" },
     ExecRow {
         limit: LimitKey::MaxWrite,
         name: "max_bytes",
@@ -394,12 +390,12 @@ const EXEC: &[ExecRow] = &[
     ExecRow {
         limit: LimitKey::Entries,
         name: "entries",
-        description: "Files and directories that a script or command may make, with programs",
+        description: "Files and directories made, with programs",
     },
     ExecRow {
         limit: LimitKey::Pids,
         name: "pids",
-        description: "Processes and threads in a container with programs",
+        description: "Processes and threads, with programs",
     },
 ];
 
