@@ -196,7 +196,7 @@ impl Ci {
             return Ok(());
         }
         Err(is_the_log(flag, file)
-            .with_hint("name a file, or use --ci none if nobody reads the log"))
+            .with_hint("name a file, or use --ci none if no CI runner reads the log"))
     }
 
     /// Writes the step summary and the outputs, and keeps the annotations for the end. The files

@@ -34,7 +34,7 @@ pub enum TokenCommand {
     /// Create a token, and print it
     ///
     /// It is printed once: only a digest of it is stored. A service that runs accepts it at once. The
-    /// data directory is created if there is none.
+    /// data directory is created if missing.
     #[command(after_long_help = "\
 Examples:
   sandboxctl token create --data-dir /var/lib/sandboxctl --subject ci --scope executions:write

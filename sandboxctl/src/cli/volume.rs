@@ -24,7 +24,7 @@ pub struct VolumeArgs {
     pub volumes: Vec<Volume>,
 
     /// Print more on stderr; repeat for more detail
-    // It takes the place of the flag of all commands, which reads its value.
+    // It shadows the global `-v`, whose value it takes.
     #[arg(long, action = ArgAction::Count, help_heading = "Global options")]
     verbose: u8,
 }

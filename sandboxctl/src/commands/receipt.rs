@@ -693,7 +693,7 @@ fn facts(opened: &Opened) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     facts.extend(opened.keys().map(|key| ("signed by", format!("{key} (a hint, not signed)"))));
     if facts.is_empty() {
-        facts.push(("signed by", "nobody".to_owned()));
+        facts.push(("signed by", "no key".to_owned()));
     }
     let words = parameters.command.as_ref().map(|command| match &command.line {
         RecordedLine::Shell(line) => format!("sh -c {}", quoted(line)),

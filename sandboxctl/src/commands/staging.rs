@@ -243,8 +243,8 @@ impl ChangesFile {
     }
 }
 
-/// Refuses a diff on stderr beside what the guest writes there, which whoever saves it would take for a
-/// part of it. A person at a terminal sees both come.
+/// Refuses a diff on stderr if the guest writes there too: a saved diff would contain its output. A person at a
+/// terminal can tell them apart.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub struct Events {
     lost_since: Option<Instant>,
     /// The connection has brought no event so far.
     is_empty: bool,
-    /// The execution had ended before this connection: if no event arrives, there is none.
+    /// The execution had ended before this connection: if no event arrives, none is left.
     is_over: bool,
 }
 

@@ -45,7 +45,7 @@ impl Client {
         // It becomes a part of paths.
         match id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
             true if !id.is_empty() => Ok(id),
-            _ => Err(self.unexpected("an id that is none")),
+            _ => Err(self.unexpected("an invalid id")),
         }
     }
 

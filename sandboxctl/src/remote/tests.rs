@@ -119,7 +119,7 @@ async fn lost_submission_is_sent_again_with_its_key() {
 }
 
 #[tokio::test]
-async fn refusal_and_an_id_that_is_none_are_final() {
+async fn refusal_and_an_invalid_id_are_final() {
     let service = Service::new(vec![
         Answer(json("403 Forbidden", "", r#"{"title":"no","kind":"policy"}"#)),
         Answer(json("202 Accepted", "", r#"{"id":"../e1"}"#)),
@@ -130,7 +130,7 @@ async fn refusal_and_an_id_that_is_none_are_final() {
     let refused = service.client.submit(&request, "k").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Policy);
     let strange = service.client.submit(&request, "k").await.unwrap_err();
-    assert!(strange.to_string().contains("an id that is none"), "{strange}");
+    assert!(strange.to_string().contains("an invalid id"), "{strange}");
     // A service cannot redirect scripts and tokens elsewhere.
     let elsewhere = service.client.submit(&request, "k").await.unwrap_err();
     assert!(elsewhere.to_string().contains("302 Found"), "{elsewhere}");
@@ -226,7 +226,7 @@ async fn service_that_asks_for_a_longer_pause_than_there_is_time_is_not_waited_f
 }
 
 #[tokio::test]
-async fn service_of_the_other_scheme_is_told_at_once() {
+async fn service_of_the_other_scheme_is_reported_at_once() {
     // An alert of TLS, which a server sends to who speaks HTTP.
     let alert = Last("\x15\x03\x03\x00\x02\x02\x46".to_owned());
     let service = Service::new(vec![alert]).await;
@@ -257,7 +257,7 @@ fn certificate() -> CertificateDer<'static> {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_at_once() {
+async fn no_server_there_is_an_error_at_once() {
     // A port that no other test gets meanwhile.
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind("127.0.0.1:0".parse().unwrap()).unwrap();

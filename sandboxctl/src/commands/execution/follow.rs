@@ -9,7 +9,7 @@ use sandbox_api::{ExecutionEvent, Status};
 use super::render::{Ended, Renderer, StdoutState};
 use crate::error::Error;
 
-/// Renders all events as they come. If nobody reads them any more, what runs is cancelled.
+/// Renders all events as they come. If stdout is closed, the execution is cancelled.
 pub async fn follow(
     mut next: impl AsyncFnMut() -> Result<Option<ExecutionEvent>, Error>,
     cancel: impl AsyncFnOnce() -> Result<(), Error>,

@@ -84,7 +84,7 @@ impl<'a> Local<'a> {
             && !self.view.json
             && !self.reports.show_output()
         {
-            // It is passed on, and nobody reads the document.
+            // Output is passed on, and the document is not printed.
             command.output_limit = 0;
         }
         let mut signals = Signals::listen()?;

@@ -38,7 +38,7 @@ pub struct View {
     pub raw: bool,
     /// Print where the files are.
     pub keep: bool,
-    /// No network was asked for: that there is none is known.
+    /// `--network none` was given: no hint about a missing network.
     pub no_network: bool,
     /// Others run beside it: it is shown at its end.
     pub is_later: bool,
@@ -222,7 +222,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Whether it was cancelled because nobody read its output.
+    /// Whether it was cancelled because its stdout was closed.
     pub fn is_ended_by_reader(&self, document: &ExecutionDocument<'_>) -> bool {
         let by_us = |error: &Failure| error.message == CancelCause::Caller.message();
         self.stdout == StdoutState::Closed

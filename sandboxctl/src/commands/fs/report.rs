@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_told_from_what_it_is_below() {
+    fn a_path_is_distinguished_from_its_parents() {
         assert_eq!(below(b"/io", b"/io/a/b"), b"a/b");
         assert_eq!(below(b"/", b"/a"), b"a");
         assert_eq!(below(b"/io/x", b"/io/other"), b"/io/other");

@@ -17,10 +17,10 @@ use sandbox_store::{Store, StoreError, TokenRecord};
 /// Who is asked for credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Everybody but the own user on a UNIX socket.
+    /// Every caller except the own user on a UNIX socket.
     Others,
-    /// Nobody.
-    Nobody,
+    /// No caller.
+    NoCaller,
 }
 
 /// What callers are checked against.
@@ -144,7 +144,7 @@ impl Authenticate for Access {
         peer: Peer,
     ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
         async move {
-            if self.policy == Policy::Nobody {
+            if self.policy == Policy::NoCaller {
                 return local().ok_or(Refused::Missing);
             }
             match bearer(headers)? {

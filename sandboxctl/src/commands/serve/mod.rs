@@ -66,7 +66,7 @@ async fn run(
         listening.refuse_others()?;
     }
     let store = Store::open(&service.data_dir, Durability::Disk)?;
-    let policy = if args.insecure_no_auth { Policy::Nobody } else { Policy::Others };
+    let policy = if args.insecure_no_auth { Policy::NoCaller } else { Policy::Others };
     let access = Access::new(policy, store.clone(), jwt);
     let access = access.map_err(|error| plan::refused_keys(&error))?;
     if policy == Policy::Others && !listening.is_local() && !access.knows_tokens()? {
@@ -212,7 +212,7 @@ impl Running<'_> {
 /// Reports the state to the service manager, if there is one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
