@@ -58,7 +58,7 @@ macro_rules! requests {
                 }
             }
 
-            /// Reads the params of the method with this name; `None` if there is none.
+            /// Reads the params of the method with this name; `None` if no method has it.
             pub(crate) fn decode(
                 method: &str,
                 params: &RawValue,

@@ -11,7 +11,7 @@ use crate::Base64;
 const BYTES: &str = r#":{"b64":""#;
 const SUFFIX: &str = "_b64";
 
-/// Compact JSON of ours with its names in the public form. No text in JSON contains what begins a name's
+/// Compact JSON, serialized by this program, with its names in the public form. No text in JSON contains what begins a name's
 /// bytes: its quotes are escaped.
 #[must_use]
 pub fn published(json: String) -> String {

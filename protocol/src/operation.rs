@@ -231,7 +231,7 @@ macro_rules! operations {
                 match self { $(Self::$request(_) => &[$(Trait::$trait),*],)+ }
             }
 
-            /// Reads the options of the operation with this name; `None` if there is none.
+            /// Reads the options of the operation with this name; `None` if no operation has it.
             ///
             /// # Errors
             ///

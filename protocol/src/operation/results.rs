@@ -170,7 +170,7 @@ impl Cut {
     #[must_use]
     pub fn text(&self, limit: Option<u64>, limits: &Limits) -> String {
         let (most, depth) = (limits.list_entries, limits.list_depth);
-        // No longer than a path, whoever sent it.
+        // No longer than a path, also from a hostile agent.
         let at = &self.at.as_bytes()[..self.at.as_bytes().len().min(MAX_PATH_BYTES)];
         let at: &[u8] = if at.is_empty() { b"." } else { at };
         let at = String::from_utf8_lossy(at);

@@ -123,7 +123,7 @@ struct Walk<'a, V> {
 }
 
 impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
-    /// Opens a directory; `None` if there is none to be read.
+    /// Opens a directory; `None` if there is nothing to read.
     fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
         let is_top = below.is_empty();
         let relative = join_written(self.top, below);

@@ -165,7 +165,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Opens a directory below the listed one; `None` if there is none to be read.
+    /// Opens a directory below the listed one; `None` if there is nothing to read.
     fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
         let is_top = below.is_empty();
         let relative = join_written(self.top, below);

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_refused() {
+    fn an_invalid_pattern_is_refused() {
         for pattern in ["[", "[]", "[!", "[a-", "[z-a]", r"[\", "{a", "{a,{b}", r"a\", "a\0b"] {
             assert!(Pattern::new(pattern, false).is_err(), "{pattern}");
         }

@@ -63,7 +63,7 @@ impl Files {
         let hidden = request.hidden || glob.names_hidden;
         let limit = self.search_limit(request.limit, written)?;
         let whole = |path| SearchResult { path, found: Vec::new(), files: 0, cut: None };
-        // A path is looked for itself: a mount may be in a directory that is none.
+        // A path is looked for itself: a mount may be in a directory that does not exist.
         if !pattern.contains(GLOB_SPECIAL)
             && pattern != "."
             && let Some(path) = self.mounts.meant(written)

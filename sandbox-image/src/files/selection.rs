@@ -36,7 +36,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// The glob that is none, and what is wrong with it.
+    /// The invalid glob, and what is wrong with it.
     pub fn new(globs: &[String]) -> Result<Self, (&str, String)> {
         let mut selection = Self { included: Vec::new(), excluded: Vec::new() };
         for glob in globs {

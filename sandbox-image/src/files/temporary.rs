@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_is_seen_by_nobody_and_one_with_a_name_goes_with_its_value() {
+    fn a_file_without_a_name_is_invisible_and_one_with_a_name_goes_with_its_value() {
         each(|directory, make| {
             let made = make();
             assert_eq!(count(directory), 1 + usize::from(made.name.is_some()));

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_once_and_so_many_are_told_at_most() {
+    fn a_refusal_is_reported_once_and_so_many_at_most() {
         let out = Arc::new(Refusals::default());
         let announced = TouchedPaths::new(Some(out.clone()), 7);
         let refuse =
@@ -274,26 +274,26 @@ mod tests {
             refuse(OperationName::Write, "../a", ErrorKind::PathEscape);
             refuse(OperationName::Read, "/io/l", ErrorKind::Symlink);
         }
-        let told = |out: &Refusals| out.0.lock().unwrap().len();
-        assert_eq!(told(&out), 3);
+        let reported = |out: &Refusals| out.0.lock().unwrap().len();
+        assert_eq!(reported(&out), 3);
         for number in 0..2 * MAX_REFUSALS {
             refuse(OperationName::Read, &format!("../{number}"), ErrorKind::PathEscape);
         }
-        assert_eq!(told(&out), MAX_REFUSALS);
+        assert_eq!(reported(&out), MAX_REFUSALS);
         assert!(out.0.lock().unwrap().iter().all(|refused| refused.request == 7));
     }
 
     #[test]
-    fn of_what_is_no_path_only_so_much_is_told() {
+    fn an_invalid_path_is_reported_truncated() {
         let out = Arc::new(Refusals::default());
         let announced = TouchedPaths::new(Some(out.clone()), 1);
         let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
         for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
             announced.refuse(OperationName::Read, path, ErrorKind::PathEscape);
         }
-        let told = out.0.lock().unwrap();
-        assert_eq!(told[0].path.as_bytes().len(), MAX_PATH_BYTES - 1);
-        assert!(long.as_bytes().starts_with(told[0].path.as_bytes()));
-        assert_eq!(told[1].path.as_bytes(), [0xff; MAX_PATH_BYTES]);
+        let reported = out.0.lock().unwrap();
+        assert_eq!(reported[0].path.as_bytes().len(), MAX_PATH_BYTES - 1);
+        assert!(long.as_bytes().starts_with(reported[0].path.as_bytes()));
+        assert_eq!(reported[1].path.as_bytes(), [0xff; MAX_PATH_BYTES]);
     }
 }

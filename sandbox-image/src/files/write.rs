@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   write ──> put* ──> commit ── overwrite ──> the collected file takes the old one's place
-//!                            ├── create_new ─> it becomes the file, if there is none
+//!                            ├── create_new ─> it becomes the file, if none exists
 //!                            └── append, or not atomic: it is copied into the file that is there
 //! ```
 //!
@@ -304,7 +304,7 @@ impl<'f> Writing<'f> {
     /// Whether the file would be too large with `more` bytes of content.
     fn refuse_size(&self, more: u64) -> Result<(), FileError> {
         let size = self.before.saturating_add(self.bytes).saturating_add(more);
-        // More of it may be to come: nobody knows how large it would be.
+        // More of it may follow: its final size is unknown.
         if size > self.files.file_bytes {
             let reason = format!("more than {}{TOO_MANY_BYTES}", size_text(self.files.file_bytes));
             return Err(FileError::rule(ErrorKind::TooLarge, reason, self.written()));

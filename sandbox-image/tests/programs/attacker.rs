@@ -283,7 +283,7 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             fill::fill_in_calls(mount, true);
             Ok(0)
         }
-        "fill the mount by files in calls that nobody counts" => {
+        "fill the mount by files in uncounted calls" => {
             fill::fill_in_calls(mount, false);
             Ok(0)
         }
@@ -344,14 +344,14 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
             std::thread::park();
             forked
         }
-        // In a child whose time is nobody's, because nobody waits for it.
+        // In a child that is never waited for, so that its time is counted nowhere.
         "burn-unseen" => {
             // SAFETY: it takes no pointer to memory.
             unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
             if call(libc::SYS_clone, [bits(libc::SIGCHLD)]) == Ok(0) {
                 let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
                 while used.tv_sec < 1 {
-                    // SAFETY: the pointer is to memory of ours.
+                    // SAFETY: the pointer is to a local variable.
                     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut used) };
                 }
                 std::process::exit(0);

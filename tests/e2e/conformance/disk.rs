@@ -108,7 +108,7 @@ fn files_that_only_calls_in_progress_keep_are_held_to_the_write_limit() {
 }
 
 fn no_file_in_a_call_passes(guest: &Guest) {
-    for how in ["files in calls", "files in calls that nobody counts"] {
+    for how in ["files in calls", "files in uncounted calls"] {
         let result = guest.wait(guest.sandbox.run(fill(how))).unwrap();
         // Each stop ends the calls, or it is ended itself for what remains.
         if result.outcome.status() == Status::Ok {

@@ -705,8 +705,8 @@ fn files_that_are_still_being_made_are_in_no_list() {
         files.rename(b"d", b"e", &watch()).unwrap();
         // A leftover file is removed with its directory; neither is reported.
         assert_eq!(remove(&files, "e", RemoveScope::Tree).unwrap(), 3);
-        let told: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
-        assert_eq!(told, ["/io/d/a", "/io/e/a", "/io/e/a"]);
+        let paths: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
+        assert_eq!(paths, ["/io/d/a", "/io/e/a", "/io/e/a"]);
     });
 }
 

@@ -217,7 +217,7 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         assert_eq!(of("[[]/*"), whole(&["[/d.txt"]));
         assert_eq!(of("[!x]/t"), whole(&["s/t", "u/t"]));
         assert_eq!(of("s/**/c.txt"), whole(&["s/t/c.txt"]));
-        // The directory is none that the pattern names.
+        // The pattern does not name the directory.
         assert_eq!(of("s[!x]b.txt"), whole(&[]));
         let every =
             ["1/2/3/4/5/6/7/8/9/10/11/12/x.txt", "[/d.txt", "a.txt", "s/b.txt", "s/t/c.txt"];

@@ -24,7 +24,7 @@ unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
 
 impl Call<'_> {
     pub(super) fn open_libraries(&mut self) {
-        // Not of the run's seed: whoever knows the key can decode an address.
+        // Not of the run's seed: with the key an address can be decoded.
         let random = || RandomState::new().build_hasher().finish();
         // SAFETY: it takes numbers. `tostring` shows addresses encoded with them: those of this process
         // are no business of a script's.
