@@ -652,7 +652,7 @@ impl LimitKey {
         format!("SANDBOXCTL_{}", self.key().replace('.', "_").to_uppercase())
     }
 
-    /// How to raise it: by its flag, or where there is none, by its variable or in a file.
+    /// How to raise it: by its flag; without one, by its variable or in a file.
     #[must_use]
     pub fn hint(self) -> String {
         match self.flag() {

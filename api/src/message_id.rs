@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_or_cannot_be_told_is_not_one() {
+    fn an_invalid_or_unreadable_id_is_none() {
         let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(MAX_ID_BYTES));
         for message in [
             "",

@@ -125,8 +125,9 @@ impl NoteEvidence<'_> {
     fn of_memory(&self) -> Option<Note> {
         let KernelEvents { oom_kills, oom_victim, .. } = &self.kernel;
         // Its status says so.
-        let is_told = self.outcome.failure().is_some_and(|it| it.kind == ErrorKind::OutOfMemory);
-        if *oom_kills == 0 || is_told {
+        let is_reported =
+            self.outcome.failure().is_some_and(|it| it.kind == ErrorKind::OutOfMemory);
+        if *oom_kills == 0 || is_reported {
             return None;
         }
         let last = oom_victim.as_ref().map(|name| format!(", {name},")).unwrap_or_default();
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn program_that_does_not_use_the_proxy_is_told_of_it() {
+    fn program_that_does_not_use_the_proxy_gets_a_note() {
         let (outcome, limits) = (Outcome::Exit(Exit::Code(1)), Limits::for_programs());
         let kinds = |network: &Network| {
             let evidence = NoteEvidence {

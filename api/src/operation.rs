@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_without_an_encoding_is_not_told_to_take_another() {
+    fn operation_without_an_encoding_gets_no_hint_about_one() {
         let hint = |json: &str| {
             let operation = OperationRequest::from_json(json).unwrap();
             let hint = crate::operation_hint(ErrorKind::Encoding);

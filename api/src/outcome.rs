@@ -185,7 +185,7 @@ impl Outcome {
             Self::ScriptError(_) => Status::ScriptError,
             Self::Limit(_) => Status::Limit,
             Self::Timeout(_) => Status::Timeout,
-            // Nobody who asked for it.
+            // No caller requested it.
             Self::Killed { .. } | Self::Cancelled { cause: CancelCause::Stopped } => Status::Killed,
             Self::Cancelled { .. } => Status::Cancelled,
             Self::AgentLost { .. } => Status::AgentLost,
@@ -213,7 +213,7 @@ impl Outcome {
         }
     }
 
-    /// The failure; `None` if there is none, and for a command's own exit code.
+    /// The failure; `None` without one, and for a command's own exit code.
     #[must_use]
     pub fn failure(&self) -> Option<ScriptError> {
         match self {

@@ -281,7 +281,7 @@ impl ExecutionDocument<'_> {
         }
     }
 
-    /// The document of an execution that did not run, or whose end nobody saw.
+    /// The document of an execution that did not run, or whose end was not observed.
     #[must_use]
     pub fn ended(kind: ExecutionKind, id: &str, status: Status, error: Failure) -> Self {
         let exit_code = match status {
@@ -349,7 +349,7 @@ impl ExecutionDocument<'_> {
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// If `json` is not a document.
     pub fn from_json(json: &str) -> serde_json::Result<ExecutionDocument<'static>> {
         #[derive(Deserialize)]
         struct Head<'a> {
@@ -477,7 +477,7 @@ impl OutputEncoding {
         }
     }
 
-    /// The output that is encoded in `text`; nothing, if it is none.
+    /// The output that is encoded in `text`; empty if `text` is malformed.
     #[must_use]
     pub fn decode(self, text: &str) -> Vec<u8> {
         match self {

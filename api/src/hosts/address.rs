@@ -52,7 +52,7 @@ impl Special {
     }
 
     /// Whether no host can have such an address, so that no rule may contain it.
-    pub const fn is_nobody(self) -> bool {
+    pub const fn is_never_a_host(self) -> bool {
         matches!(self, Self::Multicast | Self::Unspecified)
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn special_addresses_are_told_from_those_of_anybody() {
+    fn special_addresses_are_distinguished_from_others() {
         use Special::{
             LinkLocal, Loopback, Metadata, Multicast, Private, Reserved, Shared, Unspecified,
         };

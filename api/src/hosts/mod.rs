@@ -141,7 +141,7 @@ impl Target {
     pub fn suggested_rule(&self) -> Option<AllowRule> {
         match self.special() {
             _ if self.is_own_loopback() => None,
-            Some(special) if special.is_nobody() || special == Special::Metadata => None,
+            Some(special) if special.is_never_a_host() || special == Special::Metadata => None,
             _ => Some(self.rule()),
         }
     }
@@ -300,7 +300,7 @@ impl FromStr for AllowRule {
             Host::Name(name) if star => Pattern::Below(name),
             Host::Address(_) if star => return Err(AllowRuleError::Star(shown())),
             Host::Address(address) => match special(address) {
-                Some(special) if special.is_nobody() => {
+                Some(special) if special.is_never_a_host() => {
                     return Err(AllowRuleError::Unreachable(address, special.as_str()));
                 }
                 _ => Pattern::Exactly(Host::Address(address)),
@@ -442,7 +442,9 @@ impl Allowlist {
     pub fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
         let target = Target::from((address, port));
         match target.special() {
-            Some(special) if special.is_nobody() || !self.allows(&target.listed()) => Err(special),
+            Some(special) if special.is_never_a_host() || !self.allows(&target.listed()) => {
+                Err(special)
+            }
             _ => Ok(()),
         }
     }
@@ -861,7 +863,7 @@ mod tests {
         fn every_number_is_its_address_and_only_that(bits in any::<u32>(), other in any::<u32>()) {
             let address = Ipv4Addr::from_bits(bits);
             let special = special(address.into());
-            prop_assume!(!special.is_some_and(|it| it.is_nobody() || it == Special::Loopback));
+            prop_assume!(!special.is_some_and(|it| it.is_never_a_host() || it == Special::Loopback));
             let list = list(&[&address.to_string()]);
             let [a, b, c, d] = address.octets();
             for text in [

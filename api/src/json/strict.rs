@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_is_told_with_its_place_in_words_of_json() {
+    fn mistake_is_reported_with_its_place_in_words_of_json() {
         for (text, expected) in [
             (r#"{"lines":[2,3]}"#, "lines: invalid type: array, expected an object"),
             (r#"{"lines":"a"}"#, "lines: invalid type: string \"a\", expected an object"),
