@@ -181,7 +181,7 @@ impl Execution {
 
     /// Waits for its end, and discards the events that [`next`](Self::next) has not returned. The
     /// result has the log of a script, and the beginning of a command's output up to its
-    /// [`output_limit`](sandbox_api::Command::output_limit), whoever has read them.
+    /// [`output_limit`](sandbox_api::Command::output_limit), however much of them was read.
     ///
     /// If [`stdin`](Self::stdin) was not called, the command's stdin is closed.
     ///

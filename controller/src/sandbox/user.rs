@@ -55,7 +55,7 @@ pub(crate) fn container_user(
         }
     };
     if uid == NOBODY || gid == NOBODY {
-        return refuse((uid, gid), "65534 is \"nobody\", who owns what has no owner");
+        return refuse((uid, gid), "65534 is \"nobody\", the owner of files that have no owner");
     }
     let user = User::new(uid, gid);
     if user.is_ok() && uid.max(gid) > highest {

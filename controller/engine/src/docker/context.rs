@@ -42,7 +42,7 @@ pub(super) struct ContextEndpoint {
     pub tls: bool,
 }
 
-/// The current context of `config.json`; `None` if there is none, or if it is the default one.
+/// The current context of `config.json`; `None` without one, and for the default one.
 pub(super) fn current(config_dir: &Path) -> Result<Option<String>, String> {
     let path = config_dir.join("config.json");
     let Some(text) = read(&path)? else { return Ok(None) };

@@ -120,25 +120,25 @@ fn evidence_decides_the_status_and_the_exit_code() {
 #[test]
 fn a_timeout_says_if_its_kill_was_not_confirmed() {
     let our_kill = Some(KillReason::Deadline);
-    let told = |unproven| {
+    let judged = |unproven| {
         let outcome = Evidence { our_kill: our_kill.clone(), unproven, ..evidence() }.judge();
         assert_eq!((outcome.status(), outcome.exit_code()), (Status::Timeout, 124));
         outcome.failure().unwrap().message.clone()
     };
-    assert_eq!(told(None), "killed: the script did not end within its 30s");
-    let message = told(Some("no answer within 10s".to_owned()));
+    assert_eq!(judged(None), "killed: the script did not end within its 30s");
+    let message = judged(Some("no answer within 10s".to_owned()));
     assert!(!message.contains("killed") && message.ends_with("yet: no answer within 10s"));
 }
 
 #[test]
-fn a_kill_by_an_engine_that_tells_nothing_of_memory_is_blamed_on_nobody() {
-    let told = |oom_killed| {
+fn a_kill_without_a_memory_report_has_no_certain_cause() {
+    let judged = |oom_killed| {
         let exit = ExitEvidence { code: Some(KILLED), oom_killed, ..ExitEvidence::default() };
         let outcome = Evidence { exit: Some(exit), ..evidence() }.judge();
         outcome.failure().unwrap().message
     };
-    assert_eq!(told(Some(false)), "the container was killed from outside");
-    assert!(told(None).contains("memory"), "{}", told(None));
+    assert_eq!(judged(Some(false)), "the container was killed from outside");
+    assert!(judged(None).contains("memory"), "{}", judged(None));
 }
 
 #[test]

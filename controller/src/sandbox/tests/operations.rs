@@ -270,7 +270,7 @@ async fn a_writer_that_is_dropped_changes_nothing() {
         let (id, _) = agent.agent.request().await.unwrap();
         loop {
             match agent.agent.message().await.unwrap() {
-                ToAgent::Chunk(chunk) => assert!(!chunk.last, "it was told to be whole"),
+                ToAgent::Chunk(chunk) => assert!(!chunk.last, "the write was declared whole"),
                 ToAgent::Request { id: cancel, request: Request::Cancel(asked), .. } => {
                     assert_eq!(asked.id, id);
                     agent.agent.send(refusal(id, ErrorKind::Cancelled)).await;
