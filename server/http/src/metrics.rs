@@ -178,7 +178,7 @@ fn pool_rows(pool: &PoolStats) -> [Row; 15] {
     let unpooled = "Launches of sandboxes that are never pooled.";
     let ages = "Ages of the sandboxes that were given, together.";
     let dead = "Pooled sandboxes that died or could not be given.";
-    let expired = "Pooled sandboxes that nobody claimed in time.";
+    let expired = "Pooled sandboxes that expired unclaimed.";
     let oldest = "Age of the oldest pooled sandbox.";
     [
         ("pool_keys", "Kinds of sandboxes that are started ahead.", Gauge, count(pool.keys)),

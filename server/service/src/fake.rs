@@ -307,7 +307,7 @@ impl Guest for FakeGuest {
                     }
                 }
                 "until-closed" => return Err(self.closed().await),
-                "panic" => panic!("as it was told"),
+                "panic" => panic!("as the script says"),
                 "fail" => return Err(failed(ErrorKind::AgentLost, "the agent is gone")),
                 _ => {}
             }

@@ -179,9 +179,9 @@ impl Feed {
     /// The events after this one, at most `most`.
     pub fn after(&self, seq: u64, most: usize) -> FeedRead {
         let state = self.lock();
-        let told = *self.last.borrow();
-        if seq >= told {
-            return match state.has_ended && told + 1 == state.next {
+        let durable = *self.last.borrow();
+        if seq >= durable {
+            return match state.has_ended && durable + 1 == state.next {
                 true => FeedRead::Ended,
                 false => FeedRead::NotYet,
             };
@@ -189,9 +189,16 @@ impl Feed {
         match state.recent.front() {
             Some(first) if first.seq <= seq + 1 => {
                 let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
-                let told = |event: &&Arc<EventRecord>| event.seq <= told;
+                let is_durable = |event: &&Arc<EventRecord>| event.seq <= durable;
                 FeedRead::Events(
-                    state.recent.iter().skip(skip).take_while(told).take(most).cloned().collect(),
+                    state
+                        .recent
+                        .iter()
+                        .skip(skip)
+                        .take_while(is_durable)
+                        .take(most)
+                        .cloned()
+                        .collect(),
                 )
             }
             _ => FeedRead::InStore,
@@ -245,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_numbered_and_the_end_is_told_when_it_is_durable() {
+    fn events_are_numbered_and_the_end_is_sent_when_it_is_durable() {
         let feed = Feed::new(0, 1000);
         feed.push(ExecutionEvent::Queued);
         feed.push(ExecutionEvent::Started);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subject_over_its_rate_is_told_when_to_come_again_and_others_are_not_affected() {
+    fn subject_over_its_rate_gets_the_time_to_retry_and_others_are_not_affected() {
         let (mut rates, now) = (Rates::default(), Instant::now());
         let [one, other] = ["one", "other"].map(|name| Subject::new(name).unwrap());
         let mut take =

@@ -353,7 +353,7 @@ mod tests {
 
         /// A subject that always has work waits for at most one turn of each other one.
         #[test]
-        fn nobody_waits_for_more_than_one_turn_of_each_other(others in 1usize..6, rounds in 1usize..20) {
+        fn subject_waits_for_at_most_one_turn_of_each_other(others in 1usize..6, rounds in 1usize..20) {
             let mut queue = queue(1, 1, 1000);
             for of in 0..=others {
                 for item in 0..rounds {

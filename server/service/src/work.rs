@@ -242,7 +242,7 @@ impl Core {
         let limits = Limits { timeout, ..of_sandbox };
         let of = UsedGeneration { generation, is_restart };
         self.mark_running(live, limits, Some(of), room).await?;
-        used.told();
+        used.mark_restart_reported();
         let is_started_for_it = used.is_new();
         let ran = self.run(live, used.guest(), workload).await;
         let (result, waited_ms) = ran.map_err(|error| match NotRun::from(error) {

@@ -34,7 +34,7 @@ pub enum Rotated {
     Done,
     /// It is revoked, or its time is over.
     NotValid,
-    /// There is none.
+    /// It does not exist.
     Missing,
 }
 

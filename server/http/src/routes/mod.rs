@@ -31,8 +31,7 @@ const ACCEPTED: &str =
     "It is accepted. It has not ended, or there is no memory now for an answer with its result.";
 
 /// Of the header of a generation that is not the first.
-const RESTARTED: &str =
-    "`true` if it was started again and nobody was told before: earlier processes are gone.";
+const RESTARTED: &str = "`true` in the first answer after a restart: earlier processes are gone.";
 
 /// Every route.
 pub(crate) fn table() -> Vec<Route> {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_in_which_nobody_reads_is_not_the_senders() {
+    async fn time_without_a_reader_does_not_count_as_the_senders() {
         let chunks = (0..10).map(|_| Ok::<_, std::convert::Infallible>(Bytes::from_static(b"x")));
         let mut body = BoundedBody::new(Body::from_stream(stream::iter(chunks)), 100);
         for _ in 0..10 {

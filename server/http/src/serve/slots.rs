@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_longer_than_until_a_place_is_free() {
+    async fn no_connection_waits_once_a_slot_is_free() {
         let slots = Slots::new(1, 1);
         let slot = slots.assign(slots.wait().await, &Peer::Unix { uid: 0 }).unwrap();
         let waiting = tokio::spawn({

@@ -61,8 +61,8 @@ async fn credentials_are_missing_invalid_or_not_now() {
         ..HttpConfig::default()
     })
     .await;
-    let told = without_issuer.get("/.well-known/oauth-protected-resource/mcp").await.json();
-    assert!(told.get("authorization_servers").is_none(), "{told:#}");
+    let metadata = without_issuer.get("/.well-known/oauth-protected-resource/mcp").await.json();
+    assert!(metadata.get("authorization_servers").is_none(), "{metadata:#}");
     api.run("return 1").await;
     assert_eq!(with(&api, Method::GET, "/metrics", &[]).await.status, 403);
     let metrics = with(&api, Method::GET, "/metrics", &[("authorization", "Bearer admin")]).await;

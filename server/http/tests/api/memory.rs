@@ -225,7 +225,7 @@ async fn piece_of_a_stream_waits_for_memory() {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_take_the_share_of_their_subject() {
+async fn unread_answers_use_the_share_of_their_subject() {
     let api = api_with(small_memory()).await;
     let get = async |subject: &str, id: &str| {
         let path = format!("/v1/executions/{id}");

@@ -137,7 +137,7 @@ async fn ask_http2(
 }
 
 #[tokio::test]
-async fn both_versions_are_told_by_their_first_bytes() {
+async fn both_versions_are_recognized_by_their_first_bytes() {
     let server = serve(ConnectionLimits::default()).await;
     let one = ask_http1(server.connect().await).await;
     assert_eq!((one.status(), one.version()), (StatusCode::OK, Version::HTTP_11));
@@ -400,11 +400,11 @@ async fn certificate_is_read_again_while_the_server_runs() {
     // A client of plain HTTP gets the error in plain HTTP.
     for request in [GET_HEALTH.to_owned(), format!("POST / HTTP/1.1\r\n\r\n{}", "x".repeat(50_000))]
     {
-        let told = server.exchange(request.as_bytes()).await;
-        assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{told}");
-        let problem = told.split_once("\r\n\r\n").unwrap().1;
+        let answer = server.exchange(request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+        let problem = answer.split_once("\r\n\r\n").unwrap().1;
         let problem: sandbox_api::Problem = serde_json::from_str(problem).unwrap();
-        assert!(problem.hint.unwrap().contains("https://"), "{told}");
+        assert!(problem.hint.unwrap().contains("https://"), "{answer}");
     }
     // What is neither is not answered as either.
     assert!(!server.exchange(b"\x80\x2e\x01\x03\x01").await.contains("HTTP"));
@@ -436,7 +436,7 @@ async fn silent_handshake_is_cut_off() {
 }
 
 #[test]
-fn certificate_that_is_none_is_told() {
+fn unusable_certificate_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let [empty, one, two, open] = ["empty", "one", "two", "open"].map(|name| dir.path().join(name));
     std::fs::write(&empty, "").unwrap();
@@ -453,6 +453,6 @@ fn certificate_that_is_none_is_told() {
     assert!(load(&dir.path().join("none"), &empty).starts_with("cannot read "));
     assert!(load(&fixture("one.cert.pem"), &empty).starts_with("cannot read "));
     assert!(load(&fixture("one.cert.pem"), &two).contains("cannot be used"));
-    let told = load(&fixture("one.cert.pem"), &open);
-    assert!(told.contains("open has a secret and is open to others"), "{told}");
+    let answer = load(&fixture("one.cert.pem"), &open);
+    assert!(answer.contains("open has a secret and is open to others"), "{answer}");
 }

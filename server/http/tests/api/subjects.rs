@@ -44,8 +44,8 @@ async fn no_route_shows_one_subject_what_another_has() {
             let id = if template.contains("/sandboxes/") { &sandbox } else { &execution };
             let path = template.replace("{id}", id).replace("{path}", "out.csv");
             let is_public = operation["security"].as_array().unwrap().is_empty();
-            let nobody = send(&api, "nobody", method, &path, operation).await;
-            assert_eq!(nobody.status == 401, !is_public, "{method} {template}");
+            let anonymous = send(&api, "nobody", method, &path, operation).await;
+            assert_eq!(anonymous.status == 401, !is_public, "{method} {template}");
             let bob = send(&api, "bob", method, &path, operation).await;
             if template.contains("{id}") {
                 tried += 1;

@@ -89,7 +89,7 @@ impl Core {
         {
             let mut info = kept.info();
             info.generation = generation;
-            info.is_untold = info.has_started;
+            info.restart_unreported = info.has_started;
             info.status = SandboxStatus::Starting;
         }
         let left = kept.record.max_expires_at.since(Time::now());

@@ -192,6 +192,6 @@ impl Service {
 }
 
 fn done<T>(value: T, in_use: &Use) -> InSandbox<T> {
-    in_use.told();
+    in_use.mark_restart_reported();
     InSandbox { value, generation: in_use.generation(), restarted: in_use.is_restart() }
 }

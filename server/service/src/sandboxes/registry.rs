@@ -51,7 +51,7 @@ pub(crate) struct Info {
     /// A container of it has started, or may have before this service did.
     pub has_started: bool,
     /// It was started in place of an earlier one, and no caller knows yet.
-    pub is_untold: bool,
+    pub restart_unreported: bool,
     pub status: SandboxStatus,
     pub last_used_at: Time,
     pub expires_at: Time,
@@ -83,7 +83,7 @@ impl Use {
         let mut info = kept.info();
         info.uses += 1;
         info.last_used_at = Time::now();
-        let (generation, is_restart) = (info.generation, info.is_untold);
+        let (generation, is_restart) = (info.generation, info.restart_unreported);
         drop(info);
         Self { kept, guest, generation, is_new, is_restart, changed }
     }
@@ -130,9 +130,9 @@ impl Use {
     }
 
     /// Its caller learns whether it [is a restart](Self::is_restart).
-    pub fn told(&self) {
+    pub fn mark_restart_reported(&self) {
         let mut info = self.kept.info();
-        info.is_untold &= info.generation != self.generation;
+        info.restart_unreported &= info.generation != self.generation;
     }
 }
 
@@ -152,7 +152,7 @@ impl KeptSandbox {
         let info = Info {
             generation: record.generation,
             has_started: record.generation > 0,
-            is_untold: false,
+            restart_unreported: false,
             status: SandboxStatus::Stopped,
             last_used_at: record.last_used_at,
             expires_at: record.expires_at,

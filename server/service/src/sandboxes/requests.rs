@@ -51,7 +51,7 @@ impl Service {
         let failed = |_| ServiceError::internal("the creation of a sandbox panicked");
         let (used, is_new) = creating.await.map_err(failed)??;
         let restarted = used.is_restart();
-        used.told();
+        used.mark_restart_reported();
         Ok(CreatedSandbox { sandbox: used.end(), is_new, restarted })
     }
 

@@ -259,7 +259,7 @@ fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
 }
 
 #[test]
-fn restart_that_nobody_was_told_of_is_told_to_the_next_use() {
+fn unreported_restart_is_reported_to_the_next_use() {
     let world = World::new();
     let id = world.create(request(None)).unwrap().sandbox.id;
     world.launcher.all_ended.store(true, Ordering::SeqCst);
