@@ -281,7 +281,7 @@ fn a_runtime_is_taken_or_refused_and_never_ignored() {
 }
 
 #[test]
-fn a_script_whose_output_nobody_reads_is_cancelled_without_a_message() {
+fn a_script_with_a_closed_stdout_is_cancelled_without_a_message() {
     let place = Fixture::new();
     place.write("s.luau", "while true do print(string.rep('x', 100)) end");
     place.write("quiet.luau", "return 1");

@@ -106,11 +106,7 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
         "ends a killed program at once that has used more than its processors (else minutes later)",
         &[Podman],
     ),
-    (
-        Feature::RemovalFinished,
-        "finishes a removal though its client is gone, so that nobody waits for it",
-        &[Podman],
-    ),
+    (Feature::RemovalFinished, "finishes a removal though its client has disconnected", &[Podman]),
 ];
 
 /// What ends a container that uses more memory than it may: status, exit code and kind.

@@ -54,7 +54,7 @@ fn main() {
 }
 
 fn proxy() -> TcpStream {
-    let url = std::env::var("HTTPS_PROXY").expect("programs are told where the proxy is");
+    let url = std::env::var("HTTPS_PROXY").expect("programs have the address of the proxy");
     let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_nodelay(true).unwrap();
     stream

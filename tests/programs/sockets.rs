@@ -252,7 +252,7 @@ fn own() {
 }
 
 fn prctl_undumpable() {
-    result(unsafe { prctl(4, 0_usize, 0, 0, 0) }).expect("told that it is undumpable");
+    result(unsafe { prctl(4, 0_usize, 0, 0, 0) }).expect("made undumpable");
 }
 
 fn datagrams(path: &str) {

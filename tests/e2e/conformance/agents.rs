@@ -425,28 +425,28 @@ impl ScriptedSandbox {
 
 #[test]
 fn a_cancel_that_is_never_answered_ends_the_sandbox() {
-    let told = ScriptedSandbox::new("hears-and-says-nothing", Duration::from_secs(5));
-    let heard = told.actor.place.path("sandbox-files/heard");
+    let scripted = ScriptedSandbox::new("hears-and-says-nothing", Duration::from_secs(5));
+    let heard = scripted.actor.place.path("sandbox-files/heard");
     // Dropped in the middle: it has asked, and nothing ever answers.
-    told.library.wait(async {
+    scripted.library.wait(async {
         let is_heard = async {
             while !heard.exists() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::select! {
-            _ = told.sandbox.read(Read::new("f"), None) => panic!("something has answered"),
+            _ = scripted.sandbox.read(Read::new("f"), None) => panic!("something has answered"),
             () = is_heard => {}
         }
     });
-    told.wait_for_its_end();
+    scripted.wait_for_its_end();
 }
 
 #[test]
 fn content_beyond_what_a_reader_has_room_for_ends_the_sandbox() {
-    let told = ScriptedSandbox::new("chunks-beyond-credit", Duration::from_secs(60));
-    let reader = told.library.wait(told.sandbox.reader(Read::new("f"))).unwrap();
+    let scripted = ScriptedSandbox::new("chunks-beyond-credit", Duration::from_secs(60));
+    let reader = scripted.library.wait(scripted.sandbox.reader(Read::new("f"))).unwrap();
     // Which reads nothing.
-    told.wait_for_its_end();
+    scripted.wait_for_its_end();
     drop(reader);
 }

@@ -144,7 +144,7 @@ fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
     assert_eq!(
         none.network(&["around", "tcp=127.0.0.1:3128"]),
         "tcp=127.0.0.1:3128: 111\n",
-        "nobody listens"
+        "no server listens"
     );
     assert_eq!(none.network(&["loopback"]), "hello\n");
 }

@@ -354,7 +354,7 @@ fn ctrl_c_ends_a_read_whose_reader_does_not_read() {
 }
 
 #[test]
-fn a_second_ctrl_c_ends_a_command_whose_result_nobody_reads() {
+fn a_second_ctrl_c_ends_a_command_whose_stdout_is_full() {
     let place = Fixture::new();
     place.write("sandbox-files/a", content(5 << 20));
     let mut read = place.command(["fs", "read", "a", "--encoding", "hex", "--json"]);

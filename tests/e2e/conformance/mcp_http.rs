@@ -524,7 +524,7 @@ fn session_is_its_subjects_alone_and_hears_of_its_changes() {
         .with("mcp-session-id", "00000000-0000-4000-8000-000000000000")
         .call_in_session("stat", json!({ "path": "a" }));
     assert_eq!((refused.status, unknown.status), (404, 404));
-    assert_eq!(refused.body, unknown.body, "nobody learns which sessions there are");
+    assert_eq!(refused.body, unknown.body, "the answer does not disclose which sessions exist");
     let stream = |client: &Client, method: &str| {
         let mut headers = vec![("host", client.address.clone())];
         headers.push(("accept", "text/event-stream".to_owned()));

@@ -146,7 +146,7 @@ fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
         // Podman may give a request up with its client: it is waited for there.
         let outcome = if kind() == Kind::Podman { "ok" } else { "requested" };
         assert_eq!((&last["operation"], &last["outcome"]), (&json!("close"), &json!(outcome)));
-        eventually("its container is removed though nobody waits", || {
+        eventually("its container is removed in the background", || {
             let is_left = |container: &String| container.contains(&id);
             (!place.containers().iter().any(is_left) && engine().remains(&place).is_empty())
                 .then_some(())

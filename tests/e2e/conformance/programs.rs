@@ -137,7 +137,7 @@ fn a_program_is_unprivileged() {
 }
 
 #[test]
-fn processor_time_of_processes_that_nobody_waits_for_is_counted() {
+fn processor_time_of_processes_without_a_waiter_is_counted() {
     if !has(Feature::SharedKernel) || !has(Feature::OutOfMemory) {
         // Its control groups are not read.
         return;

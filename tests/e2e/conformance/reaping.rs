@@ -87,7 +87,7 @@ fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_no
     let place = Fixture::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &["--no-io"]);
-    eventually("nobody waits for its removal", || place.containers().is_empty().then_some(()));
+    eventually("it is removed in the background", || place.containers().is_empty().then_some(()));
     // Docker takes five seconds for each: for a commit every other one, from the second.
     let step = if engine() == Engine::Docker { cases(2, 1) } else { 1 };
     for point in POINTS.iter().skip(step - 1).step_by(step) {

@@ -407,7 +407,7 @@ fn cut_off_log_is_one_warning_at_the_end() {
                    limits.log_lines in ~/.config/sandboxctl/config.toml, raises the limit); a file \
                    (io.write) has no such limit\n";
     assert_eq!(stderr(&[], "3"), warning);
-    // Data on stdout has no line of ours, so that nothing else says it.
+    // On stdout is only data, without a line of sandboxctl: nothing else reports it.
     assert_eq!(stderr(&["-q"], "3"), warning);
     assert_eq!(stderr(&["--json"], "3"), warning);
     let mut command = place.command(["run"]);

@@ -457,8 +457,8 @@ fn stopping_service_lets_running_executions_end_and_keeps_queued_ones() {
     // One at a time, with files.
     let variables = [("SANDBOXCTL_SERVER_CONCURRENCY", "1"), ("SANDBOXCTL_IO_ENABLED", "true")];
     let service = Service::with(&place, &[], &variables);
-    let until_told = "fs.write('begun', '') while not fs.exists('go') do end return 'done'";
-    let running = service.submit(until_told);
+    let until_signalled = "fs.write('begun', '') while not fs.exists('go') do end return 'done'";
+    let running = service.submit(until_signalled);
     service.until(&running, "running");
     let begun = eventually("the script runs", || {
         let files = files_below(&place.path("service/scratch"));

@@ -244,7 +244,7 @@ fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
         });
         // So all are answered, and this is what they left.
         let left = guest.place.read("sandbox-files/f");
-        assert!(left == old, "{} bytes that nobody wrote", left.len());
+        assert!(left == old, "{} bytes from an abandoned write", left.len());
         assert_eq!(names(&guest.place.path("sandbox-files")), ["f", "large"]);
     }
 }
