@@ -10,7 +10,7 @@ import type * as results from "./results.js";
 export * from "./manager.js";
 export type * from "./results.js";
 
-/** What the platform is told of a tool. */
+/** The description of a tool for the platform. */
 const options = ({ name, description, schema }: { name: string; description: string; schema: z.ZodType }) => ({
   name,
   description,

@@ -197,7 +197,7 @@ export class ContainerManagerService implements OnModuleDestroy {
       try {
         return await this.#init(containerId, known.config);
       } catch (error) {
-        // The first call after the end of a sandbox is told why it has ended.
+        // The first call after the end of a sandbox gets the reason why it has ended.
         this.#logger.warn(`The sandbox '${containerId}' is made again: ${(error as Error).message}`);
         this.#entries.delete(containerId);
       }

@@ -13,7 +13,7 @@ type Fields = Record<string, unknown>;
 const classes: Fields = current;
 const older: Fields = block;
 
-/** The tools that Loopstack publishes: required arguments, and defaults; undefined if there is none. */
+/** The tools that Loopstack publishes: required arguments, and defaults; undefined without one. */
 const PUBLISHED: [string, string, string[], Fields][] = [
   [
     "SandboxInit",

@@ -98,8 +98,8 @@ def call(id: int, tool: str, args: dict, stream: bool = False) -> None:
     path = name_of(args.get("path"))
     match tool:
         case "sandbox_init":
-            told = {"args": args, "pid": os.getpid(), "env": sorted(os.environ)}
-            sandboxes[name] = {"init": json.dumps(told).encode()}
+            received = {"args": args, "pid": os.getpid(), "env": sorted(os.environ)}
+            sandboxes[name] = {"init": json.dumps(received).encode()}
             answer(id, {"containerId": name, "sandboxId": f"s-{name}", "dockerId": f"d-{name}"})
         case "sandbox_destroy":
             del sandboxes[name]

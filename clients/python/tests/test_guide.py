@@ -17,7 +17,7 @@ BLOCK = re.compile(r"(?<!-->\n)^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, image: str) -> list[str]:
-    """The code blocks of a page. The tests have no registry: an image of this machine takes the place of the named."""
+    """The code blocks of a page. The tests have no registry: an image of this machine replaces the named one."""
     return [block.replace("python:3.13-slim", image) for block in BLOCK.findall((ROOT / page).read_text())]
 
 

@@ -59,7 +59,7 @@ ROUTES = {
 
 DEEP = 100_000
 VALUES: list[Any] = [None, True, -1, 1.5, "x", [], {}]
-# What only a text can have: a number that is none, half of a character, more digits and brackets than a parser takes.
+# What only a text can have: an invalid number, half of a character, more digits and brackets than a parser takes.
 TEXTS = ["1e999", "NaN", r'"\ud800"', "9" * 5_000, f'"{"x" * 100_000}"', "[" * 500 + "]" * 500, "[" * DEEP + "]" * DEEP]
 MARK = "\N{BLACK SQUARE}"
 IDS = ["../../../x?y#z", "..", ".", "", "a/b", "a b", "%2e%2e", "a\n", "a\0", "\x7f", "é", "x" * 100_000, "http://x"]
@@ -321,7 +321,7 @@ def faults(body: bytes) -> dict[str, Any]:
     {case["of"]: case for case in CASES if case["answer"].get("success", True) and case["of"] != "output"}.values(),
     ids=lambda case: case["of"],
 )
-def test_answer_that_is_none_is_a_sandbox_error(
+def test_invalid_answer_is_a_sandbox_error(
     hostile: Hostile, outcome: Outcome, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (sync_http, async_http):
@@ -346,7 +346,7 @@ def test_content_that_is_cut_or_compressed_is_a_sandbox_error_and_never_a_part(
     assert outcome(reading) == b"content"
     for how, answer in faults(b"x" * 1000).items():
         if "endless" in how and "refusal" not in how and "headers" not in how:
-            # Whoever reads a stream ends it.
+            # The reader of a stream ends it.
             continue
         hostile.answers["content"] = answer
         given = outcome(reading)
@@ -369,7 +369,7 @@ def test_file_that_never_ends_is_not_collected(
 
 
 @pytest.mark.parametrize("of", ["sandbox", "execution"])
-def test_id_that_is_none_comes_into_no_url(hostile: Hostile, outcome: Outcome, of: str) -> None:
+def test_invalid_id_is_never_in_a_url(hostile: Hostile, outcome: Outcome, of: str) -> None:
     for identifier in IDS:
         hostile.usual()
         hostile.answers[of] = reply(as_json({"id": identifier, "status": "queued"}))

@@ -275,7 +275,7 @@ def test_error_of_a_listener_is_the_error_whatever_becomes_of_the_cancellation(f
     assert fake.heard("DELETE /v1/executions/e")
 
 
-def test_events_are_resumed_after_the_last_one_and_what_the_server_left_out_is_told(fake: Fake) -> None:
+def test_events_are_resumed_after_the_last_one_and_omissions_are_reported(fake: Fake) -> None:
     def stream(*events: dict[str, Any]) -> Any:
         text = "".join(f"id: {event['seq']}\ndata: {json.dumps(event)}\n\n" for event in events)
         return 200, {"Connection": "close"}, b": hello\n\n" + text.encode()

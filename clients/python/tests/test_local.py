@@ -41,8 +41,8 @@ def fake(tmp_path: Path) -> Make:
     return make
 
 
-def told(sandbox: Sandbox) -> dict:
-    """What the process was told of a sandbox, and what it is."""
+def received(sandbox: Sandbox) -> dict:
+    """What the process received about a sandbox, and what it is."""
     return json.loads(sandbox.files.read("init"))
 
 
@@ -57,12 +57,12 @@ def test_sandboxes_share_a_process_and_their_files_do_not_mix(fake: Make, tmp_pa
         assert one.files.read("a") == "1"
         assert not two.files.exists("a")
         assert two.id == "s-two"
-        assert told(one)["pid"] == told(two)["pid"] != told(other)["pid"]
-        args = told(one)["args"]
+        assert received(one)["pid"] == received(two)["pid"] != received(other)["pid"]
+        args = received(one)["args"]
         assert args["projectOutPath"] == str(tmp_path / "out")
         assert (args["rootPath"], args["limits"]) == ("io", {"memory_bytes": 5})
-        assert told(two)["args"]["allow"] == ["example.org"]
-        assert told(two)["args"]["containerName"] == "two"
+        assert received(two)["args"]["allow"] == ["example.org"]
+        assert received(two)["args"]["containerName"] == "two"
 
 
 def test_process_gets_no_variables_of_the_client(fake: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +70,12 @@ def test_process_gets_no_variables_of_the_client(fake: Make, monkeypatch: pytest
     monkeypatch.setenv("SANDBOXCTL_TOKEN", "secret")
     monkeypatch.setenv("SANDBOXCTL_SERVER", "")
     with Sandbox.create() as sandbox:
-        names = [name for name in told(sandbox)["env"] if name.startswith("SANDBOXCTL")]
+        names = [name for name in received(sandbox)["env"] if name.startswith("SANDBOXCTL")]
         assert names == ["SANDBOXCTL_PROGRAMS_PULL"]
 
 
-def test_wrong_arguments_are_told_by_what_is_expected(fake: Make) -> None:
-    with pytest.raises(SandboxError, match="engine: 'podman' is none of auto, docker, embedded") as failure:
+def test_wrong_arguments_are_refused_with_what_is_expected(fake: Make) -> None:
+    with pytest.raises(SandboxError, match="engine: 'podman' is not one of auto, docker, embedded") as failure:
         Sandbox.create(binary=fake(), engine="podman")
     assert (failure.value.kind, failure.value.hint) == ("usage", None)
     with Sandbox.create(binary=fake()) as sandbox:
@@ -115,9 +115,9 @@ def test_hints_of_the_command_line_are_in_the_words_of_the_package() -> None:
         ("SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "limits= raises the limit"),
         ("create another one", "create another one"),
     ]:
-        told = error_of("limit", "", hint).hint
-        assert told is not None
-        assert told.startswith(words)
+        shown = error_of("limit", "", hint).hint
+        assert shown is not None
+        assert shown.startswith(words)
 
 
 def test_large_files_go_in_pieces_both_ways(fake: Make, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_listener_that_raises_cancels_the_script_and_its_error_is_the_error(fake
 
 
 @pytest.mark.parametrize("kept", [3_000, channel._KEPT])
-def test_listener_that_is_too_far_behind_is_told_how_much_it_missed(
+def test_listener_that_is_too_far_behind_learns_how_much_it_missed(
     fake: Make, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.setattr(channel, "_KEPT", kept)
@@ -270,7 +270,7 @@ def test_bytes_that_are_dropped_are_those_of_the_output_and_not_of_its_encoding(
 def test_process_that_is_killed_ends_every_waiting_call_and_the_next_sandbox_has_a_new_one(fake: Make) -> None:
     binary = fake()
     sandbox = Sandbox.create(binary=binary)
-    pid = told(sandbox)["pid"]
+    pid = received(sandbox)["pid"]
     with ThreadPoolExecutor(40) as pool:
         # More than there are slots.
         waiting: list[Future] = [pool.submit(sandbox.files.read, "pending") for _ in range(19)]

@@ -280,7 +280,7 @@ export class CommandHandle implements AsyncIterable<OutputEvent> {
         this.#ended = true;
         this.#notify();
       });
-    // Whoever waits gets the error; nobody has to.
+    // Callers that await the result get the error; an unawaited one is no unhandled rejection.
     this.#result.catch(() => {});
   }
 

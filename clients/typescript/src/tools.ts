@@ -55,7 +55,7 @@ export class Tools {
         void process.write({ cancel: id });
         reject(signal?.reason as Error);
       };
-      // The slot is held until the process has answered, even if nobody waits any longer.
+      // The slot is held until the process has answered, even if the caller has stopped waiting.
       const settle = () => {
         release();
         signal?.removeEventListener("abort", cancel);

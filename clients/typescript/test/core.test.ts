@@ -121,11 +121,11 @@ test("every operation has a method, but the one for people", async () => {
       group: "",
     };
     const counted = { bytes_written: 0, replacements: 0, matches: 0, files: 0, size: 0, uid: 0, gid: 0, bytes: 0 };
-    const told = { created: true, removed: true, exists: true, truncated: false };
+    const flags = { created: true, removed: true, exists: true, truncated: false };
     const found = { entries: operation === "list" ? [] : 0, lines: [] };
     const matches = operation === "glob" ? { matches: [] } : {};
     const times = operation === "stat" ? { created: null } : {};
-    return { success: true, data: { ...named, ...counted, ...told, ...found, ...matches, ...times }, error: null };
+    return { success: true, data: { ...named, ...counted, ...flags, ...found, ...matches, ...times }, error: null };
   };
   const files = new Files(() => ({ operation }) as unknown as Transport, "id");
   await files.read("a");
@@ -285,7 +285,7 @@ test("an event of many small pieces takes time in proportion to its length", () 
   assert.ok(ms < 3000, `${ms} ms`);
 });
 
-test("a limiter lets in as many as it has slots, in order, and whoever leaves the line frees their place", async () => {
+test("a limiter lets in as many as it has slots, in order, and a waiter that leaves frees its place", async () => {
   const limiter = new Limiter(1);
   const first = await limiter.acquire();
   const order: number[] = [];

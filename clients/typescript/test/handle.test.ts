@@ -82,7 +82,7 @@ test("a handle keeps a bounded amount of output, and says where some is left out
   assert.ok(heard > 10 << 20 && heard < 40 << 20, `${heard} bytes`);
 });
 
-test("a reader that falls behind in the middle is told how much it missed, and one that keeps up misses nothing", async () => {
+test("a reader that falls behind in the middle learns how much it missed, and one that keeps up misses nothing", async () => {
   const { handle, say, end } = started();
   const piece = "x".repeat(1 << 20);
   const slow = handle[Symbol.asyncIterator]();
@@ -104,7 +104,7 @@ test("a reader that falls behind in the middle is told how much it missed, and o
   assert.equal((await handle.wait()).missed, false);
 });
 
-test("a failure of the sandbox reaches whoever waits and whoever reads, and nobody has to", async () => {
+test("a failure of the sandbox reaches waiters and readers, and needs neither", async () => {
   const { handle, fail } = started();
   fail(new Error("gone"));
   await assert.rejects(handle.wait(), /gone/);

@@ -149,7 +149,7 @@ const serverFor = (step: Case, answers: Record<string, Answer>) =>
 
 const DEEP = 100_000;
 const VALUES: unknown[] = [null, true, -1, 1.5, "x", [], {}];
-/** What only a text can have: a number that is none, half of a character, more digits and brackets than one reads. */
+/** What only a text can have: an invalid number, half of a character, more digits and brackets than one reads. */
 const TEXTS = [
   "1e999",
   "NaN",
@@ -271,7 +271,7 @@ function faults(body: string): Record<string, Answer> {
 for (const step of new Map(
   CASES.filter((each) => each.answer.success !== false && each.of !== "output").map((each) => [each.of, each]),
 ).values()) {
-  test(`an answer that is none is a SandboxError: ${step.of}`, async () => {
+  test(`an invalid answer is a SandboxError: ${step.of}`, async () => {
     const isEvent = step.of === "log" || step.of === "output";
     const body = isEvent ? event(json(step.answer)) + END : json(step.answer);
     await each(Object.entries(faults(body)), async ([how, answer]) => {
@@ -306,7 +306,7 @@ test("content that is cut or compressed is a SandboxError, and never a part", as
   });
 });
 
-test("an id that is none comes into no URL", async () => {
+test("an invalid id is never in a URL", async () => {
   const ids = ["../../../x?y#z", "..", ".", "", "a/b", "a b", "%2e%2e", "a\n", "a\0", "\x7f", "é", "x".repeat(100_000)];
   for (const of of ["sandbox", "execution"]) {
     await each(ids, async (id) => {

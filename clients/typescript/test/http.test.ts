@@ -103,7 +103,7 @@ test("a change whose connection is lost is not made twice, and reading is", asyn
   assert.deepEqual(operations, ["write", "read", "read"]);
 });
 
-test("events that break off are resumed after the last one, each is told once, and so is what a server left out", async (t) => {
+test("events that break off are resumed after the last one, each is delivered once, and omissions are reported", async (t) => {
   const after: unknown[] = [];
   const event = (seq: number, rest: object) => `id: ${seq}\ndata: ${JSON.stringify({ seq, time: "", ...rest })}\n\n`;
   const { s } = await sandboxAt(t, (request, response) => {
@@ -186,7 +186,7 @@ test("what the content of an upload throws is thrown", async (t) => {
 });
 
 test("a server that is gone is named", async () => {
-  // A port that nobody is given who asks for any: one that was just closed may be another test's by now.
+  // A port that is never assigned: one that was just closed may be another test's by now.
   const created = Sandbox.create({ server: "http://127.0.0.1:2" });
   await assert.rejects(created, (error) => {
     assert.ok(error instanceof ServerBusy && error.retryable);

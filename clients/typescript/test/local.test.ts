@@ -42,12 +42,12 @@ test("sandboxes share a process, and their files do not mix", async (t) => {
   assert.deepEqual((JSON.parse(await two.files.read("init")) as Record<string, unknown>).allow, ["example.org"]);
 });
 
-test("wrong arguments are told by what is expected", async (t) => {
+test("wrong arguments are refused with what is expected", async (t) => {
   const binary = fake(t);
   const odd = (options: object) => options as never;
   await assert.rejects(Sandbox.create(odd({ binary, engine: "podman" })), {
     kind: "usage",
-    message: "engine: 'podman' is none of auto, docker, embedded",
+    message: "engine: 'podman' is not one of auto, docker, embedded",
   });
   await assert.rejects(Sandbox.create(odd({ binary, io_dir: "out" })), /there is no option 'io_dir': .*ioDir/);
   await using s = await Sandbox.create({ binary });
@@ -256,7 +256,7 @@ async function program(t: TestContext, end: string): Promise<{ child: ChildProce
   return { child, pid: Number(first.toString().trim().split(" ")[0]) };
 }
 
-/** Waits until a process has ended: whoever has to wait for it may be init, or nobody. */
+/** Waits until a process has ended, or is a zombie: its parent may never wait for it. */
 async function ended(pid: number): Promise<void> {
   const running = async () => !/\) [ZX] /.test(await readFile(`/proc/${pid}/stat`, "latin1"));
   while (await running().catch(() => false)) await new Promise((resolve) => setImmediate(resolve));

@@ -410,8 +410,8 @@ class Listener:
         match event.text("event"):
             case "output":
                 piece = event.output("text", "encoding")
-                if told := self._outputs.get(event.text("stream")):
-                    told.say(piece)
+                if output := self._outputs.get(event.text("stream")):
+                    output.say(piece)
             case "log":
                 text, level = event.text("text"), event.text_or_none("level")
                 if self._on_log is not None:

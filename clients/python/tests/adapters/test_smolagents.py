@@ -1,4 +1,4 @@
-"""The smolagents executor, with a real `CodeAgent` and a model that says what it was told to say."""
+"""The smolagents executor, with a real `CodeAgent` and a model with scripted replies."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ export interface Execution {
   /** Where the time went. */
   timing: Camel<wire.Timing> | null;
   /**
-   * Whether its listeners, or the readers of its handle, were not told all that it said: a server keeps 4 MiB of a run.
+   * Whether its listeners, or the readers of its handle, missed output: a server keeps 4 MiB of a run.
    * The result is not affected.
    */
   missed: boolean;

@@ -29,7 +29,7 @@ export function expectOptions(given: IArguments, count: number, names: readonly 
   const rest = Array.from(given) as unknown[];
   const options = rest[count - 1];
   if (rest.slice(count).some((each) => each !== undefined)) {
-    throw new TypeError(`the options are argument ${count} of this call, and there is none after them`);
+    throw new TypeError(`the options are argument ${count} of this call, and must be the last`);
   }
   if (options === undefined) return;
   if (typeof options !== "object" || options === null || Array.isArray(options)) {

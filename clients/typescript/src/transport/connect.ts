@@ -24,7 +24,7 @@ export function connect(place: Place): Transport {
   if (server === undefined) {
     if (place.token !== undefined) throw errorOf({ kind: "usage", message: "token: it needs a server" });
     if (place.engine !== undefined && !ENGINES.includes(place.engine)) {
-      throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is none of ${ENGINES.join(", ")}` });
+      throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is not one of ${ENGINES.join(", ")}` });
     }
     return shared(processes, JSON.stringify([place.binary, place.engine]), () => new LocalTransport(place));
   }

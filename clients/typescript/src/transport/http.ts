@@ -18,7 +18,7 @@ const MAX_PAUSE_MS = 60_000;
 const WAIT_S = 60;
 /** The time for one answer. */
 const ANSWER_MS = 300_000;
-/** The time for a cancellation that nobody waits for any longer. */
+/** The time for a cancellation whose caller has stopped waiting. */
 const CANCEL_MS = 10_000;
 /** The most bytes of an answer that is kept whole. */
 const MAX_ANSWER = 128 * 1024 * 1024;

@@ -162,14 +162,14 @@ export class LocalTransport implements Transport {
     let credit = WINDOW;
     let wake = () => {};
     let answer: { data: unknown } | { error: unknown } | undefined;
-    let told = () => {};
+    let resolveAnswered = () => {};
     const answered = new Promise<undefined>((resolve) => {
-      told = () => resolve(undefined);
+      resolveAnswered = () => resolve(undefined);
     });
     const finish = (result: { data: unknown } | { error: unknown }) => {
       answer ??= result;
       wake();
-      told();
+      resolveAnswered();
     };
     const call = process.send("sandbox_upload", args, {
       onLine: (line) => {
@@ -220,7 +220,7 @@ export class LocalTransport implements Transport {
       signal?.removeEventListener("abort", abort);
       // An error of the content itself, or an abort: nothing is written.
       if (!complete || signal?.aborted) void process.write({ cancel: call });
-      // It may never end what it does at this moment; nobody waits for that.
+      // Its current step may never end: it is not awaited.
       if (!complete) source.return?.().then(undefined, () => {});
     }
   }
@@ -279,7 +279,7 @@ export class LocalTransport implements Transport {
     return this.#answer(process, tool, args, options, release);
   }
 
-  /** The answer to one call. The slot is held until the process has answered, even if nobody waits any longer. */
+  /** The answer to one call. The slot is held until the process has answered, even if the caller has left. */
   #answer(
     process: ToolsProcess,
     tool: string,

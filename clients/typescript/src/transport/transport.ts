@@ -11,7 +11,7 @@ export interface SandboxSpec {
   name?: string | undefined;
 }
 
-/** How a call may be ended, and who is told what happens meanwhile. */
+/** How a call may be ended, and the listeners for its events. */
 export interface CallOptions {
   signal?: AbortSignal | undefined;
 }

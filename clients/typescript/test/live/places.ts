@@ -44,16 +44,16 @@ async function serve(engine: string, args: string[]): Promise<{ server: string; 
   const child = spawn(binary, [...all, ...args], { stdio: ["ignore", "pipe", "pipe"] });
   servers.push(child);
   return new Promise((resolve, reject) => {
-    let told = "";
+    let printed = "";
     const listen = (piece: string) => {
       // Its log goes on; only the beginning is of interest.
-      if (told.length < 65_536) told += piece;
-      const address = /listening on (http:\S+)/.exec(told)?.[1];
+      if (printed.length < 65_536) printed += piece;
+      const address = /listening on (http:\S+)/.exec(printed)?.[1];
       if (address) resolve({ server: address, token: token.trim() });
     };
     child.stdout.setEncoding("utf8").on("data", listen);
     child.stderr.setEncoding("utf8").on("data", listen);
-    child.on("exit", () => reject(new Error(`the server did not start: ${told}`)));
+    child.on("exit", () => reject(new Error(`the server did not start: ${printed}`)));
   });
 }
 

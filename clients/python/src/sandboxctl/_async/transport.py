@@ -88,7 +88,7 @@ def connect(
         if token is not None:
             raise error_of("usage", "token: it needs a server")
         if engine is not None and engine not in ENGINES:
-            raise error_of("usage", f"engine: {engine!r} is none of {', '.join(ENGINES)}")
+            raise error_of("usage", f"engine: {engine!r} is not one of {', '.join(ENGINES)}")
         return AsyncLocalTransport(binary, engine)
     try:
         from .http import AsyncHttpTransport

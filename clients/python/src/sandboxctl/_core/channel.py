@@ -17,7 +17,7 @@ _ITEM: Final = 256
 
 class Channel:
     """Items for one reader. If it is 64 MiB behind, the oldest are dropped: an event says how many bytes they had. A
-    process is shared, so that a reader who waits must not stop what others are told."""
+    process is shared, so that a slow reader must not hold up the events of others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Channel:
         return self._ended and not self._items
 
     def take(self) -> Any:
-        """The next item, or None if there is none yet."""
+        """The next item, or None if nothing has arrived yet."""
         with self._lock:
             if not self._items:
                 return None

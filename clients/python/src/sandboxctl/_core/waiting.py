@@ -56,12 +56,12 @@ async def _done(future: Future[Any]) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    def told(_: Future[Any]) -> None:
-        # A loop that has been closed has nobody who waits.
+    def done(_: Future[Any]) -> None:
+        # A closed loop has no waiters.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(wake)
 
-    future.add_done_callback(told)
+    future.add_done_callback(done)
     await waiter
 
 

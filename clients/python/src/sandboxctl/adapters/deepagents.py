@@ -127,7 +127,7 @@ class SandboxctlBackend(BaseSandbox):
         return self._sandbox.id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Runs a shell command line. A `timeout` of 0 is none beyond the sandbox's own."""
+        """Runs a shell command line. With a `timeout` of 0 only the sandbox's own applies."""
         seconds = self._timeout if timeout is None else (timeout or None)
         # The shell reads the command after it has sent its own stderr where stdout goes, so that the messages about
         # its syntax are in the output too.

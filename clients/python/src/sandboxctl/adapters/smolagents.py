@@ -240,7 +240,7 @@ class SandboxctlExecutor(RemotePythonExecutor):
             self._end_interpreter()
 
     def _start_interpreter(self) -> str:
-        """The directory of the interpreter, which is started if there is none."""
+        """The directory of the interpreter, which is started if none runs."""
         if self._interpreter is None:
             self._home = f"/tmp/.sandboxctl-python-{secrets.token_hex(8)}"
             self._interpreter = self._sandbox.commands.start(
