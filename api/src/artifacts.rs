@@ -102,7 +102,7 @@ impl OmittedEntry {
     /// The entry at this path.
     #[must_use]
     pub fn new(path: &[u8], reason: OmitReason) -> Self {
-        let (path, path_b64) = spelt(path);
+        let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, reason }
     }
 
@@ -206,7 +206,7 @@ impl<T> PathDifference<T> {
     /// A difference at this path.
     #[must_use]
     pub fn new(path: &[u8], change: T) -> Self {
-        let (path, path_b64) = spelt(path);
+        let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, change, expected: None, actual: None }
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn manifest_keeps_its_members_and_their_order() {
-        let (path, path_b64) = spelt(b"a\xff");
+        let (path, path_b64) = text_and_bytes(b"a\xff");
         let manifest = ArtifactManifest {
             schema: ArtifactSchema::V1,
             files: vec![Artifact {

@@ -168,7 +168,7 @@ impl std::fmt::Display for Status {
 impl Outcome {
     /// Applies a limit that was found afterwards to be exceeded: a run that ended by itself becomes
     /// [`Outcome::Limit`].
-    pub fn beyond(self, limit: Option<ScriptError>) -> Self {
+    pub fn or_limit(self, limit: Option<ScriptError>) -> Self {
         match (self, limit) {
             (Self::Ok { .. } | Self::Exit(_) | Self::ScriptError(_), Some(limit)) => {
                 Self::Limit(limit)

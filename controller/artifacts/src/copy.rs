@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
 use rustix::io::Errno;
-use sandbox_api::artifacts::{Artifact, ArtifactMode, spelt};
+use sandbox_api::artifacts::{Artifact, ArtifactMode, text_and_bytes};
 use sandbox_dirfd::{
     CopyAllowance, FileStamp, HoleAllowance, KnownFiles, SparseReader, hex, link_below, open_child,
 };
@@ -73,7 +73,7 @@ impl Progress {
 
 /// An artifact by another name of its file.
 fn by_name(artifact: &Artifact, path: &[u8]) -> Artifact {
-    let (path, path_b64) = spelt(path);
+    let (path, path_b64) = text_and_bytes(path);
     Artifact { path, path_b64, ..artifact.clone() }
 }
 
@@ -111,7 +111,7 @@ pub fn copy(
         let mode = ArtifactMode::of(before.st_mode);
         fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
         let mime = manifest::mime(path, &head);
-        let (path, path_b64) = spelt(path);
+        let (path, path_b64) = text_and_bytes(path);
         let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
         progress.known.add(&after, artifact.clone());
         return Ok(artifact);
@@ -140,7 +140,7 @@ pub fn describe(
         if FileStamp::of(&before) == FileStamp::of(&after) && bytes == size(&before) {
             let mode = ArtifactMode::of(before.st_mode);
             let mime = manifest::mime(path, &head);
-            let (path, path_b64) = spelt(path);
+            let (path, path_b64) = text_and_bytes(path);
             let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
             progress.known.add(&after, artifact.clone());
             return Ok(artifact);

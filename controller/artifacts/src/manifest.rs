@@ -37,7 +37,7 @@ pub fn decode(dir: &Path, json: &[u8]) -> Result<ArtifactManifest, Error> {
             path if !is_below(path) => "is not a path below the directory",
             path if is_reserved(path) => "is the manifest's or the checksums' own name",
             path if path <= last => "is out of order",
-            path if sandbox_api::artifacts::spelt(path)
+            path if sandbox_api::artifacts::text_and_bytes(path)
                 != (file.path.clone(), file.path_b64.clone()) =>
             {
                 "is not how its path is written"

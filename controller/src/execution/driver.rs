@@ -229,7 +229,7 @@ impl<E: Execute> ExecutionDriver<E> {
         };
         let inner = &self.inner;
         inner.settle_connections().await;
-        let outcome = outcome.beyond(passed);
+        let outcome = outcome.or_limit(passed);
         let network = self.network.as_ref().map(|network| network.borrow().clone());
         // What stood in its way, unless it ended well.
         let kernel = match outcome {
