@@ -36,7 +36,7 @@ pub enum Whence {
 
 /// The content of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum BufferMode {
     /// Bytes read ahead: those before `cursor` have been consumed.
     Read,
     /// Bytes to write: `cursor` is always `end`.
@@ -61,7 +61,7 @@ pub struct Handle {
     name: Box<[u8]>,
     /// Empty until first used, then [`BUFFER_BYTES`] long.
     buffer: Vec<u8>,
-    holds: Use,
+    holds: BufferMode,
     /// The file offset of the buffer's first byte.
     base: u64,
     cursor: usize,
@@ -88,7 +88,7 @@ impl Handle {
             file: Some(file),
             name: name.into(),
             buffer: Vec::new(),
-            holds: Use::Read,
+            holds: BufferMode::Read,
             base,
             cursor: 0,
             end: 0,
@@ -149,11 +149,11 @@ impl Handle {
     ///
     /// If it was opened write-only, or the flush fails.
     pub fn start_reading(&mut self) -> Result<(), FileError> {
-        if self.holds == Use::Write {
+        if self.holds == BufferMode::Write {
             self.flush()?;
             self.base = self.position();
             (self.cursor, self.end) = (0, 0);
-            self.holds = Use::Read;
+            self.holds = BufferMode::Read;
         }
         match self.file()?.mode {
             OpenMode::Write | OpenMode::Append => Err(self.error(Errno::BADF)),
@@ -168,8 +168,8 @@ impl Handle {
     #[must_use]
     pub fn buffered(&self) -> &[u8] {
         match self.holds {
-            Use::Read => &self.buffer[self.cursor..self.end],
-            Use::Write => &[],
+            BufferMode::Read => &self.buffer[self.cursor..self.end],
+            BufferMode::Write => &[],
         }
     }
 
@@ -280,14 +280,14 @@ impl Handle {
             OpenMode::Write | OpenMode::ReadUpdate | OpenMode::WriteUpdate => false,
         };
         let mut charge = count as u64;
-        if self.holds == Use::Read || self.end == 0 {
+        if self.holds == BufferMode::Read || self.end == 0 {
             // The position of the write, and whether it leaves a hole, is known only now: another
             // handle may have extended or truncated the file.
             let at = self.position();
             let size = if append || at > 0 { self.size()? } else { 0 };
             self.base = if append { size } else { at };
             (self.cursor, self.end) = (0, 0);
-            self.holds = Use::Write;
+            self.holds = BufferMode::Write;
             charge = charge.saturating_add(self.base.saturating_sub(size));
         }
         if self.base.checked_add(self.end as u64 + count as u64).is_none_or(|end| end > OFFSET_MAX)
@@ -337,7 +337,7 @@ impl Handle {
     ///
     /// OS errors; what could not be written stays buffered for the next attempt.
     pub fn flush(&mut self) -> Result<(), FileError> {
-        if self.holds == Use::Read || self.end == 0 {
+        if self.holds == BufferMode::Read || self.end == 0 {
             return Ok(());
         }
         let buffer = std::mem::take(&mut self.buffer);
@@ -408,7 +408,7 @@ impl Handle {
         // Every seek discards the bytes that were read ahead: the file may have been changed or
         // truncated since, and nothing would show it (timestamps have a granularity of
         // milliseconds, and writes through a mapping do not update them).
-        self.holds = Use::Read;
+        self.holds = BufferMode::Read;
         self.base = to;
         (self.cursor, self.end) = (0, 0);
         self.ahead = FIRST_AHEAD_BYTES;

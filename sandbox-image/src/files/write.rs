@@ -73,7 +73,7 @@ pub struct Writing<'f> {
 
 /// Where content is collected.
 enum Stage<'f> {
-    Beside(Temporary<'f>),
+    TempFile(Temporary<'f>),
     Memory(Vec<u8>),
 }
 
@@ -147,7 +147,7 @@ impl Files {
                     return Err(FileError::system(Errno::NOENT, written));
                 }
                 let temporary = Temporary::new(parent.directory);
-                Stage::Beside(temporary.map_err(|errno| FileError::system(errno, written))?)
+                Stage::TempFile(temporary.map_err(|errno| FileError::system(errno, written))?)
             }
         };
         let writing = Writing {
@@ -237,7 +237,7 @@ impl<'f> Writing<'f> {
     /// Adds content that is counted already.
     fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
-            Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
+            Stage::TempFile(temporary) => write_at(temporary.fd(), bytes, self.bytes)
                 .map_err(|(errno, _)| FileError::system(errno, self.written()))?,
             Stage::Memory(content) => content.extend_from_slice(bytes),
         }
@@ -254,13 +254,13 @@ impl<'f> Writing<'f> {
     pub fn put_file(&mut self, from: &OwnedFd, size: u64, watch: &Watch) -> Result<(), FileError> {
         self.refuse_size(size)?;
         self.files.charge(self.located.mount.fd(), size)?;
-        let mut by_kernel = matches!(self.stage, Stage::Beside(_));
+        let mut by_kernel = matches!(self.stage, Stage::TempFile(_));
         let mut offset = 0;
         while offset < size {
             watch.check()?;
             let length = usize::try_from(size - offset).unwrap_or(usize::MAX);
             let copied = match &self.stage {
-                Stage::Beside(temporary) if by_kernel => {
+                Stage::TempFile(temporary) if by_kernel => {
                     let (mut read, mut write) = (offset, self.bytes);
                     let length = length.min(KERNEL_COPY_BYTES);
                     let to = temporary.fd();
@@ -399,7 +399,7 @@ impl<'f> Writing<'f> {
     /// a file has appeared there.
     fn publish(&self, target: Option<&Target>, watch: &Watch) -> Result<bool, FileError> {
         let fail = |errno| beneath(errno, self.written());
-        let (Stage::Beside(temporary), MountTarget::Beneath(root, relative)) =
+        let (Stage::TempFile(temporary), MountTarget::Beneath(root, relative)) =
             (&self.stage, &self.located.target)
         else {
             // The mount exists in full or not at all.
@@ -467,7 +467,9 @@ impl<'f> Writing<'f> {
         }
         let pending = self.files.announced.announce(&self.located.path, true, change);
         let copied = match &self.stage {
-            Stage::Beside(temporary) => copy(temporary.fd(), &target.fd, start, self.bytes, watch),
+            Stage::TempFile(temporary) => {
+                copy(temporary.fd(), &target.fd, start, self.bytes, watch)
+            }
             Stage::Memory(content) => write_at(&target.fd, content, start)
                 .map_err(|(errno, copied)| CopyError::System { errno, copied }),
         };
