@@ -137,11 +137,11 @@ impl Stream {
 }
 
 /// Why an attempt failed.
-enum Failed {
+enum AttemptError {
     /// It makes no sense to try again.
-    Finally(Error),
+    Permanent(Error),
     /// It may succeed later: after this time, if the service said so.
-    ForNow(Error, Option<Duration>),
+    Transient(Error, Option<Duration>),
 }
 
 /// A service.
@@ -222,7 +222,7 @@ impl Client {
     pub async fn call_once(&self, call: &Call) -> Result<BufferedResponse, Error> {
         let sent = self.send(call).await;
         let (response, _connection) = sent.map_err(|failed| match failed {
-            Failed::Finally(error) | Failed::ForNow(error, _) => error,
+            AttemptError::Permanent(error) | AttemptError::Transient(error, _) => error,
         })?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect();
@@ -259,9 +259,9 @@ impl Client {
                 Err(failed) => failed,
             };
             let (error, after) = match failed {
-                Failed::Finally(error) => return Err(error),
-                Failed::ForNow(error, _) if !call.is_repeatable() => return Err(error),
-                Failed::ForNow(error, after) => (error, after),
+                AttemptError::Permanent(error) => return Err(error),
+                AttemptError::Transient(error, _) if !call.is_repeatable() => return Err(error),
+                AttemptError::Transient(error, after) => (error, after),
             };
             let pause = after.unwrap_or_else(|| jittered(backoff));
             if pause > until.saturating_duration_since(Instant::now()) {
@@ -273,7 +273,7 @@ impl Client {
     }
 
     /// Sends it once; a kept connection that has ended meanwhile does not count.
-    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Connection), Failed> {
+    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Connection), AttemptError> {
         let kept = self.idle.lock().await.take().filter(Connection::is_open);
         let was_kept = kept.is_some();
         let mut connection = match kept {
@@ -283,12 +283,12 @@ impl Client {
         let within = RESPONSE_TIMEOUT + call.wait;
         let until = Instant::now() + within;
         let response = timeout_at(until, connection.send(self.request(call))).await;
-        let response = response.map_err(|_| Failed::Finally(self.no_response(within)))?;
+        let response = response.map_err(|_| AttemptError::Permanent(self.no_response(within)))?;
         let answered = match response {
             Err(_) if was_kept && call.is_repeatable() => {
                 connection = self.open().await?;
                 let response = timeout_at(until, connection.send(self.request(call))).await;
-                response.map_err(|_| Failed::Finally(self.no_response(within)))?
+                response.map_err(|_| AttemptError::Permanent(self.no_response(within)))?
             }
             response => response,
         };
@@ -299,23 +299,23 @@ impl Client {
             }
             // An alert of TLS is no HTTP; what has answered before has not changed its protocol.
             Err(error) if error.is_parse() && !self.was_answered.load(Ordering::Relaxed) => {
-                Err(Failed::Finally(Error::other_protocol(&self.address)))
+                Err(AttemptError::Permanent(Error::other_protocol(&self.address)))
             }
-            Err(error) => Err(Failed::ForNow(self.lost(error), None)),
+            Err(error) => Err(AttemptError::Transient(self.lost(error), None)),
         }
     }
 
-    async fn open(&self) -> Result<Connection, Failed> {
+    async fn open(&self) -> Result<Connection, AttemptError> {
         match Connection::open(&self.address, self.trusted.as_deref()).await {
             Ok(connection) => {
                 self.was_reached.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
-            Err(error @ Error::OtherProtocol { .. }) => Err(Failed::Finally(error)),
+            Err(error @ Error::OtherProtocol { .. }) => Err(AttemptError::Permanent(error)),
             Err(error) if self.was_reached.load(Ordering::Relaxed) => {
-                Err(Failed::ForNow(error, None))
+                Err(AttemptError::Transient(error, None))
             }
-            Err(error) => Err(Failed::Finally(error)),
+            Err(error) => Err(AttemptError::Permanent(error)),
         }
     }
 
@@ -339,7 +339,7 @@ impl Client {
     }
 
     /// Why a response is not a success.
-    async fn refusal(&self, response: Response<Incoming>) -> Failed {
+    async fn refusal(&self, response: Response<Incoming>) -> AttemptError {
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER);
         let after = after.and_then(|it| it.to_str().ok()).and_then(|it| it.trim().parse().ok());
@@ -353,11 +353,11 @@ impl Client {
         let error = Error::refused(&self.server(), status, &body);
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Failed::ForNow(error, after)
+                AttemptError::Transient(error, after)
             }
             // The same request is being accepted: its connection was lost.
-            StatusCode::CONFLICT if after.is_some() => Failed::ForNow(error, after),
-            _ => Failed::Finally(error),
+            StatusCode::CONFLICT if after.is_some() => AttemptError::Transient(error, after),
+            _ => AttemptError::Permanent(error),
         }
     }
 

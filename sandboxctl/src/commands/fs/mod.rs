@@ -57,7 +57,7 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
         target::refuse_in_io_dir("TO", &path, spec.io_dir.as_deref())
             .map_err(|error| error.with_hint("a path that begins with a colon is the sandbox's"))?;
     }
-    let work = Work::prepare(args)?;
+    let work = PreparedOperation::prepare(args)?;
     if stdin(&args.command).is_some() && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
@@ -79,7 +79,7 @@ fn stdin(command: &FsCommand) -> Option<&'static str> {
 }
 
 /// What to do, with everything that it needs from the host.
-enum Work<'a> {
+enum PreparedOperation<'a> {
     Read(&'a ReadArgs),
     Write(Write, Content),
     /// What has no result to print.
@@ -104,7 +104,7 @@ enum Content {
     Text(Source, Encoding),
 }
 
-impl<'a> Work<'a> {
+impl<'a> PreparedOperation<'a> {
     /// Reads and opens what it needs from the host.
     fn prepare(args: &'a FsArgs) -> Result<Self, Error> {
         Ok(match &args.command {
@@ -204,7 +204,12 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn run(&self, config: Config, spec: SandboxSpec, work: Work<'_>) -> Result<u8, Error> {
+    async fn run(
+        &self,
+        config: Config,
+        spec: SandboxSpec,
+        work: PreparedOperation<'_>,
+    ) -> Result<u8, Error> {
         let mut signals = Signals::listen()?;
         // Otherwise a stdout that is not read would be waited for.
         let _insistence = signals::insist()?;
@@ -220,7 +225,7 @@ impl Session<'_> {
         controller: &Controller,
         signals: &mut Signals,
         spec: SandboxSpec,
-        work: Work<'_>,
+        work: PreparedOperation<'_>,
     ) -> Result<u8, Error> {
         let sandbox =
             launch::launch(self.context, self.settings, controller, signals, spec).await?;
@@ -265,7 +270,11 @@ impl Session<'_> {
         Ok(report.code)
     }
 
-    async fn perform(&self, sandbox: &Sandbox, work: Work<'_>) -> Result<Report, Error> {
+    async fn perform(
+        &self,
+        sandbox: &Sandbox,
+        work: PreparedOperation<'_>,
+    ) -> Result<Report, Error> {
         let output = self.context.output;
         match work {
             Work::Read(args) => self.read(sandbox, args).await,
