@@ -17,10 +17,10 @@ use crate::core::{Core, Queued};
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::feed::Feed;
-use crate::live::{Live, Phase, Waiting, Waits, span};
+use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
-use crate::room::Room;
+use crate::room::StorageReservation;
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
@@ -105,7 +105,7 @@ impl Reserved {
     }
 
     /// Queues an execution, and starts what may run; starts it at once in a place among what runs.
-    fn fill_with(mut self, waiting: Waiting) {
+    fn fill_with(mut self, waiting: PendingExecution) {
         match self.of {
             Reservation::Run => {
                 self.of = Reservation::Used;
@@ -255,10 +255,12 @@ impl Core {
         }
         live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         let work = match begun {
-            Some(begun) => Waits::Begun(begun),
-            None => Waits::Queued { request: (!is_large).then(|| Box::new(request)), secrets },
+            Some(begun) => PendingWork::Started(begun),
+            None => {
+                PendingWork::Queued { request: (!is_large).then(|| Box::new(request)), secrets }
+            }
         };
-        reserved.fill_with(Waiting { live, work, room });
+        reserved.fill_with(PendingExecution { live, work, room });
         Ok(Submitted { id, is_new: true })
     }
 
@@ -279,7 +281,7 @@ impl Core {
         self: &Arc<Self>,
         subject: &Subject,
         bytes: u64,
-    ) -> Result<(Reserved, Room), ServiceError> {
+    ) -> Result<(Reserved, StorageReservation), ServiceError> {
         let room = self.make_room(subject, bytes).await?;
         let quotas = self.quotas();
         let now = Time::now();

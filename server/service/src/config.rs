@@ -57,7 +57,7 @@ pub struct ServiceConfig {
     /// The bytes of results and files that are kept; the oldest are removed first.
     pub max_stored: ByteSize,
     /// How long accepted work waits for an engine that does not answer.
-    pub engine_patience: Duration,
+    pub engine_retry_time: Duration,
     /// Kept sandboxes.
     pub kept: KeptBounds,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
@@ -202,7 +202,7 @@ impl ServiceConfig {
             max_event_bytes: ByteSize::b(4 << 20),
             retention: Duration::from_secs(7 * 24 * 3600),
             max_stored: ByteSize::b(10 << 30),
-            engine_patience: Duration::from_secs(60),
+            engine_retry_time: Duration::from_secs(60),
             kept: KeptBounds::default(),
             figures_by_subject: false,
         }

@@ -15,7 +15,7 @@ use crate::disk_usage::SubjectDirs;
 use crate::error::ServiceError;
 use crate::files::Files;
 use crate::launcher::{Guest, Launcher};
-use crate::live::{Live, Waiting};
+use crate::live::{Live, PendingExecution};
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
     /// Runs an execution whose turn has come, on a task of its own.
-    work: fn(Arc<Core>, Waiting),
+    work: fn(Arc<Core>, PendingExecution),
     state: Mutex<State>,
     /// Events wait for the store.
     pub events_due: Arc<Notify>,
@@ -72,7 +72,7 @@ impl Core {
         launcher: Arc<dyn Launcher>,
         records: Records,
         files: Files,
-        work: fn(Arc<Self>, Waiting),
+        work: fn(Arc<Self>, PendingExecution),
     ) -> Self {
         let quotas = config.quotas;
         let counting = Counting::new(config.figures_by_subject);
@@ -164,10 +164,10 @@ impl Core {
     }
 
     /// An execution has ended, and its end is durable.
-    pub fn retire(self: &Arc<Self>, live: &Live, has_run: HasRun) {
+    pub fn retire(self: &Arc<Self>, live: &Live, held_slot: HeldSlot) {
         let mut state = self.state();
         state.live.remove(&live.id);
-        if has_run == HasRun::Yes {
+        if held_slot == HeldSlot::Yes {
             state.schedule.done(&live.subject);
         }
         drop(state);
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// Runs an execution that counts as one that runs.
-    pub fn begin_work(self: &Arc<Self>, waiting: Waiting) {
+    pub fn begin_work(self: &Arc<Self>, waiting: PendingExecution) {
         (self.work)(self.clone(), waiting);
     }
 
@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// Takes an execution out of the queue; `None` if it does not wait.
-    pub fn unqueue(&self, live: &Live) -> Option<Waiting> {
+    pub fn unqueue(&self, live: &Live) -> Option<PendingExecution> {
         match self.state().schedule.remove(&live.subject, &live.id) {
             Some(Queued::Execution(waiting)) => Some(waiting),
             Some(Queued::FrontEnd(_)) | None => None,
@@ -209,7 +209,7 @@ impl Core {
     }
 
     /// Queues what was accepted before this service started.
-    pub fn restore(&self, waiting: Waiting) {
+    pub fn restore(&self, waiting: PendingExecution) {
         let live = waiting.live.clone();
         let mut state = self.state();
         state.live.insert(live.id.clone(), live.clone());
@@ -266,7 +266,7 @@ impl Core {
 
 /// Whether an execution had a place among those that run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HasRun {
+pub(crate) enum HeldSlot {
     /// It had.
     Yes,
     /// It only waited.
@@ -277,7 +277,7 @@ pub(crate) enum HasRun {
 #[derive(Debug)]
 pub(crate) enum Queued {
     /// An execution of this service.
-    Execution(Waiting),
+    Execution(PendingExecution),
     /// Something that a front end runs itself.
     FrontEnd(oneshot::Sender<RunPermit>),
 }

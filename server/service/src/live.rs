@@ -19,7 +19,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::launcher::Guest;
 use crate::plan::PlannedIo;
-use crate::room::Room;
+use crate::room::StorageReservation;
 
 /// An execution that waits or runs.
 #[derive(Debug)]
@@ -124,16 +124,16 @@ pub(crate) async fn all_ended(all: &[Arc<Live>]) {
 
 /// What an execution that waits needs to run.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingExecution {
     pub live: Arc<Live>,
-    pub work: Waits,
+    pub work: PendingWork,
     /// For its request, until its end.
-    pub room: Room,
+    pub room: StorageReservation,
 }
 
 /// How far what runs is.
 #[derive(Debug)]
-pub(crate) enum Waits {
+pub(crate) enum PendingWork {
     /// It waits: that it runs is to be stored before it does.
     Queued {
         /// The request, without its secrets; `None` if it is large, and so only in the store.
@@ -141,20 +141,20 @@ pub(crate) enum Waits {
         /// They are in no store.
         secrets: RequestSecrets,
     },
-    /// It was accepted as one that runs.
-    Begun(Box<Begun>),
+    /// It was accepted as running.
+    Started(Box<StartedLaunch>),
 }
 
 /// A sandbox that is being started for an execution, and what is to run in it.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct StartedLaunch {
     pub workload: Workload,
     pub io: PlannedIo,
     pub launching: Launching,
 }
 
 /// The start of a sandbox. Dropping it ends the sandbox.
-pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Guest>, NotRun>>);
+pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Guest>, StartFailure>>);
 
 impl std::fmt::Debug for Launching {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -169,12 +169,12 @@ impl Drop for Launching {
 }
 
 /// Why an execution did not run.
-pub(crate) enum NotRun {
+pub(crate) enum StartFailure {
     Cancelled,
     Failed(Failure),
 }
 
-impl From<ServiceError> for NotRun {
+impl From<ServiceError> for StartFailure {
     fn from(error: ServiceError) -> Self {
         match error.kind() {
             ErrorKind::Cancelled => Self::Cancelled,

@@ -39,7 +39,7 @@ impl Drop for Waiter<'_> {
 impl Drop for SandboxPermit {
     fn drop(&mut self) {
         self.core.subject_dirs.changed(&self.subject);
-        self.core.kept.end_place(&self.subject);
+        self.core.kept.release(&self.subject);
     }
 }
 
@@ -106,7 +106,7 @@ impl Service {
     pub fn sandbox_permit(&self, subject: &Subject) -> Result<SandboxPermit, ServiceError> {
         let core = &self.core;
         let (quota, most) = (core.quotas().sandboxes, core.config.kept.sandboxes);
-        let begun = core.kept.begin_place(subject, quota, most);
+        let begun = core.kept.reserve(subject, quota, most);
         begun.inspect_err(|_| Counting::add(&core.counting.refused_quota))?;
         Ok(SandboxPermit { core: core.clone(), subject: subject.clone() })
     }

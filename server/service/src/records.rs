@@ -29,7 +29,7 @@ pub(crate) struct Records {
 
 /// A kept sandbox, in the types of this crate.
 #[derive(Debug, Clone)]
-pub(crate) struct KeptRecord {
+pub(crate) struct SandboxMeta {
     pub id: String,
     pub subject: Subject,
     pub name: Option<String>,
@@ -264,12 +264,12 @@ impl Records {
         self.call(move |store| store.known(&ids)).await
     }
 
-    pub async fn sandboxes(&self) -> Result<Vec<KeptRecord>, ServiceError> {
+    pub async fn sandboxes(&self) -> Result<Vec<SandboxMeta>, ServiceError> {
         let records = self.call(|store| store.sandboxes()).await?;
         let read = |record: SandboxRecord| {
             let spec = serde_json::from_str(&record.spec)
                 .map_err(|_| ServiceError::internal("a stored sandbox cannot be read"))?;
-            Ok(KeptRecord {
+            Ok(SandboxMeta {
                 id: record.id,
                 subject: record.subject,
                 name: record.name,
@@ -286,7 +286,7 @@ impl Records {
         records.into_iter().map(read).collect()
     }
 
-    pub async fn add_sandbox(&self, record: KeptRecord) -> Result<(), ServiceError> {
+    pub async fn add_sandbox(&self, record: SandboxMeta) -> Result<(), ServiceError> {
         let spec = serde_json::to_string(&record.spec)
             .map_err(|_| ServiceError::internal("a sandbox cannot be stored"))?;
         let new = SandboxRecord {

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::feed::Feed;
-use crate::live::{Live, Phase, Waiting, Waits, span};
+use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
@@ -84,10 +84,10 @@ impl Core {
                 ends.push(async move { core.end_not_run(&live, failure).await }.boxed());
                 continue;
             }
-            let work = Waits::Queued { request: None, secrets: RequestSecrets::default() };
+            let work = PendingWork::Queued { request: None, secrets: RequestSecrets::default() };
             let mut room = self.pending.room(&live.subject);
             room.restore(bytes);
-            self.restore(Waiting { live, work, room });
+            self.restore(PendingExecution { live, work, room });
         }
         let ending = tokio::spawn(async move {
             for end in ends {

@@ -1,4 +1,4 @@
-//! Room for what is about to be stored: bytes that are on their way count as stored already.
+//! Reservations for what is about to be stored: bytes that are on their way count as stored already.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ struct PendingOf {
 
 /// Bytes of a subject that are about to be stored, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct StorageReservation {
     pending: Pending,
     subject: Subject,
     of: PendingOf,
@@ -46,8 +46,12 @@ impl Pending {
     }
 
     /// No bytes yet.
-    pub fn room(&self, subject: &Subject) -> Room {
-        Room { pending: self.clone(), subject: subject.clone(), of: PendingOf::default() }
+    pub fn room(&self, subject: &Subject) -> StorageReservation {
+        StorageReservation {
+            pending: self.clone(),
+            subject: subject.clone(),
+            of: PendingOf::default(),
+        }
     }
 }
 
@@ -60,7 +64,7 @@ impl PendingBytes {
     }
 }
 
-impl Room {
+impl StorageReservation {
     /// Whose they are.
     pub const fn subject(&self) -> &Subject {
         &self.subject
@@ -109,7 +113,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for StorageReservation {
     fn drop(&mut self) {
         self.begin();
         let mut pending = self.pending.lock();

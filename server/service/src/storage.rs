@@ -8,15 +8,15 @@ use sandbox_api::service::Subject;
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
-use crate::room::Room;
+use crate::room::StorageReservation;
 
 impl Core {
-    /// Room for so many bytes more of a subject, if it may have them and the disk does.
+    /// Reserves so many bytes more for a subject, if its quota and the disk have them.
     pub async fn make_room(
         self: &Arc<Self>,
         subject: &Subject,
         bytes: u64,
-    ) -> Result<Room, ServiceError> {
+    ) -> Result<StorageReservation, ServiceError> {
         let mut room = self.pending.room(subject);
         self.add_room(&mut room, bytes).await?;
         Ok(room)
@@ -25,7 +25,7 @@ impl Core {
     /// Makes it larger. Of those who ask at one time the first get it.
     pub async fn add_room(
         self: &Arc<Self>,
-        room: &mut Room,
+        room: &mut StorageReservation,
         bytes: u64,
     ) -> Result<(), ServiceError> {
         self.check_disk()?;

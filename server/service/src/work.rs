@@ -16,14 +16,16 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::config::IoPosture;
-use crate::core::{Core, HasRun};
+use crate::core::{Core, HeldSlot};
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::launcher::Guest;
-use crate::live::{Begun, Launching, Live, NotRun, Phase, Waiting, Waits};
+use crate::live::{
+    Launching, Live, PendingExecution, PendingWork, Phase, StartFailure, StartedLaunch,
+};
 use crate::plan::{Plan, PlannedIo, plan, plan_in_sandbox};
 use crate::records::stored_events;
-use crate::room::Room;
+use crate::room::StorageReservation;
 
 /// The pause before a call to an unresponsive engine is repeated; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -42,39 +44,39 @@ struct Ended {
 }
 
 /// Runs an execution whose turn has come, on a task of its own.
-pub(crate) fn begin(core: Arc<Core>, waiting: Waiting) {
+pub(crate) fn begin(core: Arc<Core>, waiting: PendingExecution) {
     let span = waiting.live.span.clone();
     _ = tokio::spawn(core.work(waiting).instrument(span));
 }
 
 impl Core {
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
-    async fn work(self: Arc<Self>, waiting: Waiting) {
-        let Waiting { live, work, mut room } = waiting;
+    async fn work(self: Arc<Self>, waiting: PendingExecution) {
+        let PendingExecution { live, work, mut room } = waiting;
         let executed = AssertUnwindSafe(self.execute(&live, work, &mut room)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
-            Ok(Err(NotRun::Cancelled)) => cancelled(&live),
-            Ok(Err(NotRun::Failed(failure))) => not_run(&live, Status::Error, failure),
+            Ok(Err(StartFailure::Cancelled)) => cancelled(&live),
+            Ok(Err(StartFailure::Failed(failure))) => not_run(&live, Status::Error, failure),
             Err(_) => {
                 let failure = Failure::new(ErrorKind::Internal, "the execution panicked", None);
                 not_run(&live, Status::Error, failure)
             }
         };
-        self.finish(&live, ended, HasRun::Yes).await;
+        self.finish(&live, ended, HeldSlot::Yes).await;
     }
 
     /// Ends an execution that was cancelled in the queue.
-    pub async fn cancel_waiting(self: Arc<Self>, waiting: Waiting) {
-        let Waiting { live, room: _room, .. } = waiting;
+    pub async fn cancel_waiting(self: Arc<Self>, waiting: PendingExecution) {
+        let PendingExecution { live, room: _room, .. } = waiting;
         let ended = cancelled(&live);
-        self.finish(&live, ended, HasRun::No).await;
+        self.finish(&live, ended, HeldSlot::No).await;
     }
 
     /// Ends an execution that does not run.
     pub async fn end_not_run(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
         let ended = not_run(live, Status::Error, failure);
-        self.finish(live, ended, HasRun::No).await;
+        self.finish(live, ended, HeldSlot::No).await;
     }
 
     /// Ends an execution that ran when its service was killed, with what is stored of it.
@@ -98,24 +100,26 @@ impl Core {
         let document = document.to_json().unwrap_or_default();
         let (status, guest) = (Status::Killed, None);
         let ended = Ended { document, status, exit_code, usage, keeps_files, guest };
-        self.finish(live, ended, HasRun::No).await;
+        self.finish(live, ended, HeldSlot::No).await;
     }
 
     async fn execute(
         self: &Arc<Self>,
         live: &Arc<Live>,
-        work: Waits,
-        room: &mut Room,
-    ) -> Result<Ended, NotRun> {
+        work: PendingWork,
+        room: &mut StorageReservation,
+    ) -> Result<Ended, StartFailure> {
         let waited = live.accepted.elapsed();
         self.counting.waited(&live.subject, waited);
         let queued_ms = millis(waited);
         if live.cancel.cause().is_some() {
-            return Err(NotRun::Cancelled);
+            return Err(StartFailure::Cancelled);
         }
         let (request, secrets) = match work {
-            Waits::Begun(begun) => return self.execute_alone(live, *begun, queued_ms).await,
-            Waits::Queued { request, secrets } => (request, secrets),
+            PendingWork::Started(begun) => {
+                return self.execute_fresh(live, *begun, queued_ms).await;
+            }
+            PendingWork::Queued { request, secrets } => (request, secrets),
         };
         let request = match request {
             Some(request) => *request,
@@ -129,11 +133,11 @@ impl Core {
                 let limits = plan.spec.limits;
                 let begun = self.begin(live, plan);
                 self.mark_running(live, limits, None, room).await?;
-                self.execute_alone(live, begun, queued_ms).await
+                self.execute_fresh(live, begun, queued_ms).await
             }
             Some(sandbox) => {
                 let place = SandboxRef { id: sandbox.clone(), generation: live.generation };
-                self.execute_in(live, &place, request, queued_ms, room).await
+                self.execute_kept(live, &place, request, queued_ms, room).await
             }
         }
     }
@@ -157,26 +161,26 @@ impl Core {
     }
 
     /// Begins to start a sandbox for an execution.
-    pub fn begin(self: &Arc<Self>, live: &Arc<Live>, plan: Plan) -> Begun {
+    pub fn begin(self: &Arc<Self>, live: &Arc<Live>, plan: Plan) -> StartedLaunch {
         let Plan { spec, workload, io } = plan;
         let spec = self.with_io_dir(spec, io);
         let (core, live, span) = (self.clone(), live.clone(), live.span.clone());
         let launch = async move {
             let start = || core.launch(&live.subject, spec.clone());
-            core.patiently(&live, start).await
+            core.retry_transient(&live, start).await
         };
         let launching = tokio::spawn(launch.instrument(span));
-        Begun { workload, io, launching: Launching(launching) }
+        StartedLaunch { workload, io, launching: Launching(launching) }
     }
 
     /// Runs it in a sandbox of its own.
-    async fn execute_alone(
+    async fn execute_fresh(
         self: &Arc<Self>,
         live: &Arc<Live>,
-        begun: Begun,
+        begun: StartedLaunch,
         queued_ms: u64,
-    ) -> Result<Ended, NotRun> {
-        let Begun { workload, io, mut launching } = begun;
+    ) -> Result<Ended, StartFailure> {
+        let StartedLaunch { workload, io, mut launching } = begun;
         let failed = |_| ServiceError::internal("the start of a sandbox panicked");
         let guest = (&mut launching.0).await.map_err(failed)??;
         let (result, waited_ms) = match self.run(live, &*guest, workload).await {
@@ -225,18 +229,18 @@ impl Core {
     }
 
     /// Runs it in a kept sandbox.
-    async fn execute_in(
+    async fn execute_kept(
         self: &Arc<Self>,
         live: &Arc<Live>,
         place: &SandboxRef,
         request: ExecutionRequest,
         queued_ms: u64,
-        room: &mut Room,
-    ) -> Result<Ended, NotRun> {
+        room: &mut StorageReservation,
+    ) -> Result<Ended, StartFailure> {
         let kept = self.kept.check(&live.subject, place)?;
         let of_sandbox = kept.spec()?.limits;
         let workload = plan_in_sandbox(request, kept.spec()?, &self.config)?;
-        let used = self.patiently(live, || self.use_kept(&live.subject, place)).await?;
+        let used = self.retry_transient(live, || self.lease(&live.subject, place)).await?;
         let (generation, is_restart) = (used.generation(), used.is_restart());
         let timeout = workload.timeout().unwrap_or(of_sandbox.timeout);
         let limits = Limits { timeout, ..of_sandbox };
@@ -245,9 +249,9 @@ impl Core {
         used.mark_restart_reported();
         let is_started_for_it = used.is_new();
         let ran = self.run(live, used.guest(), workload).await;
-        let (result, waited_ms) = ran.map_err(|error| match NotRun::from(error) {
-            NotRun::Cancelled => NotRun::Cancelled,
-            failed => used.gone().map_or(failed, NotRun::from),
+        let (result, waited_ms) = ran.map_err(|error| match StartFailure::from(error) {
+            StartFailure::Cancelled => StartFailure::Cancelled,
+            failed => used.gone().map_or(failed, StartFailure::from),
         })?;
         let queued_ms = queued_ms.saturating_add(waited_ms);
         let document = document(live, &result, queued_ms, is_started_for_it);
@@ -270,7 +274,7 @@ impl Core {
         live: &Live,
         limits: Limits,
         used: Option<UsedGeneration>,
-        room: &mut Room,
+        room: &mut StorageReservation,
     ) -> Result<(), ServiceError> {
         let start = self.start_of(Time::now(), limits, used);
         self.records.mark_running(&live.id, start).await?;
@@ -285,11 +289,15 @@ impl Core {
 
     /// Starts a sandbox, unless it is cancelled. Calls to an unresponsive engine are repeated for a
     /// while: nothing of the execution has run yet.
-    async fn patiently<T, F>(&self, live: &Live, start: impl Fn() -> F) -> Result<T, NotRun>
+    async fn retry_transient<T, F>(
+        &self,
+        live: &Live,
+        start: impl Fn() -> F,
+    ) -> Result<T, StartFailure>
     where
         F: Future<Output = Result<T, ServiceError>>,
     {
-        let give_up = Instant::now() + self.config.engine_patience;
+        let give_up = Instant::now() + self.config.engine_retry_time;
         let mut pause = FIRST_PAUSE;
         let starting = async {
             loop {
@@ -307,7 +315,7 @@ impl Core {
         };
         tokio::select! {
             started = starting => started,
-            () = live.cancel.cancelled() => Err(NotRun::Cancelled),
+            () = live.cancel.cancelled() => Err(StartFailure::Cancelled),
         }
     }
 
@@ -320,7 +328,7 @@ impl Core {
     }
 
     /// Makes the end of an execution durable, and then publishes it.
-    async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, has_run: HasRun) {
+    async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, held_slot: HeldSlot) {
         let Ended { document, status, exit_code, usage, keeps_files, guest } = ended;
         let files_bytes = match keeps_files {
             true => {
@@ -356,7 +364,7 @@ impl Core {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         self.counting.ended(status);
-        if let (HasRun::Yes, Some(usage)) = (has_run, &finish.usage) {
+        if let (HeldSlot::Yes, Some(usage)) = (held_slot, &finish.usage) {
             self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
         }
         let started_at = match &*live.phase.borrow() {
@@ -372,7 +380,7 @@ impl Core {
         if let Some(guest) = guest {
             self.remove(guest);
         }
-        self.retire(live, has_run);
+        self.retire(live, held_slot);
     }
 
     /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.

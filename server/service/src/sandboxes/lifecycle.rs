@@ -10,7 +10,7 @@ use sandbox_api::service::{SandboxRef, SandboxStatus, Subject, Time};
 use sandbox_api::{CancelCause, generation_id};
 use tracing::Instrument as _;
 
-use super::registry::{Due, KeptSandbox, Use};
+use super::registry::{DueAction, SandboxEntry, SandboxLease};
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
@@ -26,11 +26,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Begins a use, and starts a container if it is missing.
-    pub async fn use_kept(
+    pub async fn lease(
         self: &Arc<Self>,
         subject: &Subject,
         place: &SandboxRef,
-    ) -> Result<Use, ServiceError> {
+    ) -> Result<SandboxLease, ServiceError> {
         let kept = self.kept.find(subject, &place.id)?;
         // A launch goes on if its caller does not wait: the next use has it.
         let (core, generation) = (self.clone(), place.generation);
@@ -43,9 +43,9 @@ impl Core {
     /// The same, which ends if its caller does not wait.
     pub async fn begin_use(
         self: &Arc<Self>,
-        kept: Arc<KeptSandbox>,
+        kept: Arc<SandboxEntry>,
         asked: Option<u64>,
-    ) -> Result<Use, ServiceError> {
+    ) -> Result<SandboxLease, ServiceError> {
         let mut container = kept.container.lock().await;
         if kept.is_deleted.load(Ordering::Acquire) || kept.info().expires_at <= Time::now() {
             return Err(kept.gone());
@@ -72,14 +72,14 @@ impl Core {
                 (guest, true)
             }
         };
-        let used = Use::begin(kept.clone(), guest, is_new, self.kept.changed.clone());
+        let used = SandboxLease::begin(kept.clone(), guest, is_new, self.kept.changed.clone());
         drop(container);
         Ok(used)
     }
 
     async fn start_kept(
         self: &Arc<Self>,
-        kept: &KeptSandbox,
+        kept: &SandboxEntry,
         generation: u64,
     ) -> Result<Arc<dyn Guest>, ServiceError> {
         let spec = kept.spec()?.clone();
@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// Removes its container, if nothing uses it.
-    async fn stop_kept(self: &Arc<Self>, kept: &KeptSandbox) {
+    async fn stop_kept(self: &Arc<Self>, kept: &SandboxEntry) {
         let mut container = kept.container.lock().await;
         if kept.info().uses > 0 {
             return;
@@ -130,7 +130,7 @@ impl Core {
     /// Removes a sandbox that could not be started, unless another creator of its name has started it.
     pub async fn delete_unstarted(
         self: &Arc<Self>,
-        kept: Arc<KeptSandbox>,
+        kept: Arc<SandboxEntry>,
     ) -> Result<(), ServiceError> {
         let container = kept.container.lock().await;
         if container.is_some() || kept.info().uses > 0 {
@@ -143,7 +143,10 @@ impl Core {
     }
 
     /// Removes a sandbox with its files, even if it is in use.
-    pub async fn delete_kept(self: &Arc<Self>, kept: Arc<KeptSandbox>) -> Result<(), ServiceError> {
+    pub async fn delete_kept(
+        self: &Arc<Self>,
+        kept: Arc<SandboxEntry>,
+    ) -> Result<(), ServiceError> {
         self.records.remove_sandbox(&kept.record.id).await?;
         kept.is_deleted.store(true, Ordering::Release);
         if !self.kept.take(&kept) {
@@ -163,7 +166,7 @@ impl Core {
 
     /// Ends the executions in a sandbox that is being removed. Queued ones do not run; started ones
     /// are cancelled before the container is gone, which would look like a failure.
-    async fn end_executions_in(self: &Arc<Self>, kept: &KeptSandbox) {
+    async fn end_executions_in(self: &Arc<Self>, kept: &SandboxEntry) {
         let mut begun = Vec::new();
         let is_in = |live: &Arc<Live>| live.sandbox.as_ref() == Some(&kept.record.id);
         for live in self.all_live().into_iter().filter(is_in) {
@@ -177,7 +180,7 @@ impl Core {
 
     /// Removes all containers. Those that could not be removed, and why.
     pub async fn close_kept(self: &Arc<Self>) -> Vec<String> {
-        let close = |kept: Arc<KeptSandbox>| async move {
+        let close = |kept: Arc<SandboxEntry>| async move {
             let guest = kept.container.lock().await.take()?;
             kept.info().status = SandboxStatus::Stopped;
             let closed = tokio::time::timeout(CLOSE_TIMEOUT, guest.close()).await;
@@ -196,8 +199,8 @@ pub(crate) async fn end_unused(core: Weak<Core>) {
         let mut next: Option<Time> = None;
         for kept in strong.kept.all() {
             match kept.due() {
-                Some((at, Due::Stop)) if at <= now => strong.stop_kept(&kept).await,
-                Some((at, Due::Delete)) if at <= now => {
+                Some((at, DueAction::Stop)) if at <= now => strong.stop_kept(&kept).await,
+                Some((at, DueAction::Delete)) if at <= now => {
                     let id = kept.record.id.clone();
                     if let Err(error) = strong.delete_kept(kept).await {
                         tracing::warn!(id, %error, "a sandbox was not removed");

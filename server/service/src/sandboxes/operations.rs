@@ -12,17 +12,17 @@ use sandbox_api::{Envelope, ErrorKind, Failure, operation_hint};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::registry::Use;
+use super::registry::SandboxLease;
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::launcher::{ContentReader, ContentWriter};
-use crate::room::Room;
+use crate::room::StorageReservation;
 use crate::service::Service;
 
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
 pub struct KeptReader {
     reader: ContentReader,
-    _use: Use,
+    _use: SandboxLease,
 }
 
 /// A file of a kept sandbox that is being written. Nothing changes before it is
@@ -30,9 +30,9 @@ pub struct KeptReader {
 pub struct KeptWriter {
     core: Arc<Core>,
     writer: Box<dyn ContentWriter>,
-    in_use: Use,
+    in_use: SandboxLease,
     /// For what was announced, or else for what was written.
-    room: Room,
+    room: StorageReservation,
     written: u64,
 }
 
@@ -134,7 +134,7 @@ impl Service {
             true => Some(self.core.make_room(subject, bytes).await?),
             false => None,
         };
-        let in_use = self.core.use_kept(subject, sandbox).await?;
+        let in_use = self.core.lease(subject, sandbox).await?;
         let envelope = in_use.guest().perform(request).await;
         match (envelope.success, in_use.gone()) {
             (false, Some(gone)) => return Err(gone),
@@ -155,7 +155,7 @@ impl Service {
         sandbox: &SandboxRef,
         read: Read,
     ) -> Result<InSandbox<KeptReader>, ServiceError> {
-        let in_use = self.core.use_kept(subject, sandbox).await?;
+        let in_use = self.core.lease(subject, sandbox).await?;
         let reader = in_use.guest().reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
         let InSandbox { value: (), generation, restarted } = done((), &in_use);
@@ -184,14 +184,14 @@ impl Service {
             return Err(ServiceError::sandbox(Failure::new(ErrorKind::TooLarge, message, hint)));
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
-        let in_use = self.core.use_kept(subject, sandbox).await?;
+        let in_use = self.core.lease(subject, sandbox).await?;
         let writer = in_use.guest().writer(write).await;
         let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }
 }
 
-fn done<T>(value: T, in_use: &Use) -> InSandbox<T> {
+fn done<T>(value: T, in_use: &SandboxLease) -> InSandbox<T> {
     in_use.mark_restart_reported();
     InSandbox { value, generation: in_use.generation(), restarted: in_use.is_restart() }
 }

@@ -14,7 +14,7 @@ use crate::error::ServiceError;
 use crate::files::Files;
 use crate::launcher::Guest;
 use crate::plan::plan_kept;
-use crate::records::{KeptRecord, Records};
+use crate::records::{Records, SandboxMeta};
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -28,15 +28,15 @@ pub(crate) struct KeptSandboxes {
 
 #[derive(Default)]
 struct State {
-    by_id: HashMap<String, Arc<KeptSandbox>>,
+    by_id: HashMap<String, Arc<SandboxEntry>>,
     /// How many sandboxes front ends keep themselves.
-    places: HashMap<Subject, usize>,
+    reservations: HashMap<Subject, usize>,
     gone: VecDeque<(Subject, String)>,
 }
 
 /// A kept sandbox.
-pub(crate) struct KeptSandbox {
-    pub record: KeptRecord,
+pub(crate) struct SandboxEntry {
+    pub record: SandboxMeta,
     /// What it is started from; an error if this service does not allow it.
     spec: Result<SandboxSpec, ServiceError>,
     info: Mutex<Info>,
@@ -63,8 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A use of a kept sandbox. Its container is not removed for idleness before it ends.
-pub(crate) struct Use {
-    kept: Arc<KeptSandbox>,
+pub(crate) struct SandboxLease {
+    kept: Arc<SandboxEntry>,
     guest: Arc<dyn Guest>,
     generation: u64,
     is_new: bool,
@@ -72,10 +72,10 @@ pub(crate) struct Use {
     changed: Arc<Notify>,
 }
 
-impl Use {
+impl SandboxLease {
     /// Begins a use of a sandbox whose container there is; `is_new` if it was started for it.
     pub fn begin(
-        kept: Arc<KeptSandbox>,
+        kept: Arc<SandboxEntry>,
         guest: Arc<dyn Guest>,
         is_new: bool,
         changed: Arc<Notify>,
@@ -136,7 +136,7 @@ impl Use {
     }
 }
 
-impl Drop for Use {
+impl Drop for SandboxLease {
     fn drop(&mut self) {
         let mut info = self.kept.info();
         info.uses -= 1;
@@ -147,8 +147,8 @@ impl Drop for Use {
     }
 }
 
-impl KeptSandbox {
-    pub fn new(record: KeptRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
+impl SandboxEntry {
+    pub fn new(record: SandboxMeta, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
             generation: record.generation,
             has_started: record.generation > 0,
@@ -197,15 +197,17 @@ impl KeptSandbox {
     }
 
     /// When something is to be done about it if nothing uses it, and what.
-    pub fn due(&self) -> Option<(Time, Due)> {
+    pub fn due(&self) -> Option<(Time, DueAction)> {
         let info = self.info();
         if info.uses > 0 {
             return None;
         }
-        let expiry = (info.expires_at, Due::Delete);
+        let expiry = (info.expires_at, DueAction::Delete);
         let idle = self.record.idle.map(|idle| info.last_used_at.after(idle));
         match (info.status, idle) {
-            (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => Some((idle, Due::Stop)),
+            (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => {
+                Some((idle, DueAction::Stop))
+            }
             (SandboxStatus::Ready | SandboxStatus::Stopped, _) => Some(expiry),
             (SandboxStatus::Starting, _) => None,
         }
@@ -217,19 +219,19 @@ impl KeptSandbox {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum DueAction {
     Stop,
     Delete,
 }
 
 impl State {
     fn count(&self) -> usize {
-        self.by_id.len() + self.places.values().sum::<usize>()
+        self.by_id.len() + self.reservations.values().sum::<usize>()
     }
 
     fn count_of(&self, subject: &Subject) -> usize {
         let own = self.by_id.values().filter(|kept| kept.record.subject == *subject);
-        own.count() + self.places.get(subject).copied().unwrap_or(0)
+        own.count() + self.reservations.get(subject).copied().unwrap_or(0)
     }
 
     /// Whether a subject may keep one more sandbox.
@@ -255,7 +257,7 @@ impl KeptSandboxes {
     }
 
     /// Counts a sandbox that a front end keeps, if there may be one more.
-    pub fn begin_place(
+    pub fn reserve(
         &self,
         subject: &Subject,
         quota: usize,
@@ -263,22 +265,22 @@ impl KeptSandboxes {
     ) -> Result<(), ServiceError> {
         let mut state = self.state();
         state.check_room(subject, quota, most)?;
-        *state.places.entry(subject.clone()).or_default() += 1;
+        *state.reservations.entry(subject.clone()).or_default() += 1;
         Ok(())
     }
 
     /// Whether a front end keeps one of this subject.
     pub fn has_place(&self, subject: &Subject) -> bool {
-        self.state().places.contains_key(subject)
+        self.state().reservations.contains_key(subject)
     }
 
     /// Such a sandbox is gone.
-    pub fn end_place(&self, subject: &Subject) {
+    pub fn release(&self, subject: &Subject) {
         let mut state = self.state();
-        if let Some(places) = state.places.get_mut(subject) {
-            *places -= 1;
-            if *places == 0 {
-                state.places.remove(subject);
+        if let Some(reservations) = state.reservations.get_mut(subject) {
+            *reservations -= 1;
+            if *reservations == 0 {
+                state.reservations.remove(subject);
             }
         }
     }
@@ -287,11 +289,11 @@ impl KeptSandboxes {
         self.state().by_id.keys().cloned().collect()
     }
 
-    pub fn all(&self) -> Vec<Arc<KeptSandbox>> {
+    pub fn all(&self) -> Vec<Arc<SandboxEntry>> {
         self.state().by_id.values().cloned().collect()
     }
 
-    pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<KeptSandbox>, ServiceError> {
+    pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
         let state = self.state();
         match state.by_id.get(id) {
             Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
@@ -307,7 +309,7 @@ impl KeptSandboxes {
         &self,
         subject: &Subject,
         place: &SandboxRef,
-    ) -> Result<Arc<KeptSandbox>, ServiceError> {
+    ) -> Result<Arc<SandboxEntry>, ServiceError> {
         let kept = self.find(subject, &place.id)?;
         let info = kept.info();
         let is_current = info.status != SandboxStatus::Stopped
@@ -320,7 +322,7 @@ impl KeptSandboxes {
     }
 
     /// Forgets a sandbox, and knows that it existed.
-    pub fn take(&self, kept: &KeptSandbox) -> bool {
+    pub fn take(&self, kept: &SandboxEntry) -> bool {
         let mut state = self.state();
         if state.by_id.remove(&kept.record.id).is_none() {
             return false;
@@ -350,7 +352,7 @@ impl KeptSandboxes {
                 ServiceError::forbidden("spec", format!("it is not allowed any more: {error}"))
                     .with_hint("its files are kept until it expires, for when it is allowed again")
             });
-            self.state().by_id.insert(id, Arc::new(KeptSandbox::new(record, spec)));
+            self.state().by_id.insert(id, Arc::new(SandboxEntry::new(record, spec)));
         }
         Ok(())
     }
@@ -358,10 +360,10 @@ impl KeptSandboxes {
     /// Registers a sandbox, or finds the one of its name; whether it is new.
     pub fn register(
         &self,
-        kept: &Arc<KeptSandbox>,
+        kept: &Arc<SandboxEntry>,
         quota: usize,
         most: usize,
-    ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
+    ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let record = &kept.record;
         let mut state = self.state();
         let mut own = state.by_id.values().filter(|it| it.record.subject == record.subject);
@@ -379,7 +381,7 @@ impl KeptSandboxes {
     }
 
     /// Undoes that of one that could not be created.
-    pub fn unregister(&self, kept: &KeptSandbox) {
+    pub fn unregister(&self, kept: &SandboxEntry) {
         kept.is_deleted.store(true, Ordering::Release);
         self.state().by_id.remove(&kept.record.id);
     }

@@ -9,12 +9,12 @@ use sandbox_api::service::{SandboxList, SandboxRef, SandboxRequest, SandboxView,
 use sandbox_dirfd::random_hex;
 use tracing::Instrument as _;
 
-use super::registry::{KeptSandbox, Use};
+use super::registry::{SandboxEntry, SandboxLease};
 use crate::config::ServiceConfig;
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::plan::{metadata, plan_kept};
-use crate::records::KeptRecord;
+use crate::records::SandboxMeta;
 use crate::service::Service;
 
 /// The longest name.
@@ -122,7 +122,7 @@ fn record(
     subject: &Subject,
     request: SandboxRequest,
     config: &ServiceConfig,
-) -> Result<KeptRecord, ServiceError> {
+) -> Result<SandboxMeta, ServiceError> {
     let bounds = &config.kept;
     if let Some(name) = &request.name {
         let is_valid = (1..=MAX_NAME_BYTES).contains(&name.len());
@@ -145,7 +145,7 @@ fn record(
     let ttl = time("ttl_ms", request.ttl_ms, bounds.ttl)?;
     let idle = time("idle_ms", request.idle_ms, bounds.idle)?;
     let created_at = Time::now();
-    Ok(KeptRecord {
+    Ok(SandboxMeta {
         id: random_hex::<12>(),
         subject: subject.clone(),
         name: request.name,
@@ -165,13 +165,13 @@ impl Core {
         self: Arc<Self>,
         subject: Subject,
         request: SandboxRequest,
-    ) -> Result<(Use, bool), ServiceError> {
+    ) -> Result<(SandboxLease, bool), ServiceError> {
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
         let (kept, is_new) = self.register(record, spec).await?;
         let place = SandboxRef { id: kept.record.id.clone(), generation: None };
-        match self.use_kept(&subject, &place).await {
+        match self.lease(&subject, &place).await {
             Ok(used) => Ok((used, is_new)),
             Err(error) => {
                 if is_new && let Err(error) = self.delete_unstarted(kept).await {
@@ -185,11 +185,11 @@ impl Core {
     /// Registers a sandbox, or finds the one of its name.
     async fn register(
         self: &Arc<Self>,
-        record: KeptRecord,
+        record: SandboxMeta,
         spec: SandboxSpec,
-    ) -> Result<(Arc<KeptSandbox>, bool), ServiceError> {
+    ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
-        let kept = Arc::new(KeptSandbox::new(record, Ok(spec)));
+        let kept = Arc::new(SandboxEntry::new(record, Ok(spec)));
         // Others that find it meanwhile wait.
         let container = kept.container.lock().await;
         let most = self.config.kept.sandboxes;
@@ -203,7 +203,7 @@ impl Core {
         Ok((registered, true))
     }
 
-    async fn create_kept(self: &Arc<Self>, record: &KeptRecord) -> Result<(), ServiceError> {
+    async fn create_kept(self: &Arc<Self>, record: &SandboxMeta) -> Result<(), ServiceError> {
         let (core, id) = (self.clone(), record.id.clone());
         crate::blocking(move || core.files.create(&id).map_err(ServiceError::files)).await?;
         self.records.add_sandbox(record.clone()).await

@@ -707,7 +707,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
-    let mut world = World::with(|config| config.engine_patience = TEST_TIMEOUT);
+    let mut world = World::with(|config| config.engine_retry_time = TEST_TIMEOUT);
     let request = SandboxRequest::default();
     let created = world.block_on(world.service().create_sandbox(me(), request)).unwrap();
     // Its container is gone.
@@ -731,7 +731,7 @@ fn accepted_work_waits_for_an_engine_that_is_away_for_a_while() {
 
 #[test]
 fn accepted_work_ends_with_an_error_if_the_engine_stays_away() {
-    let world = World::with(|config| config.engine_patience = Duration::from_millis(150));
+    let world = World::with(|config| config.engine_retry_time = Duration::from_millis(150));
     world.launcher.failing.store(usize::MAX, Ordering::SeqCst);
     let execution = world.wait(&world.submit("return 1"));
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Error));
