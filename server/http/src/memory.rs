@@ -26,12 +26,12 @@ pub(crate) struct Memory(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     most: u64,
-    used: Mutex<Used>,
+    used: Mutex<MemoryUsage>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct MemoryUsage {
     all: u64,
     by_subject: HashMap<Subject, u64>,
 }

@@ -36,7 +36,7 @@ use crate::limit::Limit;
 use crate::memory::Held;
 use crate::refusal::{Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
-use crate::request::{Metered, content_length, media_type, too_large};
+use crate::request::{MeteredBody, content_length, media_type, too_large};
 use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
@@ -297,7 +297,7 @@ async fn admit(
     // An upload is passed on as it comes.
     if let (Some(subject), true) = (&*subject, gate.limit != Some(Limit::Upload)) {
         let held = app.requests().hold(subject);
-        let metered = Metered { held, refused: Arc::clone(&refused) };
+        let metered = MeteredBody { held, refused: Arc::clone(&refused) };
         let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
         body = metered.meter(body, !is_form);
         request.extensions_mut().insert(metered);

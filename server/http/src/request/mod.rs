@@ -28,13 +28,13 @@ pub(crate) use self::json_size::JsonSize;
 
 /// The memory of a request's body: of what has arrived of it, and of the values in it.
 #[derive(Debug, Clone)]
-pub(crate) struct Metered {
+pub(crate) struct MeteredBody {
     pub held: Held,
     /// Why the rest of it is not read.
     pub refused: Arc<OnceLock<Refusal>>,
 }
 
-impl Metered {
+impl MeteredBody {
     /// The body, whose pieces wait for their memory. Anything but a form is read as JSON.
     pub fn meter(&self, body: Body, is_json: bool) -> Body {
         let start = (body.into_data_stream(), JsonSize::default(), self.clone());
@@ -113,7 +113,7 @@ pub(crate) fn unsupported_type(expected: &str) -> Refusal {
 pub(crate) struct Json<T> {
     pub value: T,
     /// Held while the value exists.
-    pub _held: Option<Metered>,
+    pub _held: Option<MeteredBody>,
 }
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
@@ -123,7 +123,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
         if media_type(request.headers()).as_deref() != Some("application/json") {
             return Err(unsupported_type("application/json"));
         }
-        let held = request.extensions().get::<Metered>().cloned();
+        let held = request.extensions().get::<MeteredBody>().cloned();
         let body = read_all(request.into_body()).await?;
         Ok(Self { value: app.parsers().parse(body).await?, _held: held })
     }

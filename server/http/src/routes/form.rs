@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
-use crate::request::{Json, JsonSize, Metered, unreadable};
+use crate::request::{Json, JsonSize, MeteredBody, unreadable};
 
 /// The part with the request.
 const REQUEST: &str = "request";
@@ -48,7 +48,7 @@ impl JsonSchema for ExecutionForm {
 
 /// Reads the form.
 pub(super) async fn read(request: Request, app: &App) -> Result<Json<ExecutionRequest>> {
-    let held = request.extensions().get::<Metered>().cloned();
+    let held = request.extensions().get::<MeteredBody>().cloned();
     let mut form = Multipart::from_request(request, app)
         .await
         .map_err(|_| Refusal::new(ProblemKind::Malformed, "the multipart body has no boundary"))?;

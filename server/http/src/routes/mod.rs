@@ -230,7 +230,7 @@ fn server() -> Vec<Route> {
             .answers_text(200, "text/html", "The page. It works offline."),
         Route::get("/healthz", "get_health", server::healthz)
             .for_anybody("Liveness check")
-            .answers::<server::Alive>(200, "Alive."),
+            .answers::<server::Healthz>(200, "Alive."),
         Route::get("/readyz", "get_ready", server::readyz)
             .for_anybody("Readiness check")
             .answers::<Health>(200, "Ready.")

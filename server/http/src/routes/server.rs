@@ -19,16 +19,16 @@ pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Resp
     Ok(json_response(StatusCode::OK, &app.service().usage(&caller.subject).await?))
 }
 
-/// The server lives.
+/// The answer of `/healthz`.
 #[derive(Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Alive {
-    /// That it answers says all.
+pub(super) struct Healthz {
+    /// `ok`.
     status: &'static str,
 }
 
 pub(super) async fn healthz() -> Response {
-    json_response(StatusCode::OK, &Alive { status: "ok" })
+    json_response(StatusCode::OK, &Healthz { status: "ok" })
 }
 
 pub(super) async fn readyz(State(app): State<App>) -> Response {

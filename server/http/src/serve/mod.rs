@@ -6,8 +6,8 @@
 
 pub(crate) mod body;
 mod drain;
-mod excess;
 mod listener;
+mod overflow;
 mod slots;
 mod stall;
 mod tls;
@@ -36,9 +36,9 @@ use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
 use self::drain::DrainOnDrop;
-use self::excess::Excess;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
+use self::overflow::OverflowSlots;
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
 pub use self::tls::{Tls, TlsError};
@@ -102,15 +102,15 @@ impl Server {
     /// Serves what the listeners accept. Returns when every connection has ended.
     pub async fn run(self, listeners: Vec<Listener>) {
         let slots = Slots::new(self.limits.connections, self.limits.of_an_address);
-        let excess = Excess::new();
+        let overflow = OverflowSlots::new();
         let server = Arc::new(self);
         let tasks = TaskTracker::new();
         for listener in listeners {
             let (server, slots, connections) = (Arc::clone(&server), slots.clone(), tasks.clone());
-            let excess = excess.clone();
+            let overflow = overflow.clone();
             tasks.spawn(async move {
                 let stop = server.stop.clone();
-                let accept = server.accept(listener, slots, excess, connections);
+                let accept = server.accept(listener, slots, overflow, connections);
                 tokio::select! {
                     () = accept => {}
                     () = stop.cancelled() => {}
@@ -125,7 +125,7 @@ impl Server {
         self: &Arc<Self>,
         listener: Listener,
         slots: Slots,
-        excess: Excess,
+        overflow: OverflowSlots,
         tasks: TaskTracker,
     ) {
         loop {
@@ -145,15 +145,15 @@ impl Server {
                 tracing::debug!(%peer, "too many connections of this address");
                 // A handshake would cost more than a place.
                 if let (Accepted::Tcp(stream), None) = (stream, &self.tls)
-                    && let Some(turn) = excess.turn()
+                    && let Some(overflow_slot) = overflow.acquire()
                 {
                     let kill = self.kill.clone();
                     tasks.spawn(async move {
                         tokio::select! {
-                            () = excess::refuse(stream, excess::too_many()) => {}
+                            () = overflow::refuse(stream, overflow::too_many()) => {}
                             () = kill.cancelled() => {}
                         }
-                        drop(turn);
+                        drop(overflow_slot);
                     });
                 }
                 continue;
@@ -181,7 +181,7 @@ impl Server {
                     stream.peek(&mut first).await?;
                     // A method: a handshake begins with no letter.
                     if first[0].is_ascii_uppercase() {
-                        excess::refuse(stream, excess::without_tls()).await;
+                        overflow::refuse(stream, overflow::without_tls()).await;
                         return Err(io::Error::other("plain HTTP, where TLS is spoken"));
                     }
                     tls.acceptor().accept(StallGuard::new(stream)).await

@@ -17,22 +17,22 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of its request is read, so that the kernel does not drop the answer with the rest.
 const MAX_READ: u64 = 64 << 10;
 
-/// The turns to refuse a connection with 503.
+/// Slots for connections that are being refused with 503.
 #[derive(Debug, Clone)]
-pub(super) struct Excess(Arc<Semaphore>);
+pub(super) struct OverflowSlots(Arc<Semaphore>);
 
-impl Excess {
+impl OverflowSlots {
     pub fn new() -> Self {
         Self(Arc::new(Semaphore::new(AT_ONE_TIME)))
     }
 
-    /// The turn of a connection; none if there are too many.
-    pub fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// A slot for one connection; `None` if all are taken.
+    pub fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_owned().ok()
     }
 }
 
-/// Answers a connection that nothing was read of so, and closes it.
+/// Sends `answer` on a connection from which nothing was read, and closes it.
 pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: String) {
     let refused = async {
         stream.write_all(answer.as_bytes()).await?;
