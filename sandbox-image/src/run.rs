@@ -112,7 +112,7 @@ impl Runner {
             return Err(WireError::new(ErrorKind::Busy, "the session is ending"));
         }
         if state.running.is_some() {
-            return Err(WireError::new(ErrorKind::Busy, "another run is under way"));
+            return Err(WireError::new(ErrorKind::Busy, "another run is in progress"));
         }
         let (sender, events) = channel();
         let stop = Arc::new(StopFlag::default());
