@@ -79,7 +79,7 @@ fn images() -> String {
     format!("sandboxctl-docs-{}/", std::process::id())
 }
 
-/// The image that some pages name. The tests have no registry: [`stand_in`] takes its place.
+/// The image that some pages name. The tests have no registry: [`stand_in`] replaces it.
 const IMAGE: &str = "python:3.13-slim";
 
 /// An image of this machine's packages, made once for all pages.
