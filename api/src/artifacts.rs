@@ -288,7 +288,7 @@ impl DiffChange {
 
 /// A path as documents have it.
 #[must_use]
-pub fn spelt(path: &[u8]) -> (String, Option<Base64>) {
+pub fn text_and_bytes(path: &[u8]) -> (String, Option<Base64>) {
     let (text, bytes) = WireString::parts(path);
     (text.into_owned(), bytes)
 }
