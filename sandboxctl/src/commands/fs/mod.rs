@@ -277,22 +277,24 @@ impl Session<'_> {
     ) -> Result<Report, Error> {
         let output = self.context.output;
         match work {
-            Work::Read(args) => self.read(sandbox, args).await,
-            Work::Write(write, content) => self.write(sandbox, write, content).await,
-            Work::Change(operation) => {
+            PreparedOperation::Read(args) => self.read(sandbox, args).await,
+            PreparedOperation::Write(write, content) => self.write(sandbox, write, content).await,
+            PreparedOperation::Change(operation) => {
                 let data = Some(sandbox.output(operation).await?);
                 Ok(Report { data, ..Report::default() })
             }
-            Work::List(list, long) => report::list(&sandbox.list(list).await?, long, output),
-            Work::Glob(glob) => report::glob(&sandbox.glob(glob).await?, output),
-            Work::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
-            Work::Exists(exists) => {
+            PreparedOperation::List(list, long) => {
+                report::list(&sandbox.list(list).await?, long, output)
+            }
+            PreparedOperation::Glob(glob) => report::glob(&sandbox.glob(glob).await?, output),
+            PreparedOperation::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
+            PreparedOperation::Exists(exists) => {
                 let found = sandbox.call(exists).await?;
                 Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
             }
-            Work::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
-            Work::Copy(copy) => copy.perform(sandbox, output).await,
-            Work::Batch(batch) => batch.perform(sandbox, output).await,
+            PreparedOperation::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
+            PreparedOperation::Copy(copy) => copy.perform(sandbox, output).await,
+            PreparedOperation::Batch(batch) => batch.perform(sandbox, output).await,
         }
     }
 
