@@ -260,7 +260,11 @@ fn judge_stages(before: &[LeftStage], after: &[LeftStage], conflicts: &[CommitCo
     if !conflicts.is_empty() {
         let left = after.iter().filter_map(LeftStage::advice);
         let messages: Vec<_> = conflicts.iter().map(ToString::to_string).chain(left).collect();
-        return Check::warn(id, messages.join("; "), "run again what is to change these paths");
+        return Check::warn(
+            id,
+            messages.join("; "),
+            "run the script or command again that is to change these paths",
+        );
     }
     match (before, after) {
         ([], []) => Check::ok(id, "dead controllers left none"),

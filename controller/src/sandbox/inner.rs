@@ -498,7 +498,7 @@ impl Inner {
             }
         };
         if !matches!(tokio::time::timeout(Step::Shutdown.time_limit(), leave).await, Ok(true)) {
-            tracing::debug!("the agent did not leave by itself");
+            tracing::debug!("the agent did not exit by itself");
         }
         loop {
             if let Some(removed) = self.removal.remove(Attempt::Any) {

@@ -49,7 +49,7 @@ impl Plan {
         let has_io = spec.io_dir.is_some() || spec.private_io.is_some();
         let io = has_io.then(|| guest("the mount path", &spec.mount_path)).transpose()?;
         if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
-            let reason = "the sandbox is to have no files".to_owned();
+            let reason = "files are disabled for the sandbox".to_owned();
             return Err(Error::Input { name: input.name.clone(), reason });
         }
         let inputs_root = guest("the inputs' path", INPUTS)?;

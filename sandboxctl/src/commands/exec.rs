@@ -50,7 +50,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
             format!("--secret {name}"),
             format!("--env or --env-file sets {name} too"),
         )
-        .with_hint("a variable is one of them: rename the other"));
+        .with_hint("a secret is a variable of the command: rename one of them"));
     }
     let title = title(&line, &secrets);
     let command = request(context, &line, &variables, args.workdir.as_deref()).secrets(secrets);

@@ -244,7 +244,7 @@ fn command(
 ) -> Result<Command, Error> {
     if args.script.is_some() || args.args_file.is_some() || !args.args.is_empty() {
         return Err(refuse(args, "it is the receipt of a command")
-            .with_hint("the command stands at the end: replay RECEIPT -- COMMAND…"));
+            .with_hint("the command comes last: replay RECEIPT -- COMMAND…"));
     }
     let recorded = predicate.build_definition.external_parameters.command.as_ref();
     let line = match (&args.shell, &*args.command, recorded.map(|it| &it.line)) {

@@ -203,7 +203,7 @@ fn with_tools<T>(
             Ok(tools) => {
                 if let Err(error) = tools.prewarm().await {
                     let message = error.full_message();
-                    context.output.notice(&format!("no sandbox is started ahead: {message}"));
+                    context.output.notice(&format!("no sandbox is prewarmed: {message}"));
                 }
                 let worked = work(&tools, engine, &mut signals).await;
                 if let Ok(left) = signals.guard(tools.close()).await {

@@ -183,7 +183,7 @@ fn tls_hint(source: &io::Error) -> &'static str {
             "the service needs a new certificate; it reads it at SIGHUP"
         }
         other if other.to_string().contains("UnsupportedSignatureAlgorithm") => {
-            "--ca-file FILE, or SANDBOXCTL_CA_FILE, trusts its certificate, if that is of its own making"
+            "--ca-file FILE, or SANDBOXCTL_CA_FILE, trusts its certificate, if it is self-signed or of a private authority"
         }
         other if other.to_string().contains("CaUsedAsEndEntity") => {
             "the service shows the certificate of an authority, as `openssl req -x509` makes one: make \

@@ -283,7 +283,7 @@ async fn admit(
     }
     let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
     if gate.limit.is_some() && request.headers().get_all(CONTENT_ENCODING).iter().any(is_coded) {
-        let detail = "the body is encoded: it is to be sent as it is, without Content-Encoding";
+        let detail = "the body is encoded: send it without Content-Encoding";
         return Err((Refusal::new(ProblemKind::UnsupportedMediaType, detail), None));
     }
     let limit = gate.limit.map_or(0, |limit| app.limit(limit));

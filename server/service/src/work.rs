@@ -156,7 +156,7 @@ impl Core {
         let usual = ExecutionRequest { script: Some("return".into()), ..Default::default() };
         let Ok(Plan { spec, io, .. }) = plan(usual, &self.config) else { return };
         if let Err(error) = self.launcher.prewarm(self.with_io_dir(spec, io)).await {
-            tracing::warn!(reason = %error, "no sandbox is started ahead");
+            tracing::warn!(reason = %error, "no sandbox is prewarmed");
         }
     }
 

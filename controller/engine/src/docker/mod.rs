@@ -227,7 +227,7 @@ impl DockerEngine {
         match inspect.host_config.and_then(|host| host.runtime) {
             Some(taken) if taken == name => Ok(()),
             _ => Err(EngineError::Refused(format!(
-                "the engine took a runtime of its own in place of the runtime '{name}'"
+                "the engine used its default runtime instead of '{name}'"
             ))),
         }
     }
@@ -393,7 +393,7 @@ impl Engine for DockerEngine {
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot kill a container that is to be removed");
             }
-            Err(_) => tracing::debug!("a container that is to be removed does not die"),
+            Err(_) => tracing::debug!("the container did not die before its removal"),
         }
         even_if_paused(&self.docker, container, || {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();

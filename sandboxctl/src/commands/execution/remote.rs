@@ -237,7 +237,8 @@ impl RemoteExecution {
 
     /// The document and the exit code, when there are no more events.
     fn document(&self) -> Result<(ExecutionDocument<'static>, u8), Error> {
-        let end = self.end.as_ref().ok_or_else(|| self.unexpected("there is no last event"));
+        let end =
+            self.end.as_ref().ok_or_else(|| self.unexpected("the stream of events has no end"));
         let (mut exit_code, json) = end.map(|(code, document)| (*code, document.get()))?;
         let mut document = ExecutionDocument::from_json(json)
             .map_err(|error| self.unexpected(&format!("the result: {error}")))?;

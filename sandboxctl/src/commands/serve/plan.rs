@@ -50,7 +50,7 @@ impl Plan {
                 .with_hint("--engine docker, or --engine embedded"));
         }
         let data_dir = settings.path_of(Key::ServerDataDir).ok_or_else(|| {
-            Error::usage("--data-dir", "there is no directory for what the service keeps")
+            Error::usage("--data-dir", "the service needs a data directory")
                 .with_hint("--data-dir DIR, or [server] data_dir, names one; it is created")
         })?;
         let data_dir = here.join(data_dir);

@@ -105,7 +105,7 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Option<String> {
 }
 
 pub(crate) fn unsupported_type(expected: &str) -> Refusal {
-    Refusal::new(ProblemKind::UnsupportedMediaType, format!("the body is to be {expected}"))
+    Refusal::new(ProblemKind::UnsupportedMediaType, format!("the body must be {expected}"))
         .hint(Some(format!("send Content-Type: {expected}")))
 }
 

@@ -67,7 +67,7 @@ pub(super) fn refuse_etags(headers: &HeaderMap) -> Result<()> {
 /// How a file of a sandbox is to be written, by the conditions of a request.
 pub(super) fn write_mode(headers: &HeaderMap) -> Result<WriteMode> {
     if headers.contains_key(CONTENT_RANGE) {
-        let detail = "a file is written whole: there is no Content-Range";
+        let detail = "a file is written whole: Content-Range is not supported";
         return Err(Refusal::new(ProblemKind::Malformed, detail));
     }
     if headers.contains_key(IF_MATCH) {

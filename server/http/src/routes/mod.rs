@@ -28,7 +28,7 @@ use crate::route::{Route, Tag};
 
 /// Of an answer 202.
 const ACCEPTED: &str =
-    "It is accepted. It has not ended, or there is no memory now for an answer with its result.";
+    "Accepted. It has not ended, or there is not enough memory for its result now.";
 
 /// Of the header of a generation that is not the first.
 const RESTARTED: &str = "`true` in the first answer after a restart: earlier processes are gone.";
