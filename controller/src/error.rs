@@ -12,7 +12,7 @@ use sandbox_protocol::path::PathError;
 use crate::Step;
 use crate::mounts::refusal::MountRefusal;
 
-/// Why the io dir of somebody else is refused.
+/// Why an io dir that belongs to another user is refused.
 pub(crate) const CLOSED: &str = "you may not read, write and enter it";
 
 /// An error of the controller or the engine.

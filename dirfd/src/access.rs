@@ -10,7 +10,7 @@ pub use rustix::fs::Access;
 /// Checks that this process may use an open directory in all of these ways, by its effective user. A
 /// descriptor opened with `O_PATH` proves none of them.
 ///
-/// That a file system is read-only for everybody is no matter of permission.
+/// A read-only file system does not count as a missing permission.
 ///
 /// # Errors
 ///

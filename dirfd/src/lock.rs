@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
-/// Whether somebody holds the lock of a file. It is not waited for, nor is anything else.
+/// Whether the lock of a file is held. Never blocks.
 #[must_use]
 pub fn is_locked_file(file: impl Arg) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

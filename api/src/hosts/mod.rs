@@ -93,7 +93,7 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// The addresses that are known without asking anybody: those of an address, and of
+    /// The addresses that are known without a lookup: those of an address, and of
     /// [`HOST_LOOPBACK`].
     #[must_use]
     pub fn known_addresses(&self) -> Option<Vec<IpAddr>> {

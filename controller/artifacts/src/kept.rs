@@ -1,5 +1,5 @@
 //! Files that a run left in a directory of its own, which began empty: listed as changes, and
-//! archived. Without a manifest, so that nothing is hashed before somebody asks.
+//! archived. Without a manifest, so that nothing is hashed before it is requested.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};

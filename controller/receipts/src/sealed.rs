@@ -201,7 +201,7 @@ pub fn tests_digest(tests: &TestResult) -> String {
 }
 
 impl Opened {
-    /// Whether everything in it has a signature. It can be anybody's.
+    /// Whether everything in it has a signature, by whatever key.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         let is_signed =

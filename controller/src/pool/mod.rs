@@ -75,7 +75,7 @@ pub(crate) enum Claim {
     Unpooled,
 }
 
-/// The start of a sandbox that somebody waits for. The pool starts none meanwhile.
+/// A cold start that a launch waits for. The pool starts none meanwhile.
 pub(crate) struct ColdStart(Arc<Pool>);
 
 impl Drop for ColdStart {

@@ -24,7 +24,7 @@ use crate::output::{Output, Verbosity};
 
 /// The variable by which the script asks for words.
 const VARIABLE: &str = "SANDBOXCTL_COMPLETE";
-/// The maximum time to ask an engine while somebody waits at a prompt.
+/// The maximum time for the engine's answer: a user waits at a prompt.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Prints the script.

@@ -295,7 +295,7 @@ fn files_listing(files: &FileList, width: Option<usize>) -> String {
     text
 }
 
-/// Prints for as long as somebody reads stdout. Returns the exit code.
+/// Prints until the end, or until stdout is closed. Returns the exit code.
 async fn while_read(
     output: &Output,
     print: impl Future<Output = Result<(), Error>>,

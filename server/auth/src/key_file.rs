@@ -86,7 +86,7 @@ pub(crate) enum Readers {
     OwnerAlone,
 }
 
-/// Reads a key file. The opened file is checked, so that no other one can take its place.
+/// Reads a key file. The opened file is checked, so that it cannot be replaced meanwhile.
 pub(crate) fn read(path: &Path, readers: Readers) -> Result<Vec<u8>, KeyFileError> {
     let failed = |source| KeyFileError::Read { path: path.to_owned(), source };
     // Otherwise opening a FIFO blocks until it has a writer.

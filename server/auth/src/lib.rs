@@ -25,7 +25,7 @@ pub fn local_caller(peer_uid: u32, own_uid: u32) -> Option<Caller> {
     (peer_uid == own_uid).then(|| Caller { subject, scopes: Scope::ALL.to_vec() })
 }
 
-/// The subject of the server's own user, and of everybody where there is no authentication.
+/// The subject of the server's own user, and of every caller without authentication.
 pub const LOCAL_SUBJECT: &str = "local";
 
 #[cfg(test)]

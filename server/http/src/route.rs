@@ -27,7 +27,7 @@ pub(crate) struct Route {
     pub tag: Tag,
     pub summary: &'static str,
     pub description: &'static str,
-    /// What its caller needs; `None` if anybody may call it.
+    /// What its caller needs; `None` for a public route.
     pub scope: Option<Scope>,
     pub parameters: Vec<Parameters>,
     pub body: Option<RequestBody>,
@@ -236,8 +236,8 @@ impl Route {
         self
     }
 
-    /// What it does, for anybody.
-    pub fn for_anybody(mut self, summary: &'static str) -> Self {
+    /// What it does, as a public route.
+    pub fn public(mut self, summary: &'static str) -> Self {
         self.summary = summary;
         self
     }

@@ -68,7 +68,7 @@ pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
     let mut router = Router::new();
     for route in routes::table() {
         let path = route.router_path();
-        // Pages for anybody may be asked for with anything, as those that watch a server do.
+        // Public routes accept any query: monitoring adds parameters.
         let has_query = route.has_query() || route.scope.is_none();
         let statuses = Some(Arc::new(route.statuses()));
         let Route { name, scope, body, handler, .. } = route;

@@ -73,7 +73,7 @@ pub enum StoreError {
     /// The database fails in another way.
     #[error("database error")]
     Database(#[source] Arc<rusqlite::Error>),
-    /// A row cannot be read: another version, or somebody else, has written it.
+    /// A row cannot be read: another version or another program has written it.
     #[error("a row of the store cannot be read: {detail}")]
     Row {
         /// What is wrong.

@@ -46,7 +46,7 @@ pub struct View {
     pub has_heads: bool,
 }
 
-/// Whether somebody reads stdout.
+/// Whether stdout has a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StdoutState {
     Open,
@@ -169,7 +169,7 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Shows what happened, and says whether anybody can read it.
+    /// Shows an event, and returns whether stdout still has a reader.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a token could let anybody in now.
+    /// Whether there is a way to authenticate by a token now.
     ///
     /// # Errors
     ///

@@ -61,7 +61,7 @@ impl Listening {
         })
     }
 
-    /// Refuses to let in everybody from other machines.
+    /// Refuses an address that other machines can reach.
     ///
     /// # Errors
     ///

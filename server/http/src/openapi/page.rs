@@ -93,7 +93,7 @@ fn write_operation(
     );
     match operation["security"][0]["bearer"][0].as_str() {
         Some(scope) => _ = write!(html, " Scope <code>{}</code>.</p>", escaped(scope)),
-        None => html.push_str(" For anybody.</p>"),
+        None => html.push_str(" Public.</p>"),
     }
     paragraphs(html, &operation["description"]);
     if operation["parameters"].is_array() {

@@ -223,16 +223,16 @@ fn server() -> Vec<Route> {
             .is(Tag::Server, Scope::ExecutionsRead, "Get the caller's usage")
             .answers::<UsageTotals>(200, "Totals of the caller's subject."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
-            .for_anybody("Get this document")
+            .public("Get this document")
             .answers_bytes(200, "application/json", "The OpenAPI document."),
         Route::get("/docs", "get_docs", server::docs)
-            .for_anybody("Get this document as a page")
+            .public("Get this document as a page")
             .answers_text(200, "text/html", "The page. It works offline."),
         Route::get("/healthz", "get_health", server::healthz)
-            .for_anybody("Liveness check")
+            .public("Liveness check")
             .answers::<server::Healthz>(200, "Alive."),
         Route::get("/readyz", "get_ready", server::readyz)
-            .for_anybody("Readiness check")
+            .public("Readiness check")
             .answers::<Health>(200, "Ready.")
             .answers::<Health>(503, "Not ready: which checks fail."),
         Route::get("/metrics", "get_metrics", server::metrics)
@@ -243,7 +243,7 @@ fn server() -> Vec<Route> {
             "get_resource_metadata",
             server::resource_metadata,
         )
-        .for_anybody("Get the OAuth protected resource metadata")
+        .public("Get the OAuth protected resource metadata")
         .describe("RFC 9728; not found unless `server.url` is set.")
         .answers::<server::ProtectedResource>(200, "The metadata.")
         .refuses([404]),
@@ -252,7 +252,7 @@ fn server() -> Vec<Route> {
             "get_mcp_resource_metadata",
             server::mcp_resource_metadata,
         )
-        .for_anybody("Get the OAuth protected resource metadata of /mcp")
+        .public("Get the OAuth protected resource metadata of /mcp")
         .answers::<server::ProtectedResource>(200, "The metadata.")
         .refuses([404]),
     ]
