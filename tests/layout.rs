@@ -59,11 +59,6 @@ const CRATES: &[Row] = &[
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
     (
-        "sandbox-server",
-        "tools for others",
-        &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
-    ),
-    (
         "sandbox-store",
         "what a service must not forget",
         &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
@@ -77,9 +72,13 @@ const CRATES: &[Row] = &[
             "sandbox-controller",
             "sandbox-dirfd",
             "sandbox-protocol",
-            "sandbox-server",
             "sandbox-store",
         ],
+    ),
+    (
+        "sandbox-tools",
+        "tools for workflow steps",
+        &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
     ),
     ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-controller", "sandbox-dirfd"]),
     (
@@ -99,9 +98,9 @@ const CRATES: &[Row] = &[
             "sandbox-http",
             "sandbox-mcp",
             "sandbox-protocol",
-            "sandbox-server",
             "sandbox-service",
             "sandbox-store",
+            "sandbox-tools",
         ],
     ),
 ];

@@ -48,7 +48,7 @@ pub use execution::{
     UnreadableEvent, Usage,
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
-pub use images::{ImageInfo, ProgramImage, is_image_reference};
+pub use images::{ImageInfo, ProgramImage, image_matches, is_image_reference};
 pub use json::strict;
 pub use language::Language;
 pub use limits::{

@@ -33,7 +33,7 @@ use std::sync::LazyLock;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_server::tools;
+use sandbox_tools as tools;
 
 use crate::config::{Flags, Key, Scope, Value};
 use crate::error::Error;

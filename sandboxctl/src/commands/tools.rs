@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use sandbox_api::{DEFAULT_IDLE_LIMIT, EngineKind, SandboxSpec, exit_code};
 use sandbox_controller::{NAMES_DIR, PoolConfig};
-use sandbox_server::registry::Settings as RegistrySettings;
-use sandbox_server::tools::stdio::Hello;
-use sandbox_server::tools::{
-    self, Exchange, INIT, StopCause, ToolError, ToolResponse, Tools, stdio, stop,
+use sandbox_tools::stdio::Hello;
+use sandbox_tools::{
+    self as tools, Exchange, INIT, Settings as ToolsSettings, Stop, StopCause, ToolError,
+    ToolResponse, Tools, stdio,
 };
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
@@ -98,15 +98,15 @@ async fn call(
     name: &str,
     args: &RawValue,
 ) -> (ToolResponse, Option<Signal>) {
-    let (stopper, stop) = stop();
-    let answer = tools.call(name, args, stop, Exchange::closed());
+    let stop = Stop::default();
+    let answer = tools.call(name, args, stop.clone(), Exchange::closed());
     tokio::pin!(answer);
     let signal = tokio::select! {
         biased;
         signal = signals.next() => signal,
         answer = &mut answer => return (answer, None),
     };
-    stopper.stop(StopCause::Cancelled);
+    stop.stop(StopCause::Cancelled);
     let answer = match signals.guard(answer).await {
         Ok(answer) => answer,
         Err(_) => ToolResponse::refused(StopCause::Cancelled.into()),
@@ -178,7 +178,7 @@ fn with_tools<T>(
         false => (settings.allowed_out_paths(here)?, settings.allowed_images()),
     };
     let config = context.controller(settings);
-    let registry_settings = RegistrySettings {
+    let tools_settings = ToolsSettings {
         working_directory: here.clone(),
         allowed_out_paths,
         protected: settings.protected(),
@@ -199,7 +199,7 @@ fn with_tools<T>(
         if let Some(pool) = pool {
             controller.pool(pool);
         }
-        let worked = match Tools::new(controller.clone(), registry_settings) {
+        let worked = match Tools::new(controller.clone(), tools_settings) {
             Ok(tools) => {
                 if let Err(error) = tools.prewarm().await {
                     let message = error.full_message();

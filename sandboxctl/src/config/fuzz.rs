@@ -2,10 +2,9 @@
 
 use std::path::{Component, Path};
 
-use sandbox_api::LimitKey;
+use sandbox_api::{LimitKey, image_matches};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::registry::image_matches;
 
 use super::settings::Setting;
 use super::{Error, Key, Layer, Origin, Settings, Value, file, network};

@@ -6,11 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits};
+use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, image_matches};
 use sandbox_controller::ConfinementPolicy;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::registry::image_matches;
 
 use super::key::Key;
 use super::network;

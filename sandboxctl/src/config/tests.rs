@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sandbox_api::{ByteSize, Ceiling, LimitKey, LimitValue, Limits, PrivateIo, Pull};
+use sandbox_api::{
+    ByteSize, Ceiling, LimitKey, LimitValue, Limits, PrivateIo, Pull, image_matches,
+};
 use sandbox_env::Environment;
 use sandbox_protocol::message::Access;
-use sandbox_server::registry::image_matches;
 
 use super::key::Kind;
 use super::variables::FILE_VARIABLE;

@@ -24,7 +24,7 @@ pub struct ServiceConfig {
     pub sandbox: SandboxSpec,
     /// What programs run in where a request names no image; [`RootFs::Builtin`] refuses commands.
     pub default_root: RootFs,
-    /// The images that requests may name, as patterns of [`sandbox_server::registry::image_matches`].
+    /// The images that requests may name, as patterns of [`sandbox_api::image_matches`].
     pub allowed_images: Vec<String>,
     /// When such an image is pulled.
     pub pull: Pull,

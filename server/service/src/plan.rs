@@ -10,10 +10,9 @@ use sandbox_api::service::{
 };
 use sandbox_api::{
     Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs,
-    SandboxSpec, Workload, is_image_reference,
+    SandboxSpec, Workload, image_matches, is_image_reference,
 };
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
-use sandbox_server::registry::image_matches;
 
 use crate::config::{HostPolicy, IoPosture, ServiceConfig};
 use crate::error::ServiceError;

@@ -1,0 +1,714 @@
+//! Calls as lines: one JSON object per input line, one per output line, in any order.
+//!
+//! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
+//! answered, with its id where that can be told, and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
+//! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
+//! progress is read: a chunk, a cancel, the end of the input. A waiting call that is cancelled, or
+//! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
+//! and a call counts until its answer is written. So a client that does not read its answers
+//! delays the calls, but does not fill the memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use sandbox_api::{EngineKind, ErrorKind, IdReader, strict, without_bom};
+use sandbox_protocol::Base64;
+use serde::de::IgnoredAny;
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::error::ToolError;
+use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
+use super::response::ToolResponse;
+use super::stop::{Stop, StopCause};
+
+/// Longest line, in both directions, without its newline.
+pub const MAX_LINE_BYTES: usize = 64 << 20;
+/// The version of the lines. A client refuses another one.
+pub const PROTOCOL: u32 = 1;
+/// Most calls in progress.
+pub const MAX_CALLS: usize = 64;
+/// Most bytes of the lines of calls in progress.
+pub const MAX_PENDING_BYTES: usize = 2 * MAX_LINE_BYTES;
+/// Most calls that wait for one in progress to end, and how many bytes their lines have when nothing more
+/// is read.
+pub const MAX_WAITING: usize = 1024;
+const MAX_WAITING_BYTES: usize = MAX_LINE_BYTES;
+/// Longest id.
+const MAX_ID_BYTES: usize = 1024;
+
+const _: () = assert!(MAX_LINE_BYTES <= MAX_PENDING_BYTES, "any line can be accepted");
+const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are counted so");
+
+/// Answers the calls on the input lines, until there are no more lines and every call has been
+/// answered, or until the output is closed. When interrupted, it drops the calls in progress and
+/// returns what interrupted it.
+///
+/// `call` is called in the order of the lines; its futures are awaited concurrently.
+///
+/// # Errors
+///
+/// If reading or writing fails, except when the reader of the answers is gone.
+pub async fn serve<C, F, I>(
+    input: impl AsyncBufRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    hello: Hello,
+    call: C,
+    interruption: impl Future<Output = I>,
+) -> io::Result<Option<I>>
+where
+    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
+    F: Future<Output = ToolResponse> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    let served = tokio::select! {
+        biased;
+        interruption = interruption => Ok(Some(interruption)),
+        served = answer_all(input, output, hello, call, &mut tasks) => served.map(|()| None),
+    };
+    tasks.shutdown().await;
+    served
+}
+
+async fn answer_all<C, F>(
+    input: impl AsyncBufRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    hello: Hello,
+    mut call: C,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()>
+where
+    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
+    F: Future<Output = ToolResponse> + Send + 'static,
+{
+    let mut lines = Lines { input, kept: Vec::new(), rest: Rest::None };
+    let server = Arc::new(Server {
+        output: tokio::sync::Mutex::new(output),
+        failed: Mutex::default(),
+        has_failed: watch::Sender::new(false),
+        active_calls: Mutex::default(),
+    });
+    let (calls, bytes) =
+        (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Semaphore::new(MAX_PENDING_BYTES)));
+    let mut waiting: VecDeque<Waiting> = VecDeque::new();
+    let mut has_ended = false;
+    while !has_ended || !waiting.is_empty() {
+        let waiting_bytes: usize = waiting.iter().map(|call| call.length).sum();
+        let has_room = tasks.len() + waiting.len() < MAX_CALLS + MAX_WAITING;
+        let reads = !has_ended && has_room && waiting_bytes < MAX_WAITING_BYTES;
+        let next = waiting.front().map(|call| call.length);
+        let line = tokio::select! {
+            biased;
+            () = server.failed() => break,
+            (index, timeout) = next_timeout(&waiting) => {
+                server.drop_waiting(&mut waiting, index, StopCause::TimedOut(timeout), tasks);
+                continue;
+            }
+            Some(_) = tasks.join_next() => continue,
+            permits = permits(&calls, &bytes, next) => {
+                let Some(Waiting { call: Call { id, tool, args, timeout, .. }, new, started, .. }) =
+                    waiting.pop_front()
+                else {
+                    continue;
+                };
+                let NewCall { stop, exchange, mut messages } = new;
+                let answer = call(&tool, &args, stop.clone(), exchange);
+                let server = server.clone();
+                tasks.spawn(async move {
+                    let answer = answered(answer, timeout, started, &stop);
+                    tokio::pin!(answer);
+                    let answer = loop {
+                        tokio::select! {
+                            biased;
+                            Some(said) = messages.recv() => {
+                                server.write(&CallMessageLine { id: &id, said }).await;
+                            }
+                            answer = &mut answer => break answer,
+                        }
+                    };
+                    while let Ok(said) = messages.try_recv() {
+                        server.write(&CallMessageLine { id: &id, said }).await;
+                    }
+                    server.answer(&id, answer).await;
+                    drop(permits);
+                });
+                continue;
+            }
+            line = lines.next(), if reads => line?,
+        };
+        let line = match line {
+            None => {
+                // Chunks have no sender or receiver any more.
+                server.end_input();
+                has_ended = true;
+                continue;
+            }
+            Some(Line::TooLong(id)) => {
+                let max = MAX_LINE_BYTES >> 20;
+                let message = format!("the line is longer than {max} MiB");
+                server.refuse(&id, ToolError::new(ErrorKind::TooLarge, message)).await;
+                continue;
+            }
+            Some(Line::Whole(line)) => line,
+        };
+        let length = line.len();
+        let request = match Request::read(&line) {
+            Ok(None) => continue,
+            Ok(Some(request)) => request,
+            Err((id, error)) => {
+                server.refuse(&id, error).await;
+                continue;
+            }
+        };
+        let request = match request {
+            Request::Cancel(id) => {
+                if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
+                    server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
+                } else if let Some(call) = server.active_calls().get(&key(&id)) {
+                    call.stop.stop(StopCause::Cancelled);
+                }
+                continue;
+            }
+            Request::Hello => {
+                server.write(&HelloLine { hello: &hello }).await;
+                continue;
+            }
+            Request::Chunk(id, chunk) => {
+                if let Some(call) = server.active_calls().get_mut(&key(&id)) {
+                    match chunk {
+                        Some(chunk) => call.call_input.chunk(chunk),
+                        None => call.call_input.end(),
+                    }
+                }
+                continue;
+            }
+            Request::More(id, chunks) => {
+                if let Some(call) = server.active_calls().get(&key(&id)) {
+                    call.call_input.more(chunks);
+                }
+                continue;
+            }
+            Request::Call(call) => call,
+        };
+        // Its timeout starts now, including all waits.
+        let started = Instant::now();
+        let Some(new) = server.enter(&request.id, request.stream) else {
+            let message = format!("a call with id {} is in progress", request.id);
+            server.refuse(&request.id, ToolError::invalid(message)).await;
+            continue;
+        };
+        waiting.push_back(Waiting { call: request, new, started, length });
+    }
+    // Accepted calls are answered; if the output is closed, they are dropped.
+    loop {
+        tokio::select! {
+            biased;
+            () = server.failed() => break,
+            ended = tasks.join_next() => if ended.is_none() { break },
+        }
+    }
+    let failed = server.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match failed {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for a free slot for a line of this length, without a time limit: no call is refused for
+/// want of one.
+async fn permits(
+    calls: &Arc<Semaphore>,
+    bytes: &Arc<Semaphore>,
+    length: Option<usize>,
+) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let Some(length) = length else { return std::future::pending().await };
+    let length = u32::try_from(length).ok()?;
+    // Neither semaphore is ever closed.
+    let call = calls.clone().acquire_owned().await.ok()?;
+    let bytes = bytes.clone().acquire_many_owned(length).await.ok()?;
+    Some((call, bytes))
+}
+
+/// Waits until the timeout of a waiting call expires: its index, and the timeout.
+async fn next_timeout(waiting: &VecDeque<Waiting>) -> (usize, Duration) {
+    let timeout = |(index, it): (usize, &Waiting)| {
+        let timeout = it.call.timeout?;
+        Some((it.started.checked_add(timeout)?, index, timeout))
+    };
+    let first = waiting.iter().enumerate().filter_map(timeout).min();
+    let Some((deadline, index, timeout)) = first else { return std::future::pending().await };
+    sleep_until(deadline).await;
+    (index, timeout)
+}
+
+/// The answer of a call, which is stopped when its timeout expires; a call that panics gets an
+/// answer too.
+async fn answered(
+    answer: impl Future<Output = ToolResponse>,
+    timeout: Option<Duration>,
+    started: Instant,
+    stop: &Stop,
+) -> ToolResponse {
+    let answer = AssertUnwindSafe(answer).catch_unwind();
+    tokio::pin!(answer);
+    let answer = match timeout {
+        None => answer.await,
+        Some(timeout) => tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            () = tokio::time::sleep(timeout.saturating_sub(started.elapsed())) => {
+                stop.stop(StopCause::TimedOut(timeout));
+                answer.await
+            }
+        },
+    };
+    answer.unwrap_or_else(|_| {
+        ToolResponse::refused(ToolError::new(
+            ErrorKind::Internal,
+            "internal error: the tool failed",
+        ))
+    })
+}
+
+struct Server<W> {
+    output: tokio::sync::Mutex<W>,
+    /// Why writing has become impossible.
+    failed: Mutex<Option<io::Error>>,
+    has_failed: watch::Sender<bool>,
+    active_calls: Mutex<HashMap<String, ActiveCall>>,
+}
+
+/// A call in progress.
+struct ActiveCall {
+    stop: Stop,
+    call_input: CallInput,
+}
+
+/// A call that waits for a slot.
+struct Waiting {
+    call: Call,
+    new: NewCall,
+    started: Instant,
+    /// The length of its line.
+    length: usize,
+}
+
+/// What a call that begins has.
+struct NewCall {
+    stop: Stop,
+    exchange: Exchange,
+    messages: mpsc::Receiver<CallMessage>,
+}
+
+/// Which program speaks, and which version of these lines.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Hello {
+    /// The version of these lines: [`PROTOCOL`].
+    pub protocol: u32,
+    /// The version of the program.
+    pub version: &'static str,
+    /// The engine that sandboxes run on.
+    pub engine: EngineKind,
+}
+
+#[derive(Serialize)]
+struct HelloLine<'a> {
+    hello: &'a Hello,
+}
+
+/// What a call says before its answer, as a line.
+struct CallMessageLine<'a> {
+    id: &'a Value,
+    said: CallMessage,
+}
+
+impl Serialize for CallMessageLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("id", self.id)?;
+        match &self.said {
+            CallMessage::Event(event) => map.serialize_entry("event", event)?,
+            CallMessage::Chunk(chunk) => map.serialize_entry("chunk", &Base64(chunk.clone()))?,
+            CallMessage::More(chunks) => map.serialize_entry("more", chunks)?,
+        }
+        map.end()
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
+    fn active_calls(&self) -> MutexGuard<'_, HashMap<String, ActiveCall>> {
+        self.active_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until writing has become impossible.
+    async fn failed(&self) {
+        // `self` holds its sender.
+        _ = self.has_failed.subscribe().wait_for(|failed| *failed).await;
+    }
+
+    /// Registers a call; none if one with this id is in progress.
+    fn enter(&self, id: &Value, stream: bool) -> Option<NewCall> {
+        let mut active_calls = self.active_calls();
+        let key = key(id);
+        if active_calls.contains_key(&key) {
+            return None;
+        }
+        let stop = Stop::default();
+        let (exchange, call_input, messages) = exchange(stream);
+        active_calls.insert(key, ActiveCall { stop: stop.clone(), call_input });
+        Some(NewCall { stop, exchange, messages })
+    }
+
+    /// The calls are sent nothing any more.
+    fn end_input(&self) {
+        for call in self.active_calls().values_mut() {
+            call.call_input = CallInput::closed();
+        }
+    }
+
+    async fn answer(&self, id: &Value, answer: ToolResponse) {
+        // Before its answer can be seen: the id may be reused then.
+        self.active_calls().remove(&key(id));
+        self.write_line(|| line(id, &answer)).await;
+    }
+
+    /// Replies to a waiting call that is stopped: it never begins. Input is still read if that
+    /// reply is not.
+    fn drop_waiting(
+        self: &Arc<Self>,
+        waiting: &mut VecDeque<Waiting>,
+        index: usize,
+        cause: StopCause,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let Some(Waiting { call: Call { id, .. }, .. }) = waiting.remove(index) else { return };
+        self.active_calls().remove(&key(&id));
+        let server = self.clone();
+        tasks.spawn(async move { server.refuse(&id, cause.into()).await });
+    }
+
+    async fn refuse(&self, id: &Value, error: ToolError) {
+        self.write_line(|| line(id, &ToolResponse::refused(error))).await;
+    }
+
+    /// Writes a short line.
+    async fn write(&self, said: &impl Serialize) {
+        self.write_line(|| {
+            let mut line = serde_json::to_vec(said)?;
+            line.push(b'\n');
+            Ok(line)
+        })
+        .await;
+    }
+
+    async fn write_line(&self, line: impl FnOnce() -> io::Result<Vec<u8>>) {
+        // One line at a time is built and written.
+        let mut output = self.output.lock().await;
+        let line = line();
+        let written = match line {
+            Ok(line) => {
+                async {
+                    output.write_all(&line).await?;
+                    output.flush().await
+                }
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.has_failed.send_replace(true);
+        }
+    }
+}
+
+/// An answer's line, with its newline.
+fn line(id: &Value, answer: &ToolResponse) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&answer.document_with_id(id))?;
+    if line.len() > MAX_LINE_BYTES {
+        let max = MAX_LINE_BYTES >> 20;
+        let message = format!("the answer is longer than {max} MiB as a line");
+        let error = ToolError::new(ErrorKind::TooLarge, message)
+            .with_hint("read a part of it: offset and limit");
+        line = serde_json::to_vec(&ToolResponse::refused(error).document_with_id(id))?;
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// The key of an id among the calls in progress: 1 is not "1".
+fn key(id: &Value) -> String {
+    id.to_string()
+}
+
+/// The request in a line.
+enum Request {
+    Call(Call),
+    Cancel(Value),
+    Hello,
+    /// A chunk for a call, or what is wrong with it; none after the last one.
+    Chunk(Value, Option<Result<Vec<u8>, String>>),
+    /// A call may say so many more chunks.
+    More(Value, usize),
+}
+
+struct Call {
+    id: Value,
+    tool: String,
+    args: Box<RawValue>,
+    timeout: Option<Duration>,
+    /// Its caller wants events.
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HelloRequest {
+    #[serde(rename = "hello")]
+    _hello: HelloArgs,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HelloArgs {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkLine {
+    #[serde(rename = "chunk")]
+    _chunk: IgnoredAny,
+    #[serde(default)]
+    data: Option<Base64>,
+    #[serde(default)]
+    end: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoreLine<'a> {
+    #[serde(borrow)]
+    more: &'a RawValue,
+    chunks: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallLine {
+    #[serde(rename = "id")]
+    _id: IgnoredAny,
+    tool: String,
+    args: Box<RawValue>,
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelLine<'a> {
+    #[serde(borrow)]
+    cancel: &'a RawValue,
+}
+
+/// The id of an invalid line, so that its caller is informed. Kept unparsed: a line of brackets
+/// takes a hundred times its length as a value.
+#[derive(Deserialize)]
+struct IdLine<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(default)]
+    cancel: Option<IgnoredAny>,
+    #[serde(default)]
+    hello: Option<IgnoredAny>,
+    #[serde(borrow, default)]
+    chunk: Option<&'a RawValue>,
+    #[serde(default)]
+    more: Option<IgnoredAny>,
+}
+
+impl Request {
+    /// Parses a line; none if it is blank.
+    fn read(line: &[u8]) -> Result<Option<Self>, (Value, ToolError)> {
+        let nobody = |message: String| (Value::Null, ToolError::invalid(message));
+        // Somebody waits for an answer with the id of a line that cannot be read.
+        let sender =
+            |message: String| (valid_id(IdReader::id_of(line)), ToolError::invalid(message));
+        let text = std::str::from_utf8(without_bom(line))
+            .map_err(|_| sender("the line is not UTF-8 text".to_owned()))?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        let about: IdLine<'_> = strict::from_slice(text.as_bytes())
+            .map_err(|mistake| sender(format!("the line is not a call: {mistake}")))?;
+        if about.cancel.is_some() {
+            let CancelLine { cancel } = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a cancel: {mistake}")))?;
+            let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
+            return Ok(Some(Self::Cancel(cancel)));
+        }
+        if about.hello.is_some() {
+            let _: HelloRequest = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a hello: {mistake}")))?;
+            return Ok(Some(Self::Hello));
+        }
+        if let Some(call) = about.chunk {
+            let call = read_id(Some(call)).map_err(|what| nobody(format!("chunk: {what}")))?;
+            return Ok(Some(Self::Chunk(call, read_chunk(text).transpose())));
+        }
+        if about.more.is_some() {
+            let MoreLine { more, chunks } = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a `more`: {mistake}")))?;
+            let more = read_id(Some(more)).map_err(|what| nobody(format!("more: {what}")))?;
+            return Ok(Some(Self::More(more, chunks)));
+        }
+        let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
+        let refuse = |message: String| (id.clone(), ToolError::invalid(message));
+        let CallLine { _id: _, tool, args, timeout_ms, stream } =
+            strict::from_slice(text.as_bytes())
+                .map_err(|mistake| refuse(format!("the line is not a call: {mistake}")))?;
+        if timeout_ms == Some(0) {
+            return Err(refuse("timeout_ms: it is 0".to_owned()));
+        }
+        let timeout = timeout_ms.map(Duration::from_millis);
+        Ok(Some(Self::Call(Call { id, tool, args, timeout, stream })))
+    }
+}
+
+/// The content of a chunk's line; none for an end.
+fn read_chunk(line: &str) -> Result<Option<Vec<u8>>, String> {
+    let ChunkLine { _chunk: _, data, end } =
+        strict::from_slice(line.as_bytes()).map_err(|mistake| mistake.to_string())?;
+    match (data, end) {
+        (Some(data), false) if data.0.len() > MAX_CHUNK_BYTES => {
+            Err(format!("it has more than {MAX_CHUNK_BYTES} bytes"))
+        }
+        (Some(data), false) => Ok(Some(data.0)),
+        (None, true) => Ok(None),
+        _ => Err("it has neither `data` nor `\"end\": true`, or both".to_owned()),
+    }
+}
+
+/// Parses an id: a string or an integer. Other values use no memory.
+fn read_id(id: Option<&RawValue>) -> Result<Value, String> {
+    // By its type, and no longer than it can be if every character is escaped.
+    let too_long = || Err(format!("it is longer than {MAX_ID_BYTES} bytes"));
+    let wrong = || "it is neither a string nor a whole number".to_owned();
+    let written = id.map_or("null", RawValue::get);
+    if written == "null" {
+        return Err("it is missing".to_owned());
+    }
+    if written.starts_with(['[', '{']) {
+        return Err(wrong());
+    }
+    if written.len() > 6 * MAX_ID_BYTES + 2 {
+        return if written.starts_with('"') { too_long() } else { Err(wrong()) };
+    }
+    match serde_json::from_str(written).map_err(|_| wrong())? {
+        Value::String(text) if text.len() > MAX_ID_BYTES => too_long(),
+        id if is_id(&id) => Ok(id),
+        _ => Err(wrong()),
+    }
+}
+
+fn is_id(id: &Value) -> bool {
+    match id {
+        Value::String(text) => text.len() <= MAX_ID_BYTES,
+        id => id.is_i64() || id.is_u64(),
+    }
+}
+
+/// The id that a line was found to have, or null.
+fn valid_id(found: Option<Value>) -> Value {
+    found.filter(is_id).unwrap_or_default()
+}
+
+/// A line of the input.
+enum Line {
+    Whole(Vec<u8>),
+    /// With its id, or null.
+    TooLong(Value),
+}
+
+/// The lines of the input. The last one needs no newline.
+struct Lines<R> {
+    input: R,
+    /// The line so far. Reading the rest may be cancelled and resumed.
+    kept: Vec<u8>,
+    rest: Rest,
+}
+
+/// The rest of a line that was too long, which is skipped.
+enum Rest {
+    None,
+    /// It was answered.
+    Answered,
+    /// It has no id yet.
+    Unanswered(Box<IdReader>),
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    async fn next(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            let some = self.input.fill_buf().await?;
+            if some.is_empty() {
+                return Ok(match std::mem::take(&mut self.kept) {
+                    _ if matches!(self.rest, Rest::Unanswered(_)) => {
+                        self.rest = Rest::None;
+                        Some(Line::TooLong(Value::Null))
+                    }
+                    line if line.is_empty() => None,
+                    line => Some(Line::Whole(line)),
+                });
+            }
+            let newline = memchr::memchr(b'\n', some);
+            let part = &some[..newline.unwrap_or(some.len())];
+            match &mut self.rest {
+                Rest::None if self.kept.len() + part.len() <= MAX_LINE_BYTES => {
+                    self.kept.extend_from_slice(part);
+                }
+                Rest::None => {
+                    let mut id = IdReader::default();
+                    id.feed(&std::mem::take(&mut self.kept));
+                    id.feed(part);
+                    self.rest = Rest::Unanswered(Box::new(id));
+                }
+                Rest::Answered => {}
+                Rest::Unanswered(id) => id.feed(part),
+            }
+            let consumed = part.len() + usize::from(newline.is_some());
+            self.input.consume(consumed);
+            let mut refused = None;
+            if let Rest::Unanswered(id) = &self.rest
+                && (id.is_settled() || newline.is_some())
+            {
+                // Immediately, where its id is known: the rest may never arrive.
+                refused = Some(Line::TooLong(valid_id(id.id().cloned())));
+                self.rest = Rest::Answered;
+            }
+            let is_skipped = !matches!(self.rest, Rest::None);
+            if newline.is_some() {
+                self.rest = Rest::None;
+            }
+            if refused.is_some() {
+                return Ok(refused);
+            }
+            if newline.is_some() && !is_skipped {
+                return Ok(Some(Line::Whole(std::mem::take(&mut self.kept))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
