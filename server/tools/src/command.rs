@@ -8,12 +8,11 @@ use sandbox_controller::Command;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::args::Members;
 use super::error::ToolError;
 use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
-use super::tool::{Arguments, Context, Output, Tool, Work};
+use super::tool::{Context, Output, Tool, Work, arguments};
 use crate::registry::Scope;
 
 /// The argument of a command's timeout.
@@ -49,15 +48,7 @@ pub(super) struct CommandArgs {
     pub timeout: Option<u64>,
 }
 
-impl Arguments for CommandArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(CommandArgs);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

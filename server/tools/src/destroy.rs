@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::args::{Members, yes};
+use super::args::yes;
 use super::error::ToolError;
 use super::exchange::Exchange;
 use super::stop::Stop;
-use super::tool::{Arguments, Context, Output, Tool, Work};
+use super::tool::{Context, Output, Tool, Work, arguments};
 
 pub(super) struct Destroy;
 
@@ -21,15 +21,7 @@ pub(super) struct DestroyArgs {
     pub remove_container: bool,
 }
 
-impl Arguments for DestroyArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(DestroyArgs);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

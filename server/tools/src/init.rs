@@ -5,11 +5,10 @@ use sandbox_api::hosts::AllowRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::args::Members;
 use super::error::ToolError;
 use super::exchange::Exchange;
 use super::stop::Stop;
-use super::tool::{Arguments, Context, Tool, Work};
+use super::tool::{Context, Tool, Work, arguments};
 use crate::registry::SandboxRequest;
 
 pub(super) struct Init;
@@ -44,15 +43,7 @@ pub(super) struct InitArgs {
     pub allow: Option<Vec<String>>,
 }
 
-impl Arguments for InitArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(InitArgs);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::args::Members;
 use super::error::ToolError;
 use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
-use super::tool::{Arguments, Context, Output, Tool, Work};
+use super::tool::{Context, Output, Tool, Work, arguments};
 use crate::registry::Scope;
 
 /// The argument of a script's timeout.
@@ -34,15 +33,7 @@ pub(super) struct ExecuteScriptArgs {
     pub timeout_ms: Option<u64>,
 }
 
-impl Arguments for ExecuteScriptArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(ExecuteScriptArgs);
 
 /// On failure its members are in the metadata.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]

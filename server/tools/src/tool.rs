@@ -64,6 +64,25 @@ pub(super) trait Arguments: JsonSchema + Send + Sized + 'static {
     fn container_id(&self) -> &str;
 }
 
+/// Arguments that are decoded by their fields.
+macro_rules! arguments {
+    ($args:ty) => {
+        impl $crate::tool::Arguments for $args {
+            fn decode(
+                tool: &str,
+                members: $crate::args::Members<'_>,
+            ) -> Result<Self, $crate::error::ToolError> {
+                members.decode(tool)
+            }
+
+            fn container_id(&self) -> &str {
+                &self.container_id
+            }
+        }
+    };
+}
+pub(super) use arguments;
+
 /// A call in progress.
 pub(super) type Work<D> = BoxFuture<'static, Result<Output<D>, ToolError>>;
 

@@ -9,12 +9,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::args::Members;
 use crate::error::{ToolError, over_ceiling};
 use crate::exchange::{CallMessage, Exchange};
 use crate::registry::Scope;
 use crate::stop::Stop;
-use crate::tool::{Arguments, Context, Tool, Work as CallWork};
+use crate::tool::{Context, Tool, Work as CallWork, arguments};
 
 /// The longest stdin of a command: what a line can have.
 const MAX_STDIN: ByteSize = ByteSize::b(48 << 20);
@@ -30,15 +29,7 @@ pub(crate) struct ExecuteArgs {
     pub request: ExecutionRequest,
 }
 
-impl Arguments for ExecuteArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(ExecuteArgs);
 
 /// The result document.
 #[derive(Debug, Serialize)]

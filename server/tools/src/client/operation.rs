@@ -4,12 +4,11 @@ use sandbox_api::operation::{Envelope, OperationRequest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::args::Members;
 use crate::error::ToolError;
 use crate::exchange::Exchange;
 use crate::registry::Scope;
 use crate::stop::Stop;
-use crate::tool::{Arguments, Context, Tool, Work};
+use crate::tool::{Context, Tool, Work, arguments};
 
 pub(crate) struct Operate;
 
@@ -22,15 +21,7 @@ pub(crate) struct OperateArgs {
     pub operation: OperationRequest,
 }
 
-impl Arguments for OperateArgs {
-    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
-        members.decode(tool)
-    }
-
-    fn container_id(&self) -> &str {
-        &self.container_id
-    }
-}
+arguments!(OperateArgs);
 
 impl Tool for Operate {
     const NAME: &'static str = "sandbox_operation";

@@ -71,18 +71,7 @@ macro_rules! file_arguments {
             $($(#[$attribute])* pub $field: $type,)*
         }
 
-        impl crate::tool::Arguments for $name {
-            fn decode(
-                tool: &str,
-                members: crate::args::Members<'_>,
-            ) -> Result<Self, crate::error::ToolError> {
-                members.decode(tool)
-            }
-
-            fn container_id(&self) -> &str {
-                &self.container_id
-            }
-        }
+        crate::tool::arguments!($name);
 
         impl crate::files::operation::FileArguments for $name {
             fn path(&self) -> &[u8] {

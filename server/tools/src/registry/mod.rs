@@ -62,7 +62,7 @@ pub struct Settings {
 }
 
 /// A caller's request for a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxRequest {
     /// The caller's name for it.
     pub handle: String,
@@ -493,15 +493,7 @@ impl Registry {
     /// As a launch.
     pub async fn prewarm(&self, mount_path: String) -> Result<(), Error> {
         let Some(dir) = self.mounts.first_allowed() else { return Ok(()) };
-        let request = SandboxRequest {
-            handle: String::new(),
-            image: None,
-            container_name: None,
-            host_dir: None,
-            mount_path,
-            limits: None,
-            hosts: None,
-        };
+        let request = SandboxRequest { mount_path, ..SandboxRequest::default() };
         self.controller.prewarm(self.settings.spec(&request).io_dir(dir).no_symlinks()).await
     }
 
