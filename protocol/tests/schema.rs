@@ -151,6 +151,7 @@ fn modes() -> String {
         CutBy::Directories,
         CutBy::Files,
         CutBy::Bytes,
+        CutBy::Time,
         CutBy::Entries,
     ] {
         writeln!(words, "cut {}", serde_json::to_string(&by).unwrap()).unwrap();

@@ -19,7 +19,7 @@ impl Sandbox {
     /// # Errors
     ///
     /// The errors of every operation; `invalid_request` if it is not a glob. Exceeding a limit is
-    /// not an error: `truncated` reports it, and `note` where.
+    /// not an error: `truncated` reports it, and `note` where; nor is a timeout once a path was found.
     pub async fn glob(&self, glob: Glob) -> Result<GlobData, Error> {
         let (top, directory, _) = glob.split();
         let (top, directory) = (WireString::from(top), directory.as_bytes().to_vec());
@@ -49,7 +49,8 @@ impl Sandbox {
     /// # Errors
     ///
     /// The errors of every operation; `invalid_request` if it is not a regular expression. Exceeding
-    /// a limit is not an error: `truncated` reports it, and `note` where.
+    /// a limit is not an error: `truncated` reports it, and `note` where; nor is a timeout once a line
+    /// was found.
     pub async fn grep(&self, grep: Grep) -> Result<GrepData, Error> {
         let (limit, written) = (grep.limit, grep.path.clone());
         self.begin(&grep)

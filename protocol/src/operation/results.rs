@@ -153,6 +153,8 @@ pub enum CutBy {
     /// The result would be larger than [`MAX_GLOB_BYTES`](crate::limits::MAX_GLOB_BYTES) or
     /// [`MAX_GREP_BYTES`](crate::limits::MAX_GREP_BYTES).
     Bytes,
+    /// `limits.operation_timeout_ms` was over.
+    Time,
     /// There are more than the request asked for, or than `limits.list_entries`.
     Entries,
 }
@@ -189,6 +191,10 @@ impl Cut {
                  of them"
             ),
             CutBy::Bytes => format!("the limit of a result, 1 MiB, was reached at '{at}'"),
+            CutBy::Time => {
+                let timeout = limits.operation_timeout_ms;
+                format!("the timeout of {timeout} ms was reached at '{at}' (filesystem.timeout)")
+            }
             CutBy::Entries => {
                 let limit = limit.unwrap_or(most).min(most);
                 format!("the limit of {limit} was reached at '{at}'")

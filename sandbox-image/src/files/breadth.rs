@@ -49,7 +49,8 @@ impl Files {
     /// Calls `each` with the paths of entries below a directory, relative to it, and their types: with
     /// those that `visit` selects by the path of their directory, their name and whether they are
     /// directories. There are at most so many, and one more is a cut by `bound`. Within a directory they
-    /// are in order; `each` may end the walk. What cannot be read below the directory is left out.
+    /// are in order; `each` may end the walk, and so does the watch's time. What cannot be read below
+    /// the directory is left out.
     ///
     /// # Errors
     ///
@@ -80,20 +81,23 @@ impl Files {
             cut: None,
         };
         'walk: while let Some(directory) = walk.pending.pop_front() {
-            watch.check()?;
             walk.pending_bytes -= directory.len();
-            for (name, kind) in walk.enter(&directory)? {
-                watch.check()?;
+            let entered = watch.check().and_then(|()| walk.enter(&directory));
+            let Some(entries) = watch.in_time(entered)? else {
+                Cut::add(&mut walk.cut, CutBy::Time, &directory);
+                break;
+            };
+            for (name, kind) in entries {
                 let path = join_written(&directory, &name);
                 let ended = match walk.room {
-                    0 => ControlFlow::Break((bound, path)),
-                    _ => match each(path.clone(), kind)? {
-                        ControlFlow::Break(by) => ControlFlow::Break((by, path)),
-                        ControlFlow::Continue(()) => ControlFlow::Continue(()),
-                    },
+                    0 => ControlFlow::Break(bound),
+                    _ => {
+                        let visited = watch.check().and_then(|()| each(path.clone(), kind));
+                        watch.in_time(visited)?.unwrap_or(ControlFlow::Break(CutBy::Time))
+                    }
                 };
-                if let ControlFlow::Break((by, at)) = ended {
-                    Cut::add(&mut walk.cut, by, &at);
+                if let ControlFlow::Break(by) = ended {
+                    Cut::add(&mut walk.cut, by, &path);
                     break 'walk;
                 }
                 walk.room -= 1;

@@ -41,13 +41,26 @@ pub struct SearchResult<T> {
     pub cut: Option<Cut>,
 }
 
+impl<T> SearchResult<T> {
+    /// What a search of `written` answers: its time is an error if it found nothing until then.
+    fn or_timeout(self, watch: &Watch, written: &[u8]) -> Result<Self, FileError> {
+        match &self.cut {
+            Some(Cut { by: CutBy::Time, at }) if self.found.is_empty() => {
+                Err(watch.timeout(&join_written(written, at.as_bytes())))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
 impl Files {
     /// The paths of the entries below a directory that match, relative to it. A directory that does
     /// not exist has none.
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `invalid_request` for a pattern that is not a glob.
+    /// [`FileError`]; `invalid_request` for a pattern that is not a glob, `timeout` if the time is over
+    /// and nothing was found.
     pub fn glob(&self, request: &Glob, watch: &Watch) -> Result<SearchResult<Vec<u8>>, FileError> {
         let (top, prefix, below) = request.split();
         let (written, prefix) = (&*top, prefix.as_bytes());
@@ -108,7 +121,7 @@ impl Files {
         match walked {
             Ok(WalkEnd { path, cut }) => {
                 found.sort_by(|one, other| in_order(one, other));
-                Ok(SearchResult { found, cut, ..whole(path) })
+                SearchResult { found, cut, ..whole(path) }.or_timeout(watch, written)
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -124,7 +137,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`] of the path itself; what cannot be read below it is left out.
-    /// `invalid_request` for a pattern that is not a regular expression.
+    /// `invalid_request` for a pattern that is not a regular expression, `timeout` as for a glob.
     pub fn grep(&self, options: &Grep, watch: &Watch) -> Result<SearchResult<GrepLine>, FileError> {
         let written = options.path.as_bytes();
         let expression = expression(options, written)?;
@@ -139,10 +152,14 @@ impl Files {
             Search { expression, context, limit, watch, lines: Vec::new(), bytes: 0, cut: None };
         match self.open(written, OpenMode::Read) {
             Ok(file) => {
-                search.file(&WireString::default(), file.fd, written)?;
+                let searched = search.file(&WireString::default(), file.fd, written);
+                if watch.in_time(searched)?.is_none() {
+                    search.cut = Some(CutBy::Time);
+                }
                 let Search { lines, cut, .. } = search;
                 let cut = cut.map(|by| Cut { by, at: WireString::default() });
-                return Ok(SearchResult { path: file.path, found: lines, files: 1, cut });
+                let result = SearchResult { path: file.path, found: lines, files: 1, cut };
+                return result.or_timeout(watch, written);
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
             Err(error) => return Err(error),
@@ -184,7 +201,7 @@ impl Files {
         let mut found = search.lines;
         // Those of a file are in order.
         found.sort_by(|one, other| in_order(one.name.as_bytes(), other.name.as_bytes()));
-        Ok(SearchResult { path, found, files, cut })
+        SearchResult { path, found, files, cut }.or_timeout(watch, written)
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {

@@ -36,11 +36,27 @@ impl Watch {
     pub fn check(&self) -> Result<(), FileError> {
         match self.stop.reason() {
             StopReason::None if Instant::now() < self.deadline.get() => Ok(()),
-            StopReason::None | StopReason::Timeout => {
-                let reason = format!("not done within {} ms", self.limit.as_millis());
-                Err(FileError::rule(ErrorKind::Timeout, reason, b""))
-            }
+            StopReason::None | StopReason::Timeout => Err(self.timeout(b"")),
             StopReason::Cancelled => Err(FileError::rule(ErrorKind::Cancelled, "cancelled", b"")),
+        }
+    }
+
+    /// The error of an operation whose time is over.
+    pub(super) fn timeout(&self, path: &[u8]) -> FileError {
+        let reason = format!("not done within {} ms", self.limit.as_millis());
+        FileError::rule(ErrorKind::Timeout, reason, path)
+    }
+
+    /// The result of a part of a search; `None` if the time is over, which ends the search with what
+    /// it has found.
+    ///
+    /// # Errors
+    ///
+    /// The other errors of the part.
+    pub(super) fn in_time<T>(&self, part: Result<T, FileError>) -> Result<Option<T>, FileError> {
+        match part {
+            Err(error) if error == self.timeout(b"") => Ok(None),
+            part => part.map(Some),
         }
     }
 

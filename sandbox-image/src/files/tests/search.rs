@@ -9,6 +9,7 @@ use sandbox_protocol::path::join_written;
 
 use super::operations::watch;
 use super::*;
+use crate::files::breadth::Visit;
 use crate::files::{Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
@@ -529,6 +530,44 @@ fn search_goes_as_deep_as_paths_and_is_cut_at_the_deep_end() {
             files.glob(&options, &watch()).unwrap().found.len()
         };
         assert_eq!([of("!node_modules/**"), of("!*.ts"), of("!**/x.js")], [0, 2, 0]);
+    });
+}
+
+#[test]
+fn search_whose_time_is_over_has_what_it_found_and_says_where_it_stopped() {
+    on_both(|io, setup| {
+        fill(io, &[("a", b"x"), ("b", b"x"), ("c/d", b"x"), ("c/e/f", b"x"), ("g", b"x")]);
+        let (files, _) = setup().open();
+        for (last, until_then, at) in [
+            ("b", &["a", "b"][..], "c"),
+            ("g", &["a", "b", "c", "g"], "c"),
+            ("c/d", &["a", "b", "c", "g", "c/d"], "c/e"),
+        ] {
+            let watch = Watch::new(Arc::default(), std::time::Duration::from_millis(200));
+            let mut found = Vec::new();
+            let walked = files.walk_breadth_first(
+                b".",
+                (100, CutBy::Files),
+                &watch,
+                |_, _, _| Visit { returned: true, entered: true },
+                |path, _| {
+                    let is_last = path == last.as_bytes();
+                    found.push(String::from_utf8(path).unwrap());
+                    while is_last && watch.check().is_ok() {
+                        std::thread::yield_now();
+                    }
+                    Ok(std::ops::ControlFlow::Continue(()))
+                },
+            );
+            assert_eq!(found, until_then);
+            assert_eq!(walked.unwrap().cut, Some(Cut { by: CutBy::Time, at: at.into() }));
+        }
+        // With nothing found it is an error.
+        let over = Watch::new(Arc::default(), std::time::Duration::ZERO);
+        let error = files.glob(&Glob::new("*"), &over).unwrap_err();
+        assert_eq!((error.kind, &*error.path), (ErrorKind::Timeout, &b"."[..]));
+        let error = files.grep(&Grep { path: "a".into(), ..Grep::new("x") }, &over).unwrap_err();
+        assert_eq!((error.kind, &*error.path), (ErrorKind::Timeout, &b"a"[..]));
     });
 }
 

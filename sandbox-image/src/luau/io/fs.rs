@@ -405,7 +405,8 @@ fn part(
         CutBy::Mount => text,
         _ => format!("{text}; narrow the pattern, or set a limit to get a part"),
     };
-    Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, path)))
+    let kind = if cut.by == CutBy::Time { ErrorKind::Timeout } else { ErrorKind::TooLarge };
+    Err(raised(&FileError::rule(kind, reason, path)))
 }
 
 /// Whether a result is a part, and what it leaves out.
