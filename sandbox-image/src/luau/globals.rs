@@ -173,7 +173,7 @@ pub(super) fn with_hint(
     }
     if is_nil("attempt to index nil with 'exec'") && names("process.") {
         return format!(
-            "{message} (this sandbox does not support commands: `run --image` creates one that does)"
+            "{message} (this sandbox does not support commands: `run --image IMAGE` creates one that does)"
         );
     }
     let is_nil = message.ends_with("attempt to call a nil value")

@@ -87,7 +87,8 @@ impl RemoteArgs {
 fn local_hint(flag: &Arg) -> &'static str {
     match flag.get_id().as_str() {
         "io_dir" | "keep" | "globs" | "dir" | "volumes" => {
-            "--in FILE sends a file; `sandboxctl executions download ID` fetches what it wrote"
+            "--in FILE sends a file; `sandboxctl executions download ID -o FILE` fetches \
+             what it wrote"
         }
         "engine" | "host" | "runtime" | "pull" | "confinement" => {
             "the operator of the service chooses it; SANDBOXCTL_SERVER= runs on this machine"

@@ -681,7 +681,9 @@ fn show(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
         _ = writeln!(text, "{name:<10} {}", render::escaped_line(&value));
     }
     context.output.text(&text)?;
-    context.output.notice("nothing is verified: `sandboxctl receipt verify --key PUB` does it");
+    context
+        .output
+        .notice("nothing is verified: `sandboxctl receipt verify RECEIPT --key PUB` does it");
     Ok(0)
 }
 

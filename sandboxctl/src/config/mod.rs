@@ -28,4 +28,6 @@ pub use network::Allow;
 pub use origin::{Layer, Origin};
 pub use settings::{Flags, Settings};
 pub use value::Value;
+#[cfg(test)]
+pub use variables::OTHER_VARIABLES;
 pub use variables::{CA_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE};

@@ -14,5 +14,5 @@ pub const CA_VARIABLE: &str = "SANDBOXCTL_CA_FILE";
 /// The program that client libraries start; it says nothing to the program itself.
 const BINARY_VARIABLE: &str = "SANDBOXCTL_BINARY";
 /// The variables that are no settings.
-pub(super) const OTHER_VARIABLES: [&str; 6] =
+pub const OTHER_VARIABLES: [&str; 6] =
     [BINARY_VARIABLE, CA_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];

@@ -54,7 +54,7 @@ fn hint(failure: &Failure, settings: &Settings) -> Option<String> {
         ErrorKind::PathEscape => Some(match is_local {
             true => format!(
                 "paths are relative, or absolute below {mount_path}, which is the directory of \
-                 `sandboxctl mcp --io-dir`"
+                 `sandboxctl mcp --io-dir DIR`"
             ),
             false => format!("paths are relative, or absolute below {mount_path}"),
         }),

@@ -145,7 +145,9 @@ impl StoreError {
                 Some("it must belong to the user of the server, with mode 0700")
             }
             Self::InUse { .. } => Some("stop the other server, or use another --data-dir"),
-            Self::Missing { .. } => Some("`sandboxctl serve --data-dir DIR` makes one"),
+            Self::Missing { .. } => {
+                Some("`sandboxctl serve --engine docker --data-dir DIR` makes one")
+            }
             Self::Newer { .. } => {
                 Some("use the newer sandboxctl, or restore the backup that was made before it")
             }

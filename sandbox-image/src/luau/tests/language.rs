@@ -362,7 +362,7 @@ fn hints_meet_scripts_that_expect_something_else() {
     assert_eq!(
         error.message,
         "script:1: attempt to index nil with 'exec' \
-         (this sandbox does not support commands: `run --image` creates one that does)"
+         (this sandbox does not support commands: `run --image IMAGE` creates one that does)"
     );
     let error = super::error("require('x')");
     assert!(error.message.starts_with("script:1: attempt to call a nil value ("), "{error:?}");
