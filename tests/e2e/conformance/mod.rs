@@ -29,6 +29,7 @@ mod pool;
 mod programs;
 mod reaping;
 mod receipts;
+mod remote_exec;
 mod run;
 mod secrets;
 mod service;

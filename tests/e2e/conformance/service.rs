@@ -178,7 +178,7 @@ impl<'a> Service<'a> {
 }
 
 /// A document without what is another time otherwise.
-fn lasting(ended: &Ended) -> Value {
+pub(super) fn lasting(ended: &Ended) -> Value {
     let mut document: Value = serde_json::from_str(&ended.stdout).unwrap();
     for member in ["id", "usage", "timing", "io_dir"] {
         document.as_object_mut().unwrap().remove(member);
