@@ -443,6 +443,34 @@ fn a_batch_answers_each_line_when_it_comes_and_ctrl_c_has_an_envelope() {
 }
 
 #[test]
+fn batch_whose_reader_is_gone_ends_and_what_it_did_stays() {
+    let place = Fixture::new();
+    // It waits for the next line, or has one more to answer.
+    for has_more in [false, true] {
+        let mut command = place.command(["fs", "batch"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let content = has_more.to_string();
+        let operation = json!({"operation": "write", "path": "a", "content": content});
+        writeln!(stdin, "{operation}").unwrap();
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(envelope(&line)["success"], true);
+        drop(stdout);
+        if has_more {
+            // It may have ended before.
+            _ = writeln!(stdin, "{operation}");
+        }
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!((ended.status.code(), &*ended.stderr), (Some(141), &b""[..]));
+        assert_eq!(place.read("sandbox-files/a"), content);
+        drop(stdin);
+    }
+}
+
+#[test]
 fn a_terminal_shows_control_characters_and_does_not_obey_them() {
     let place = Fixture::new();
     place.write("sandbox-files/evil\x1b[2Jname", "one\n\x1b]0;title\x07é\u{202e}");

@@ -11,12 +11,13 @@ use sandbox_controller::Sandbox;
 
 use super::super::transfer::{Line, LineSource, Source};
 use super::report::Report;
-use super::stream::{failed, refused, still_read};
+use super::stream::{failed, poured, refused, still_read};
 use crate::cli::fs::BatchArgs;
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
 use crate::render::json_for_terminal;
+use crate::signals;
 
 /// The longest line: it contains content, and all of it is held in memory.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -45,13 +46,20 @@ impl Batch {
         Ok(Self { lines, what, keep_going: args.keep_going })
     }
 
-    /// Performs them in order, also if nothing reads the results, as a script's run continues if
-    /// nothing reads its output.
+    /// Performs them in order, until nothing reads the results. The one in progress is completed.
     pub async fn perform(mut self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
-        let mut is_read = true;
+        let unread = signals::stdout_is_unread();
+        tokio::pin!(unread);
         let mut code = 0;
         let mut number = 0_u64;
-        while let Some(line) = self.lines.next().await.map_err(|error| failed(&self.what, error))? {
+        loop {
+            let line = tokio::select! {
+                // The end of the lines comes first: all of them were answered.
+                biased;
+                line = self.lines.next() => line.map_err(|error| failed(&self.what, error))?,
+                () = &mut unread => return Ok(poured(false)),
+            };
+            let Some(line) = line else { break };
             number += 1;
             let envelope = match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
@@ -62,7 +70,9 @@ impl Batch {
                 Line::TooLong => refusal(number, "it is longer than 64 MiB"),
             };
             let kind = envelope.error.as_ref().map(|error| error.kind);
-            is_read = is_read && print_envelope(&envelope, output).await?;
+            if !print_envelope(&envelope, output).await? {
+                return Ok(poured(false));
+            }
             let Some(kind) = kind else { continue };
             if code == 0 {
                 code = exit_code(kind);
