@@ -68,7 +68,13 @@ impl Files {
     ///
     /// [`FileError`]; `too_large` if there are more than `limits.list_entries`.
     pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
-        let located = self.locate_to_read(written)?;
+        let located = match self.locate_to_read(written) {
+            Ok(located) => located,
+            Err(error) => {
+                let (_, inputs) = self.inputs(written).ok_or(error)?;
+                return Ok(inputs.into_iter().map(|(name, _)| name.to_vec()).collect());
+            }
+        };
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
         };

@@ -7,7 +7,7 @@
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, FileType, OFlags, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, fstat, statat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Cut, CutBy, EntryKind, List, Timestamp};
@@ -16,7 +16,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 use super::access::Files;
 use super::entries::{has_path, read_directory};
 use super::error::{FileError, beneath};
-use super::mounts::MountTarget;
+use super::mounts::{Mount, MountTarget};
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
 use super::watch::Watch;
@@ -93,14 +93,20 @@ impl Files {
         mut each: impl FnMut(ListedEntry) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
         let (written, depth, limit) = (request.path.as_bytes(), request.depth(), request.limit);
-        let located = self.locate_to_read(written)?;
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
         if depth == Some(0) || limit == Some(0) {
             let reason = "`limit` and `max_depth` must be at least 1";
             return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
         }
+        let located = match self.locate_to_read(written) {
+            Ok(located) => located,
+            Err(error) => {
+                let inputs = self.inputs(written).ok_or(error)?;
+                return self.walk_inputs(inputs, request, reach, watch, &mut each);
+            }
+        };
+        let MountTarget::Beneath(root, relative) = &located.target else {
+            return Err(FileError::system(Errno::NOTDIR, written));
+        };
         let bound = match reach {
             Depth::OfLists => self.list_depth,
             Depth::OfPaths => u64::MAX,
@@ -146,6 +152,63 @@ impl Files {
         }
         let cut = walk.cut;
         Ok(ListEnd { path: located.path, entries, cut })
+    }
+
+    /// As [`Mounts::inputs`](super::mounts::Mounts::inputs), if that directory may be read.
+    pub(super) fn inputs(&self, written: &[u8]) -> Option<(GuestPath, Vec<(&[u8], &Mount)>)> {
+        let inputs = self.mounts.inputs(written)?;
+        self.policy.access(&inputs.0).map(|_| inputs)
+    }
+
+    /// A walk of the inputs: each is a mount of its own.
+    fn walk_inputs(
+        &self,
+        (path, inputs): (GuestPath, Vec<(&[u8], &Mount)>),
+        request: &List,
+        reach: Depth,
+        watch: &Watch,
+        each: &mut dyn FnMut(ListedEntry) -> Result<(), FileError>,
+    ) -> Result<ListEnd, FileError> {
+        let limit = request.limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
+        let mut end = ListEnd { path, entries: 0, cut: None };
+        for (name, mount) in inputs {
+            watch.check()?;
+            if end.entries == limit {
+                Cut::add(&mut end.cut, CutBy::Entries, name);
+                break;
+            }
+            let stat = fstat(mount.fd());
+            let stat = stat.map_err(|errno| FileError::system(errno, mount.path().as_bytes()))?;
+            let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
+            let (size, modified) = (size_of(&stat), modified(&stat));
+            each(ListedEntry { path: name.to_vec(), kind, size, modified })?;
+            end.entries += 1;
+            let depth = request.depth().map(|depth| depth - 1);
+            if kind != EntryKind::Directory || depth == Some(0) {
+                continue;
+            }
+            // One more than fits says that something is left out.
+            let room = limit - end.entries;
+            let below = List {
+                recursive: true,
+                max_depth: depth,
+                limit: Some(room.max(1)),
+                ..List::new(mount.path().as_bytes())
+            };
+            let inner = self.walk(&below, reach, watch, |entry| match room {
+                0 => Ok(()),
+                _ => each(ListedEntry { path: join_written(name, &entry.path), ..entry }),
+            })?;
+            if let Some(Cut { by, at }) = inner.cut {
+                Cut::add(&mut end.cut, by, &join_written(name, at.as_bytes()));
+            }
+            match room {
+                0 if inner.entries > 0 => Cut::add(&mut end.cut, CutBy::Entries, name),
+                0 => {}
+                _ => end.entries += inner.entries,
+            }
+        }
+        Ok(end)
     }
 }
 

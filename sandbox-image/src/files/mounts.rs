@@ -196,6 +196,16 @@ impl Mounts {
         self.resolve(written).ok().map(|resolved| resolved.path)
     }
 
+    /// The inputs by their names, in order, if a path is the directory above them, which is no mount.
+    pub(super) fn inputs(&self, written: &[u8]) -> Option<(GuestPath, Vec<(&[u8], &Mount)>)> {
+        let above = self.meant(written).filter(|path| path.as_bytes() == INPUTS.as_bytes())?;
+        let mounts = self.mounts.iter();
+        let mut inputs: Vec<_> =
+            mounts.filter_map(|mount| Some((mount.path.strip_prefix(&above)?, mount))).collect();
+        inputs.sort_unstable_by_key(|(name, _)| *name);
+        Some((above, inputs))
+    }
+
     /// Applies the pure rules, and finds the mount.
     pub(super) fn locate(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
         let resolved = self

@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Access, Change, Limits};
+use sandbox_protocol::message::{Access, Change, EntryKind, Limits};
 
 use self::operations::watch;
 use super::open::OpenFile;
@@ -494,7 +494,21 @@ fn each_mount_is_a_root_of_its_own() {
         );
         assert_eq!(kind(files.open(b"/in/single/x", OpenMode::Read)), ErrorKind::NotADirectory);
         assert_eq!(kind(files.list(b"/in/single")), ErrorKind::NotADirectory);
-        assert_eq!(kind(files.list(b"/in")), ErrorKind::PathEscape);
+        assert_eq!(kind(files.open(b"/in", OpenMode::Read)), ErrorKind::PathEscape);
+        assert_eq!(files.list(b"/in/").unwrap(), [&b"data"[..], b"single"]);
+        let list = |depth, limit| operations::list(&files, "/in", depth, limit).unwrap();
+        let (entries, truncated) = list(None, None);
+        assert_eq!(operations::paths(&entries), ["data", "data/f", "single"]);
+        assert_eq!((entries[2].kind, entries[2].size, truncated), (EntryKind::File, 8, false));
+        for (depth, limit, names, truncated) in [
+            (Some(1), None, &["data", "single"][..], false),
+            (None, Some(1), &["data"], true),
+            (None, Some(2), &["data", "data/f"], true),
+            (None, Some(3), &["data", "data/f", "single"], false),
+        ] {
+            let (entries, is_cut) = list(depth, limit);
+            assert_eq!((operations::paths(&entries), is_cut), (names.to_vec(), truncated));
+        }
         for written in ["/in/letter.txt", "/in/letter.txt/x", "//in/./letter.txt"] {
             let error = files.open(written.as_bytes(), OpenMode::Read).unwrap_err();
             assert_eq!(

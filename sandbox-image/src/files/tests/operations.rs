@@ -78,7 +78,7 @@ pub(super) fn list(
     Ok((entries, end.cut.is_some()))
 }
 
-fn paths(entries: &[ListedEntry]) -> Vec<&str> {
+pub(super) fn paths(entries: &[ListedEntry]) -> Vec<&str> {
     entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
 }
 

@@ -450,6 +450,9 @@ fn writing_to_an_input_raises_where_failures_are_returned_too() {
         assert_eq!(error.kind, ErrorKind::ReadOnly, "{source}");
         assert!(error.message.ends_with(": Read-only file system"), "{}", error.message);
     }
+    let listed = "local all = fs.list('/in', {recursive = true}) \
+                  return io.list('/in'), #all, all[2].path";
+    assert_eq!(sandbox.value(listed), json!([["d"], 2, "/in/d/a"]));
     let found = json!([null, "/in/d/x: No such file or directory", 2]);
     assert_eq!(sandbox.value("return io.open('/in/d/x')"), found);
 }
