@@ -1,6 +1,6 @@
 //! Failures as plain data, for result documents, databases and brokers.
 
-use sandbox_protocol::limits::{ONLY_EMPTY, TOO_MANY_BYTES};
+use sandbox_protocol::limits::{IO_IS_OFF, ONLY_EMPTY, TOO_MANY_BYTES};
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
 use schemars::JsonSchema;
@@ -125,6 +125,10 @@ pub fn failure_hint(error: &WireError) -> Option<String> {
         // Of a directory with too many entries: no setting allows more.
         ErrorKind::TooLarge if !error.message.contains(TOO_MANY_BYTES) => None,
         ErrorKind::NotEmpty if error.message.contains(ONLY_EMPTY) => None,
+        ErrorKind::NotAllowed if error.message.ends_with(IO_IS_OFF) => Some(
+            "`[io] enabled = true` in the configuration, or an `image` with programs, gives it one"
+                .to_owned(),
+        ),
         // The content itself is wrong: in another encoding it would be other bytes.
         ErrorKind::Encoding if [Encoding::Base64, Encoding::Hex].iter().any(is_digits) => None,
         kind => operation_hint(kind),
@@ -169,6 +173,11 @@ mod tests {
         }
         let not_empty = |more| hint(ErrorKind::NotEmpty, &format!("d: Directory not empty{more}"));
         assert!(not_empty("").is_some() && not_empty(ONLY_EMPTY).is_none());
+        let without_files = hint(ErrorKind::NotAllowed, &format!("a: {IO_IS_OFF}")).unwrap();
+        assert!(without_files.contains("[io] enabled = true"), "{without_files}");
+        assert!(
+            hint(ErrorKind::NotAllowed, "a: not among them").unwrap().contains("allowed_paths")
+        );
         let of_a_file = hint(ErrorKind::TooLarge, "f: 11 MiB are too many (max 10 MiB)").unwrap();
         assert!(of_a_file.contains("--max-file-size"), "{of_a_file}");
         for encoding in [Encoding::Base64, Encoding::Hex] {

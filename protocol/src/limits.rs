@@ -171,6 +171,8 @@ const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 pub const TOO_MANY_BYTES: &str = " are too many";
 /// Stands in the message of `not_empty` if a directory was to be replaced, not removed.
 pub const ONLY_EMPTY: &str = "; only an empty one is replaced";
+/// The reason of `not_allowed` in a sandbox without files.
+pub const IO_IS_OFF: &str = "the sandbox has no io dir, because io is off";
 
 /// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
 /// whole.

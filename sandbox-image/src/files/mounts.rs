@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
+use sandbox_protocol::limits::IO_IS_OFF;
 use sandbox_protocol::message::{Access, MountIdentity};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
@@ -208,6 +209,9 @@ impl Mounts {
 
     /// Applies the pure rules, and finds the mount.
     pub(super) fn locate(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        if self.mounts.is_empty() {
+            return Err(FileError::rule(ErrorKind::NotAllowed, IO_IS_OFF, written));
+        }
         let resolved = self
             .resolve(written)
             .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;

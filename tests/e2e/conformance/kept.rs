@@ -161,6 +161,28 @@ fn kept_sandbox_has_its_files_through_a_restart_and_is_of_its_subject_alone() {
 }
 
 #[test]
+fn sandbox_of_a_service_without_io_says_that_it_has_no_files() {
+    let place = Fixture::new();
+    let token = token(&place, "alice");
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let caller = Caller { service: &service, token: &token };
+    let id = caller.create(&json!({})).json(201)["id"].as_str().unwrap().to_owned();
+    let problem = caller.send("PUT", &format!("/v1/sandboxes/{id}/files/a"), "x").json(403);
+    let list = json!({ "operation": "list", "path": "a" }).to_string();
+    let listed = caller.send("POST", &format!("/v1/sandboxes/{id}/operations"), &list).json(200);
+    let error = &listed["error"];
+    for (kind, message, hint) in [
+        (&problem["kind"], &problem["detail"], &problem["hint"]),
+        (&error["kind"], &error["message"], &error["hint"]),
+    ] {
+        assert_eq!(kind, "not_allowed");
+        assert_eq!(message, "a: the sandbox has no io dir, because io is off");
+        assert!(hint.as_str().unwrap().contains("`[io] enabled = true`"), "{hint}");
+    }
+    service.stop();
+}
+
+#[test]
 fn script_that_waits_for_another_in_its_sandbox_is_cancelled_unrun() {
     let place = Fixture::new();
     let token = token(&place, "alice");
