@@ -323,7 +323,7 @@ fn value_after(flag: &str, rest: &str) -> Option<String> {
 pub(super) fn mistakes(whole: &Command, message: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (line, is_whole) in command_lines(whole, message) {
-        // One of several, and the words that another command prints.
+        // The first of alternatives; and an id for what another command prints.
         let one = line.split(", or ").next().unwrap_or_default();
         let one = one.split_once("$(").map_or(one.to_owned(), |(before, _)| format!("{before}ID"));
         let words = shell_words(&one);
@@ -366,7 +366,7 @@ fn what_does_not_work_is_found() {
         "`sandboxctl rum` does it",
         "`sandboxctl gc --forced` does it",
         "`sandboxctl keys new` makes one, `sandboxctl keys new --json` prints it",
-        "type: sandboxctl exec IMAGE --shell",
+        "type: sandboxctl run --memory much FILE",
         "an image is `run --image`",
         "--timeout SIZE raises it",
         "--json FILE writes it",

@@ -1,4 +1,4 @@
-//! `exec` of a service and `exec` here print the same. `service` has the same of scripts.
+//! `exec --server` and `exec` print the same; `service` compares `run`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
