@@ -47,9 +47,12 @@ struct WriteText {
     encoding: Option<Encoding>,
 }
 
-impl From<Operation> for OperationRequest {
-    fn from(operation: Operation) -> Self {
-        Self { operation, content: None, encoding: None }
+impl<O> From<O> for OperationRequest
+where
+    Operation: From<O>,
+{
+    fn from(operation: O) -> Self {
+        Self { operation: operation.into(), content: None, encoding: None }
     }
 }
 
@@ -294,6 +297,19 @@ impl Envelope {
     pub fn failed(took: Duration, error: Failure) -> Self {
         let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
         Self { success: false, data: None, error: Some(error), metadata }
+    }
+
+    /// The operation's result.
+    ///
+    /// # Errors
+    ///
+    /// Why it failed.
+    pub fn into_result(self) -> Result<Box<RawValue>, Failure> {
+        let no_result = || Failure::new(ErrorKind::Internal, "no result", None);
+        match (self.data, self.error) {
+            (Some(data), None) => Ok(data),
+            (_, error) => Err(error.unwrap_or_else(no_result)),
+        }
     }
 }
 

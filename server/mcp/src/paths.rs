@@ -1,6 +1,7 @@
 //! Paths and texts that are not what they were taken for: how models write paths, and what is there in
 //! their place.
 
+use sandbox_api::files::{ExistsReply, ListData};
 use sandbox_api::operation::{Exists, List, Read};
 use sandbox_api::{Base64, Encoding, WireString};
 use serde_json::{Map, Value, json};
@@ -38,8 +39,8 @@ pub(crate) async fn understand(workspace: &Workspace, path: &mut Vec<u8>) {
         return;
     }
     let first = mount.split('/').next().unwrap_or_default();
-    let exists = workspace.with_kept(async |sandbox| sandbox.call(Exists::new(first)).await).await;
-    if exists.is_ok_and(|found| !found.exists) {
+    let found = workspace.result_of(Exists::new(first)).await;
+    if found.is_ok_and(|found: ExistsReply| !found.exists) {
         path.insert(0, b'/');
     }
 }
@@ -53,10 +54,7 @@ pub(crate) async fn respelt(workspace: &Workspace, path: &[u8]) -> Option<Vec<u8
         let directory = if found.is_empty() { b".".to_vec() } else { found.clone() };
         let mut entry = name.as_bytes().to_vec();
         if !name.is_ascii() {
-            let listed = workspace
-                .with_kept(async |sandbox| sandbox.list(List::new(&*directory)).await)
-                .await
-                .ok()?;
+            let listed: ListData = workspace.result_of(List::new(&*directory)).await.ok()?;
             let names = || {
                 let names = listed.entries.iter().map(|entry| entry.name.as_bytes());
                 names.filter_map(|name| std::str::from_utf8(name).ok())
@@ -100,8 +98,8 @@ pub(crate) async fn respelt_hint(
 /// What a file that is not UTF-8 is, by its beginning.
 pub(crate) async fn encoding_of(workspace: &Workspace, path: &[u8]) -> Option<Encoding> {
     let read = Read { limit: Some(SAMPLE_BYTES), ..Read::new(path) };
-    let sample = workspace.with_kept(async |sandbox| sandbox.read_bytes(read).await).await.ok()?;
-    Some(encoding_of_bytes(&sample))
+    let sample = workspace.read(read, Encoding::Base64).await.ok()?;
+    Encoding::Base64.encode(&sample.content).ok().map(|sample| encoding_of_bytes(&sample))
 }
 
 /// The encoding for these bytes: that of a text, or base64.

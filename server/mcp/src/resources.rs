@@ -9,10 +9,9 @@ use rmcp::model::{
     ListResourcesResult, MetaObject, ReadResourceResult, Resource, ResourceContents,
     ResourceTemplate,
 };
-use sandbox_api::files::{Entry, EntryKind, StatData};
+use sandbox_api::files::{Entry, EntryKind, ListData, StatData};
 use sandbox_api::operation::{List, Read, Stat};
 use sandbox_api::{Encoding, ErrorKind, Failure, WireString};
-use sandbox_controller::{Error, Sandbox};
 use serde_json::json;
 
 use crate::hints::explained;
@@ -120,7 +119,7 @@ pub(crate) async fn list(
         let none = ListResourcesResult::with_all_items(Vec::new());
         return Ok(none.with_ttl_ms(0).with_cache_scope(CacheScope::Private));
     }
-    let page = workspace.with_kept(async |sandbox| page(sandbox, after.as_deref()).await).await;
+    let page = page(workspace, after.as_deref()).await;
     let page = page.map_err(|failure| protocol_error("", failure, workspace.settings()))?;
     let root = root(&page.root);
     let resources = page.files.iter().map(|entry| {
@@ -161,9 +160,9 @@ enum Pending {
 
 /// The files after a path. A tree with more entries than one list may have is listed by its
 /// directories.
-async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
-    let list = async |directory: &[u8], recursive| {
-        sandbox.list(List { recursive, ..List::new(directory) }).await
+async fn page(workspace: &Workspace, after: Option<&[u8]>) -> Result<Page, Failure> {
+    let list = async |directory: &[u8], recursive| -> Result<ListData, Failure> {
+        workspace.result_of(List { recursive, ..List::new(directory) }).await
     };
     let mut page = Page::default();
     let mut pending = vec![Pending::Directory(b".".to_vec())];
@@ -188,7 +187,7 @@ async fn page(sandbox: &Sandbox, after: Option<&[u8]>) -> Result<Page, Error> {
         lists += 1;
         let mut listed = match list(&directory, true).await {
             // It was removed meanwhile.
-            Err(error) if lists > 1 && error.kind() == ErrorKind::NotFound => continue,
+            Err(failure) if lists > 1 && failure.kind == ErrorKind::NotFound => continue,
             listed => listed?,
         };
         let by_directories = listed.truncated;
@@ -259,30 +258,25 @@ pub(crate) async fn read(
         return Ok(result(content.with_mime_type(kept.mime_type)));
     }
     let path = path(given).filter(|_| workspace.has_files()).ok_or_else(|| not_found(given))?;
-    let read = workspace.with_kept(async |sandbox| {
-        let StatData { size, kind, .. } = sandbox.stat(Stat::new(&*path)).await?;
-        if kind == EntryKind::File && size > MAX_RESOURCE_BYTES {
-            return Ok(None);
-        }
-        // It may have grown since.
-        let whole = Read { limit: Some(MAX_RESOURCE_BYTES), ..Read::new(&*path) };
-        match sandbox.read(whole.clone(), Some(Encoding::Utf8)).await {
-            Err(error) if error.kind() == ErrorKind::Encoding => {
-                sandbox.read(whole, Some(Encoding::Base64)).await.map(Some)
-            }
-            read => read.map(Some),
-        }
-    });
-    let read = read.await;
-    let read = read.map_err(|failure| protocol_error(given, failure, workspace.settings()))?;
-    let Some(read) = read else {
+    let failed = |failure| protocol_error(given, failure, workspace.settings());
+    let stat: StatData = workspace.result_of(Stat::new(&*path)).await.map_err(failed)?;
+    if stat.kind == EntryKind::File && stat.size > MAX_RESOURCE_BYTES {
         let most = MAX_RESOURCE_BYTES >> 20;
         let message = format!(
             "a resource has at most {most} MiB (hint: read_file reads parts of it, execute_script \
              all of it)"
         );
         return Err(ErrorData::invalid_params(message, Some(json!({ "uri": given }))));
+    }
+    // It may have grown since.
+    let whole = Read { limit: Some(MAX_RESOURCE_BYTES), ..Read::new(&*path) };
+    let read = match workspace.read(whole.clone(), Encoding::Utf8).await {
+        Err(failure) if failure.kind == ErrorKind::Encoding => {
+            workspace.read(whole, Encoding::Base64).await
+        }
+        read => read,
     };
+    let read = read.map_err(failed)?;
     let (uri, mime_type) = (given.to_owned(), Some(read.mime_type));
     let contents = match read.encoding {
         Encoding::Base64 => ResourceContents::BlobResourceContents {
@@ -312,13 +306,9 @@ pub(crate) async fn complete(workspace: &Workspace, value: &str) -> CompletionIn
         None => ("", value),
     };
     let listed_path = if directory.is_empty() { "." } else { directory };
-    let listed = workspace
-        .with_kept(async |sandbox| -> Result<_, Error> {
-            sandbox.list(List::new(listed_path)).await
-        })
-        .await;
+    let listed = workspace.result_of(List::new(listed_path)).await;
     let (entries, is_cut) =
-        listed.map(|listed| (listed.entries, listed.truncated)).unwrap_or_default();
+        listed.map(|listed: ListData| (listed.entries, listed.truncated)).unwrap_or_default();
     let names = entries.iter().filter_map(|entry| {
         let name = std::str::from_utf8(entry.name.as_bytes()).ok()?;
         Some((name, if entry.kind == EntryKind::Directory { "/" } else { "" }))
@@ -340,17 +330,20 @@ pub(crate) async fn latest(
     most: usize,
 ) -> Result<String, ErrorData> {
     let all = List { recursive: true, ..List::new(path) };
-    let listed = workspace.with_kept(async |sandbox| match sandbox.list(all).await {
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            let stat = sandbox.stat(Stat::new(path)).await?;
+    let settings = workspace.settings();
+    let failed = |failure| protocol_error(path, failure, settings);
+    let (entries, note) = match workspace.result_of(all).await {
+        Err(failure) if failure.kind == ErrorKind::NotADirectory => {
+            let stat = workspace.result_of(Stat::new(path)).await.map_err(failed)?;
             let StatData { path, kind, size, modified, .. } = stat;
             let name = WireString::default();
-            Ok((vec![Entry { name, path, kind, size, modified }], None))
+            (vec![Entry { name, path, kind, size, modified }], None)
         }
-        listed => listed.map(|listed| (listed.entries, listed.note)),
-    });
-    let settings = workspace.settings();
-    let (entries, note) = listed.await.map_err(|it| protocol_error(path, it, settings))?;
+        listed => {
+            let ListData { entries, note, .. } = listed.map_err(failed)?;
+            (entries, note)
+        }
+    };
     let root = root(&settings.sandbox.mount_path);
     let mut files: Vec<&Entry> =
         entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();

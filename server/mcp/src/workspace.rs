@@ -11,12 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
-use sandbox_api::operation::{Envelope, OperationRequest};
+use sandbox_api::files::ReadData;
+use sandbox_api::operation::{OperationRequest, Read, read_result};
 use sandbox_api::{
-    CancelCause, DEFAULT_IDLE_LIMIT, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input,
-    Lifespan, SandboxSpec, SpecError, Status, Usage, Workload,
+    CancelCause, DEFAULT_IDLE_LIMIT, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure,
+    Input, Lifespan, SandboxSpec, SpecError, Status, Usage, Workload,
 };
 use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -399,7 +402,7 @@ impl Workspace {
     pub(crate) async fn perform(
         &self,
         request: impl Into<OperationRequest>,
-    ) -> Result<Envelope, Failure> {
+    ) -> Result<Box<RawValue>, Failure> {
         let request = request.into();
         let _permit = self.operations.acquire().await.map_err(|_| cancelled())?;
         if let Some(account) = &self.account
@@ -408,17 +411,23 @@ impl Workspace {
             account.check_stored().await?;
         }
         let sandbox = self.kept().await?;
-        Ok(sandbox.perform(request).await)
+        sandbox.perform(request).await.into_result()
     }
 
-    /// Works with the kept sandbox.
-    pub(crate) async fn with_kept<T>(
+    /// The same, with its result.
+    pub(crate) async fn result_of<T: DeserializeOwned>(
         &self,
-        work: impl AsyncFnOnce(&Sandbox) -> Result<T, Error>,
+        request: impl Into<OperationRequest>,
     ) -> Result<T, Failure> {
-        let _permit = self.operations.acquire().await.map_err(|_| cancelled())?;
-        let sandbox = self.kept().await?;
-        work(&sandbox).await.map_err(|error| Failure::from(&error))
+        let data = self.perform(request).await?;
+        read_result(data.get()).map_err(|error| {
+            Failure::new(ErrorKind::Internal, format!("the result is unreadable: {error}"), None)
+        })
+    }
+
+    /// Reads a file, or a range of it, in an encoding.
+    pub(crate) async fn read(&self, read: Read, encoding: Encoding) -> Result<ReadData, Failure> {
+        self.result_of(OperationRequest { encoding: Some(encoding), ..read.into() }).await
     }
 
     /// Why a launch failed, in words for its caller.

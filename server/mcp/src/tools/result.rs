@@ -129,7 +129,7 @@ pub(super) async fn attach(
             continue;
         }
         let view = View::new(file.name.clone());
-        let viewed = workspace.with_kept(async |sandbox| sandbox.view(view).await).await;
+        let viewed = workspace.result_of(view).await;
         let Ok(ViewData::Image(ImageView { content, mime_type, .. })) = viewed else { continue };
         let content = Encoding::Base64.decode(content.0).unwrap_or_default();
         if content.len() + 256 <= room {

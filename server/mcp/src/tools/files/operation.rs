@@ -100,7 +100,7 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let named = paths::named(&arguments);
     let operation = operation::<T>(arguments)?;
     let word = operation.operation.name();
-    let envelope = tokio::select! {
+    let performed = tokio::select! {
         biased;
         () = token.cancelled() => {
             // It may have been done before that.
@@ -109,11 +109,11 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
             }
             return Err(cancelled());
         }
-        envelope = workspace.perform(operation) => envelope?,
+        performed = workspace.perform(operation) => performed,
     };
-    let data = match (envelope.data, envelope.error) {
-        (Some(data), None) => data,
-        (_, Some(failure)) => {
+    let data = match performed {
+        Ok(data) => data,
+        Err(failure) => {
             let mut failure = explained(failure, settings);
             let better = match (failure.kind, &*named) {
                 (ErrorKind::IsDirectory, _) => Some(T::DIRECTORY_HINT.to_owned()),
@@ -126,9 +126,6 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
             };
             failure.hint = better.or(failure.hint);
             return Err(failure);
-        }
-        (None, None) => {
-            return Err(Failure::new(ErrorKind::Internal, "no result", None));
         }
     };
     if T::CHANGES_LIST {
